@@ -72,7 +72,7 @@ def check(trainer: Trainer, data: DataSet, steps: int) -> CheckResult | None:
     size. A tensor that it takes further than `MOST` is undecided. Leaves `trainer` as after its first step.
     """
     expected = _expected(trainer, data, steps) if trainer.cluster.rank == 0 else {}
-    trainer.cluster.meet()
+    trainer.cluster.barrier()
     differences: dict[str, Difference] = {}
     least = TOLERANCES[least_precise(trainer.graph)]
     for name, whole in _trained_by_all(trainer, data):

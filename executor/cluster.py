@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.transport import Medium, TransportError, plain_arena
+from executor.transport import TransportError, TransportSpec, plain_arena
 from executor.transport.messages import Messages
 from executor.values import ArrayModule, indices
 from planner.graph.ir import Tensor
@@ -24,7 +24,7 @@ HostArray = NDArray[np.generic]
 
 @dataclass(frozen=True, slots=True)
 class Cluster(ABC):
-    """The ranks of a job as one of them sees it; `comm` is what media are given, `cores` those of this rank's host."""
+    """The ranks of a job as one of them sees it; transports are given `comm`, `cores` are those of this rank's host."""
 
     comm: Any
     rank: int
@@ -41,7 +41,7 @@ class Cluster(ABC):
         return self.ranks_on_host > self.cores
 
     @abstractmethod
-    def medium(self, name: str) -> Medium:
+    def transport(self, name: str) -> TransportSpec:
         """Return what a transport of this name needs."""
 
     @abstractmethod
@@ -53,11 +53,11 @@ class Cluster(ABC):
         """Say how a job of so many ranks is started."""
 
     @abstractmethod
-    def meet(self) -> None:
+    def barrier(self) -> None:
         """Wait until every rank is here, leaving the cores to those that are not yet."""
 
     @abstractmethod
-    def share(self, value: T) -> list[T]:
+    def all_gather(self, value: T) -> list[T]:
         """Return every rank's value, on every rank."""
 
     @abstractmethod
@@ -65,7 +65,7 @@ class Cluster(ABC):
         """Return every rank's value on rank 0, an empty list elsewhere."""
 
     @abstractmethod
-    def tell(self, value: T | None) -> T:
+    def broadcast(self, value: T | None) -> T:
         """Return rank 0's value, on every rank."""
 
     @abstractmethod
@@ -93,7 +93,7 @@ class Cluster(ABC):
 
 
 def raw_bytes(array: HostArray) -> NDArray[np.uint8]:
-    """View a contiguous array's bytes; media do not know every dtype."""
+    """View a contiguous array's bytes; transports do not know every dtype."""
     return array.reshape(-1).view(np.uint8)
 
 
@@ -102,9 +102,9 @@ class SingleRank(Cluster):
 
     __slots__ = ()
 
-    def medium(self, _name: str) -> Medium:
+    def transport(self, _name: str) -> TransportSpec:
         """Return the only one: nobody else is there."""
-        return Medium(plain_arena, lambda memory, _comm, _crowded: Messages(memory, 1))
+        return TransportSpec(plain_arena, lambda memory, _comm, _crowded: Messages(memory, 1))
 
     def choose_transport(self, name: str, _xp: ArrayModule) -> str:
         """Return what is asked for, unless it needs others."""
@@ -116,16 +116,16 @@ class SingleRank(Cluster):
         """Say how a job of several ranks is started."""
         return f"mpirun -n {count}"
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         """Do nothing."""
 
-    def share(self, value: T) -> list[T]:
+    def all_gather(self, value: T) -> list[T]:
         """Return the only value."""
         return [value]
 
-    gather = share
+    gather = all_gather
 
-    def tell(self, value: T | None) -> T:
+    def broadcast(self, value: T | None) -> T:
         """Return the value."""
         return cast(T, value)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from executor.cases import REGISTERED, Generate
 from executor.data import DATA_SETS, MakeDataSet
 from executor.kernels import KERNELS, Kernel
-from executor.transport import CHOICES, MakeTransport, Medium, plain_arena
+from executor.transport import CHOICES, MakeTransport, TransportSpec, plain_arena
 from executor.transport import REGISTERED as TRANSPORTS
 from planner.extensions import register_in, register_named
 from tdl.errors import TDLError
@@ -38,7 +38,7 @@ def transport(name: str) -> Callable[[MakeTransport], MakeTransport]:
     register = register_named(TRANSPORTS, "transport", name)
 
     def enter(make: MakeTransport) -> MakeTransport:
-        register(Medium(plain_arena, make))
+        register(TransportSpec(plain_arena, make))
         return make
 
     return enter

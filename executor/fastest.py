@@ -34,7 +34,7 @@ def kernel_set(library: str, memory: Memory, cluster: Cluster) -> KernelSet:
         raise InputError(f"kernels {library!r}: expected one of {', '.join((*LIBRARIES, AUTO))}")
     memory.arena.bytes[...] = 0  # which are valid indices, too
     seconds = defaultdict[tuple[str, str], float](float)
-    for of_rank in cluster.share(_seconds(memory)):
+    for of_rank in cluster.all_gather(_seconds(memory)):
         for key, taken in of_rank.items():
             seconds[key] += taken
     return _fastest(seconds)

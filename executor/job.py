@@ -219,7 +219,7 @@ class Job:
         """Load a step's inputs and run it; only running is timed, and all ranks start together."""
         self._trainer.load(self._data, step)
         synchronize(self._request.xp)
-        self._cluster.meet()
+        self._cluster.barrier()
         last = step == self._request.steps - 1
         return self._trainer.run(settle=last and self._request.trace and self._request.xp is not np)
 
@@ -273,7 +273,7 @@ class Job:
         """True if training is to end because the loss is not finite; every rank learns it from the first."""
         if not self._request.stop_on_nan:
             return False
-        loss = self._cluster.tell(self._result.losses[-1] if self._result.losses else None)
+        loss = self._cluster.broadcast(self._result.losses[-1] if self._result.losses else None)
         self._result.diverged = None if math.isfinite(loss) else loss
         return self._result.diverged is not None
 

@@ -12,7 +12,7 @@ from mpi4py import MPI
 from executor.cluster import Cluster
 from executor.process.environment import launcher_place
 from executor.process.guard import end_job
-from executor.transport import REGISTERED, Medium
+from executor.transport import REGISTERED, TransportSpec
 from executor.transport.choice import TRANSPORTS, choose
 from executor.values import ArrayModule
 from executor.waiting import doze, host_place
@@ -27,7 +27,7 @@ class MpiCluster(Cluster):
     comm: MPI.Intracomm
     diagnostics: MPI.Intracomm
 
-    def medium(self, name: str) -> Medium:
+    def transport(self, name: str) -> TransportSpec:
         """Return what a transport of this name needs."""
         return REGISTERED[name] if name in REGISTERED else TRANSPORTS[name]
 
@@ -39,23 +39,23 @@ class MpiCluster(Cluster):
         """Say how a job of so many ranks is started, and why there may be one alone."""
         return start_advice(count, self.size, os.environ)
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         """Wait until every rank is here, leaving the cores to those that are not yet."""
         doze([self.diagnostics.Ibarrier()])
 
     def gather(self, value: T) -> list[T]:
         """Return every rank's value on rank 0, an empty list elsewhere."""
-        self.meet()
+        self.barrier()
         return self.diagnostics.gather(value) or []
 
-    def share(self, value: T) -> list[T]:
+    def all_gather(self, value: T) -> list[T]:
         """Return every rank's value, on every rank."""
-        self.meet()
+        self.barrier()
         return self.diagnostics.allgather(value)
 
-    def tell(self, value: T | None) -> T:
+    def broadcast(self, value: T | None) -> T:
         """Return rank 0's value, on every rank."""
-        self.meet()
+        self.barrier()
         return cast(T, self.diagnostics.bcast(value))
 
     def abort(self, status: int) -> None:

@@ -96,8 +96,8 @@ class Trainer:
         self.graph = programs.plan.graph
         self.cluster = cluster
         self.xp = xp
-        self._medium = cluster.medium(transport)
-        self.arena = self._medium.arena(xp, programs.arena_bytes, cluster.comm)
+        self._transport = cluster.transport(transport)
+        self.arena = self._transport.arena(xp, programs.arena_bytes, cluster.comm)
         self.kernels = kernel_set(cluster.library, Memory(self.arena, programs.training.worker), cluster)
         self.worker = self._worker(programs.training)
         self.reset()
@@ -120,7 +120,7 @@ class Trainer:
 
     def _worker(self, program: RankProgram) -> Worker:
         def transport(memory: Memory) -> Transport:
-            return self._medium.transport(memory, self.cluster.comm, self.cluster.crowded)
+            return self._transport.transport(memory, self.cluster.comm, self.cluster.crowded)
 
         return Worker(program.worker, self.arena, transport, self._rate, self.kernels)
 
@@ -168,7 +168,7 @@ class Trainer:
             kept[name] = self.host_copy(name)
 
         buffers, numbers = self.programs.training.worker.buffers, self.programs.training.tensors
-        self.worker.run_looking([(buffers[numbers[name]].last, partial(keep, name)) for name in names])
+        self.worker.run(looks=[(buffers[numbers[name]].last, partial(keep, name)) for name in names])
         return kept
 
     def host_copy(self, name: str) -> HostArray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 
 from executor.arena import Arena, Memory
@@ -46,14 +47,19 @@ class Worker:
             sizes["partial results of one kernel call before they are combined"] = self._calls.scratch.nbytes
         return sizes
 
-    def run(self, settle: bool = False) -> list[float]:
+    def run(self, settle: bool = False, looks: Iterable[tuple[int, Action]] = ()) -> list[float]:
         """Run one iteration; return the moment (perf_counter seconds) before the first task and after each task.
 
-        The device is waited for at the end; with `settle` after every task.
+        The device is waited for at the end; with `settle` after every task. Each of `looks` is done before the task at
+        its position.
         """
-        xp = self.memory.xp
+        xp, before = self.memory.xp, defaultdict[int, list[Action]](list)
+        for position, look in looks:
+            before[position].append(look)
         moments = [time.perf_counter()]
-        for action in self._actions:
+        for position, action in enumerate(self._actions):
+            for look in before.get(position, ()):
+                look()
             action()
             if settle:
                 synchronize(xp)
@@ -62,18 +68,6 @@ class Worker:
         synchronize(xp)
         moments[-1] = time.perf_counter() if self._actions else moments[-1]
         return moments
-
-    def run_looking(self, looks: Iterable[tuple[int, Action]]) -> None:
-        """Run one iteration, untimed, with some actions between: each comes before the task at its position."""
-        before: dict[int, list[Action]] = {}
-        for position, look in looks:
-            before.setdefault(position, []).append(look)
-        for position, action in enumerate(self._actions):
-            for look in before.get(position, ()):
-                look()
-            action()
-        self._finish()
-        synchronize(self.memory.xp)
 
     def _action(self, task: Task) -> Action:
         match task:

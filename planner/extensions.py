@@ -16,6 +16,7 @@ from typing import TypeVar
 import tdl
 from planner.errors import GraphError
 from planner.failures import needed_extra
+from planner.files import read_input
 from planner.graph.rules import RULES, Rule
 
 T = TypeVar("T")
@@ -24,7 +25,7 @@ _loaded: dict[Path, tuple[bytes, ModuleType]] = {}
 
 
 def load_operators(paths: Iterable[str | Path]) -> None:
-    """Run files that register operators; GraphError naming file and line where one fails."""
+    """Run files that register operators; InputError naming the file that is not there, or file and line that fail."""
     for path in [paths] if isinstance(paths, str | Path) else paths:
         load_file(Path(path))
 
@@ -34,7 +35,7 @@ def load_file(path: Path) -> ModuleType:
 
     The file's folder joins the import path, and other files can import it by its name.
     """
-    source, key = path.read_bytes(), path.resolve()
+    source, key = read_input(path), path.resolve()
     if key in _loaded and _loaded[key][0] == source:
         return _loaded[key][1]
     spec = importlib.util.spec_from_file_location(path.stem, path)

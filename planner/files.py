@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from planner.errors import PlanError
+from planner.errors import InputError, PlanError
 
 
 class _Format(msgspec.Struct, frozen=True):
@@ -23,6 +23,14 @@ def format_of(text: bytes) -> str:
         return msgspec.json.decode(text, type=_Format).format
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return ""
+
+
+def read_input(path: Path) -> bytes:
+    """Return what a file holds; InputError where it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from error
 
 
 def write_file(path: str | Path, content: str | bytes) -> None:

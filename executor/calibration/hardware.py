@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from mpi4py import MPI
@@ -46,14 +47,14 @@ class Hardware:
 
 def hardware_of(cluster: MpiCluster, threads: int) -> Hardware:
     """Measure it (collective); figures are medians over repetitions and ranks."""
-    waits = cluster.share(_waits(cluster)) if cluster.ranks_on_host * threads > cluster.cores else []
+    waits = cluster.all_gather(_waits(cluster)) if cluster.ranks_on_host * threads > cluster.cores else []
     wake_s, waiting_share = fitted_line([wait for of_rank in waits for wait in of_rank])
-    alone = _shared(cluster, _streamed(cluster) if cluster.rank == 0 else 0.0, max)
-    cluster.meet()
+    alone = _shared(cluster, _streamed() if cluster.rank == 0 else 0.0, max)
+    cluster.barrier()
     return Hardware(
         products_flop_per_s={name: _shared(cluster, _product(name, threads), max) for name in ("float32", "float64")},
         memory_alone_bytes_per_s=alone,
-        memory_bytes_per_s=_shared(cluster, _streamed(cluster), statistics.median),
+        memory_bytes_per_s=_shared(cluster, _streamed(), statistics.median),
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         call_s=_shared(cluster, _call_s(), statistics.median),
         messages_s={n: _shared(cluster, _message_s(cluster, n), statistics.median) for n in MESSAGES},
@@ -64,32 +65,28 @@ def hardware_of(cluster: MpiCluster, threads: int) -> Hardware:
 
 
 def _shared(cluster: MpiCluster, value: float, by: Callable[[list[float]], float]) -> float:
-    return by(cluster.share(value))
+    return by(cluster.all_gather(value))
 
 
-def _streamed(cluster: MpiCluster) -> float:
+def _streamed() -> float:
     """Return the bytes per second of a copy larger than caches, read and written."""
     source = np.ones(COPIED_BYTES // 8)
-    target = np.zeros_like(source)
-    clock = clock_of(1)
-    rates = []
-    for _ in range(COPIES):
-        start = clock()
-        np.copyto(target, source)
-        rates.append(2 * COPIED_BYTES / max(clock() - start, 1e-9))
-    return statistics.median(rates)
+    return _rate(2 * COPIED_BYTES, clock_of(1), partial(np.copyto, np.zeros_like(source), source))
 
 
 def _product(dtype: str, threads: int) -> float:
     """Return the operations per second of a large matrix product."""
     operand = np.ones((ROWS, ROWS), dtype)
-    result = np.empty_like(operand)
-    clock = clock_of(threads)
+    return _rate(2 * ROWS**3, clock_of(threads), partial(np.matmul, operand, operand, out=np.empty_like(operand)))
+
+
+def _rate(amount: int, clock: Clock, work: Callable[[], object]) -> float:
+    """Return how much of something is done per second, the median of some repetitions."""
     rates = []
     for _ in range(COPIES):
         start = clock()
-        np.matmul(operand, operand, out=result)
-        rates.append(2 * ROWS**3 / max(clock() - start, 1e-9))
+        work()
+        rates.append(amount / max(clock() - start, 1e-9))
     return statistics.median(rates)
 
 
@@ -111,7 +108,7 @@ def _message_s(cluster: MpiCluster, nbytes: int) -> float:
     data = np.zeros(nbytes, np.uint8)
     seconds: list[float] = []
     begun = time.perf_counter()
-    cluster.meet()
+    cluster.barrier()
     for _ in range(PINGS):
         start = time.perf_counter()
         for receives in (cluster.rank % 2 == 1, cluster.rank % 2 == 0):
@@ -131,7 +128,7 @@ def _waits(cluster: MpiCluster) -> list[tuple[float, float]]:
     peer, clock, data = cluster.rank ^ 1, clock_of(1), np.zeros(1, np.uint8)
     points = []
     for work_s in WAITS_S * TRIES:
-        cluster.meet()
+        cluster.barrier()
         if peer >= cluster.size:
             continue
         if cluster.rank % 2:
@@ -171,9 +168,9 @@ def _cores(cluster: MpiCluster, threads: int) -> float:
 
 def _worked(cluster: MpiCluster) -> float:
     """Return how many cores' work all ranks did at once."""
-    cluster.meet()
+    cluster.barrier()
     start = time.perf_counter()
     worked_s = _work(clock_of(1), WORK_S)
-    cluster.meet()
-    wall_s = max(cluster.share(time.perf_counter() - start))
-    return sum(cluster.share(worked_s)) / wall_s
+    cluster.barrier()
+    wall_s = max(cluster.all_gather(time.perf_counter() - start))
+    return sum(cluster.all_gather(worked_s)) / wall_s

@@ -90,7 +90,7 @@ def _goes_on(cluster: MpiCluster, totals: list[float], elapsed_s: float, limit_s
     """Decide on all ranks alike whether another round is worth its time."""
     enough = len(totals) >= FEWEST_ROUNDS and spread_of(totals) <= STABLE
     late = bool(totals) and elapsed_s * (1 + 1 / (1 + len(totals))) > limit_s
-    wants = cluster.share((enough or len(totals) >= MOST_ROUNDS, late))
+    wants = cluster.all_gather((enough or len(totals) >= MOST_ROUNDS, late))
     return not (all(stable for stable, _ in wants) or any(late for _, late in wants))
 
 
@@ -154,8 +154,8 @@ def _round(trainer: Trainer, cluster: MpiCluster, clock: Clock) -> list[float]:
             waits.append(len(looks))
             looks.append((position, meet))
         looks.append((position, note))
-    cluster.meet()
-    trainer.worker.run_looking(looks)
+    cluster.barrier()
+    trainer.worker.run(looks=looks)
     note()
     met = set(waits)
     return [stop - start for number, (start, stop) in enumerate(pairwise(moments)) if number not in met]

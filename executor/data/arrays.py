@@ -30,7 +30,10 @@ ROWS = "rows"
 
 @dataclass(frozen=True, slots=True)
 class Arrays:
-    """Arrays [samples, rows, ...] by input; an input has so many rows for each sample of the batch."""
+    """Arrays [samples, rows, ...] by input; an input has so many rows for each sample of the batch.
+
+    Whole numbers [samples, rows] of an input of vectors are shown one-hot.
+    """
 
     values: Mapping[str, NDArray[Any]]
 
@@ -44,7 +47,9 @@ class Arrays:
         values = self.values[source_name(tile.tensor)]
         places, within = np.divmod(rows(tile), values.shape[1])
         samples = values[chosen(places), within]
-        if tile.region[1:]:
+        if samples.ndim < len(tile.region):
+            samples = samples[:, None] == indices(tile.region[1])
+        elif tile.region[1:]:
             samples = samples[np.ix_(np.arange(len(samples)), *map(indices, tile.region[1:]))]
         out[...] = xp.asarray(samples.astype(tile.tensor.dtype))
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import sysconfig
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from executor.data.arrays import Arrays
 from executor.data.base import DataError, HeldOut, Numbers, Shuffled, permutation, source_name, whole_inputs
-from executor.values import Array, ArrayModule, Tile, indices, rows, stream
+from executor.values import stream
 from planner.graph.facts import micro_batches
 from planner.graph.ir import Graph, Tensor
 
@@ -32,51 +32,12 @@ HELD_OUT_CHARACTERS = 1 << 16
 Codes = NDArray[np.uint8]
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """How inputs show a window: as tokens [n, length] and labels [n length], or at every timestep.
-
-    Then `timesteps` numbers the inputs of each by name: one-hot vectors [n, width] and labels [n].
-    """
-
-    length: int
-    timesteps: dict[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Windows:
-    """Windows of a text: `starts` says where; what is predicted of each character is the next."""
-
-    codes: Codes
-    starts: Numbers
-    reading: Reading
-
-    @property
-    def count(self) -> int:
-        """How many windows there are."""
-        return len(self.starts)
-
-    def write(self, xp: ArrayModule, out: Array, tile: Tile, chosen: Callable[[Numbers], Numbers]) -> None:
-        """Write tokens, vectors or labels of a tile into its local array; see Samples."""
-        tensor, length = tile.tensor, self.reading.length
-        step = self.reading.timesteps.get(source_name(tensor))
-        places = rows(tile)
-        if len(tensor.shape) == 1:
-            samples, within = np.divmod(places, length) if step is None else (places, step)
-            codes = self.codes[self.starts[chosen(samples)] + within + 1]
-        elif step is None:
-            codes = self.codes[self.starts[chosen(places)][:, None] + indices(tile.region[1])]
-        else:
-            codes = self.codes[self.starts[chosen(places)] + step][:, None] == indices(tile.region[1])
-        out[...] = xp.asarray(codes.astype(tensor.dtype))
-
-
 def source_text(graph: Graph, seed: int) -> Shuffled:
     """Return windows of the standard library's source for a graph with tokens, or vectors at every timestep.
 
     Whole files are held out, a tenth of all characters. Raises DataError where the graph does not fit.
     """
-    reading, samples = _fitting(graph)
+    shown, labels, length = _fitting(graph)
     files = source_files(Path(sysconfig.get_path("stdlib")))
     order = permutation(stream(seed, "text/split"), len(files))
     sizes = np.cumsum([len(files[number]) for number in order])
@@ -85,15 +46,29 @@ def source_text(graph: Graph, seed: int) -> Shuffled:
     training, held_out = np.concatenate(kept), np.concatenate([files[number] for number in sorted(held)])
     digest = sha256(training.data)
     digest.update(held_out.data)
-    batch = samples * micro_batches(graph)
+    batch = shown[0].shape[0] * micro_batches(graph)
+    scored = windows(held_out, length)
     return Shuffled(
         "text",
-        Windows(training, windows(len(training), reading.length), reading),
+        _arrays(windows(training, length), shown, labels),
         batch,
         seed,
-        HeldOut(Windows(held_out, _spaced(len(held_out), reading.length, batch), reading), batch, "loss"),
+        HeldOut(_arrays(scored[_spaced(len(scored), length, batch)], shown, labels), batch, "loss"),
         digest.hexdigest(),
     )
+
+
+def _arrays(codes: Codes, shown: list[Tensor], labels: list[Tensor]) -> Arrays:
+    """Return windows [count, length + 1] as inputs: what is predicted of each character is the next.
+
+    Tokens are [n, length] and labels [n length]; or there is an input of each for every timestep.
+    """
+    if len(shown) == 1 and shown[0].dtype == "int32":
+        return Arrays({source_name(shown[0]): codes[:, None, :-1], source_name(labels[0]): codes[:, 1:]})
+    places = [
+        (tensor, place) for first, group in enumerate((shown, labels)) for place, tensor in enumerate(group, first)
+    ]
+    return Arrays({source_name(tensor): codes[:, place : place + 1] for tensor, place in places})
 
 
 @lru_cache(1)
@@ -104,25 +79,25 @@ def source_files(folder: Path) -> tuple[Codes, ...]:
     return tuple(np.where(codes < CHARACTERS, codes, ord("?")).astype(np.uint8) for codes in contents if len(codes))
 
 
-def windows(characters: int, length: int) -> Numbers:
-    """Return where windows start that lie side by side; each needs the character after it, too."""
-    return np.arange(0, characters - length, length)
+def windows(codes: Codes, length: int) -> Codes:
+    """Return windows that lie side by side, each with the character after it, too: [count, length + 1]."""
+    return sliding_window_view(codes, length + 1)[::length]
 
 
-def _spaced(characters: int, length: int, batch: int) -> Numbers:
-    """Return where the windows to evaluate start: evenly spaced, and as many as fill batches."""
-    starts = windows(characters, length)
+def _spaced(count: int, length: int, batch: int) -> Numbers:
+    """Return which windows are evaluated: evenly spaced, and as many as fill batches."""
     wanted = max(batch, HELD_OUT_CHARACTERS // length // batch * batch)
-    return starts[np.arange(wanted) * len(starts) // wanted]
+    spaced: Numbers = np.arange(wanted) * count // wanted
+    return spaced
 
 
-def _fitting(graph: Graph) -> tuple[Reading, int]:
-    """Return how a graph reads windows, and how many of them a micro-batch has."""
+def _fitting(graph: Graph) -> tuple[list[Tensor], list[Tensor], int]:
+    """Return the inputs that show windows, those that are labels, and how many characters a window has."""
     inputs = whole_inputs(graph)
     labels = [tensor for tensor in inputs if tensor.dtype == "int32" and len(tensor.shape) == 1]
     shown = [tensor for tensor in inputs if tensor not in labels]
-    reading = _of_tokens(shown, labels) or _of_vectors(shown, labels)
-    if reading is None:
+    length = _tokens(shown, labels) or _timesteps(shown, labels)
+    if not length:
         shapes = ", ".join(f"{tensor.name} {tensor.dtype} {list(tensor.shape)}" for tensor in inputs) or "no inputs"
         raise DataError(
             "data set text: expected int32 tokens [n, s] and labels [n s], or vectors [n, width] and int32 labels [n] "
@@ -134,20 +109,19 @@ def _fitting(graph: Graph) -> tuple[Reading, int]:
             raise DataError(
                 f"data set text: expected {tensor.name} to tell {CHARACTERS} characters apart, found {known}"
             )
-    return reading, shown[0].shape[0]
+    return shown, labels, length
 
 
-def _of_tokens(shown: list[Tensor], labels: list[Tensor]) -> Reading | None:
+def _tokens(shown: list[Tensor], labels: list[Tensor]) -> int:
+    """Return how many tokens a window has; 0 where the inputs are others."""
     if len(shown) != 1 or len(labels) != 1 or shown[0].dtype != "int32" or len(shown[0].shape) != 2:
-        return None
+        return 0
     samples, length = shown[0].shape
-    return Reading(length, {}) if labels[0].shape == (samples * length,) else None
+    return length if labels[0].shape == (samples * length,) else 0
 
 
-def _of_vectors(shown: list[Tensor], labels: list[Tensor]) -> Reading | None:
+def _timesteps(shown: list[Tensor], labels: list[Tensor]) -> int:
+    """Return at how many timesteps there are vectors and labels; 0 where the inputs are others."""
     shapes = {tensor.shape for tensor in shown if tensor.dtype != "int32" and len(tensor.shape) == 2}
     samples = {shape[:1] for shape in shapes} | {tensor.shape for tensor in labels}
-    if len(shown) != len(labels) or len(shapes) != 1 or len(samples) != 1:
-        return None
-    timesteps = {source_name(tensor): step for group in (shown, labels) for step, tensor in enumerate(group)}
-    return Reading(len(labels), timesteps)
+    return len(labels) if len(shown) == len(labels) and len(shapes) == len(samples) == 1 else 0

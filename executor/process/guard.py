@@ -119,11 +119,11 @@ class _Guard:
         if self._interrupted:
             self._leave_interrupted()
         if status < 0:
-            status = self._killed(-status)
+            status = self._report_signal(-status)
             end_job(status, os.environ)
         os._exit(status)
 
-    def _killed(self, number: int) -> int:
+    def _report_signal(self, number: int) -> int:
         """Say what the rank died of, unless one before it does so first; return the exit status."""
         if number not in (signal.SIGBUS, signal.SIGSEGV) or os.read(self._heard, 1):
             _say(self._rank, killed_by(number))

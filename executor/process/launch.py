@@ -41,7 +41,7 @@ def agree(ranks: Cluster, prepare: Callable[[], T]) -> T:
         if os.environ.get(TRACEBACK_VARIABLE):
             traceback.print_exc()
         failure = describe_failure(error)
-    failures = [reason for reason in ranks.share(failure) if reason is not None]
+    failures = [reason for reason in ranks.all_gather(failure) if reason is not None]
     if failures:
         raise SharedError(*failures[0])
     return result  # type: ignore[return-value]  # no rank failed, so this one has a result
@@ -54,7 +54,7 @@ def on_first_rank(ranks: Cluster, prepare: Callable[[], T]) -> T | None:
 
 def require_alike(ranks: Cluster, values: Mapping[str, str]) -> None:
     """Raise a SharedError on all ranks where one found something else than rank 0, of what it found at all."""
-    expected = ranks.tell(values)
+    expected = ranks.broadcast(values)
 
     def compare() -> None:
         for name, value in values.items():
@@ -82,7 +82,7 @@ def job_main(run: Callable[[Cluster], int], ranks: Cluster) -> NoReturn:
         status = error.status
         if ranks.rank == 0 and speaks_for_launcher(os.environ, ranks.size):
             print(f"error: {error}", file=sys.stderr, flush=True)
-        ranks.meet()  # a launcher may end all with the first that ends
+        ranks.barrier()  # a launcher may end all with the first that ends
     sys.excepthook = sys.__excepthook__  # the other keeps alive what must be freed before its module goes
     sys.exit(status)
 

@@ -96,7 +96,7 @@ class Distributed:
         self.steps += 1
         graph, name = self.trainer.graph, self.trainer.graph.metrics["loss"]
         loss = self.trainer.whole(name)
-        value = self.trainer.cluster.tell(None if loss is None else float(loss.sum()))
+        value = self.trainer.cluster.broadcast(None if loss is None else float(loss.sum()))
         return torch.tensor(value, dtype=getattr(torch, graph.tensors[name].dtype))
 
     def state_dict(self) -> dict[str, torch.Tensor]:

@@ -18,7 +18,7 @@ from executor.backend import BackendError
 from executor.cluster import Cluster
 from executor.torch.tensors import torch_arena
 from executor.torch.transport import ProcessGroupMessages, others_may_be_lost
-from executor.transport import Medium, TransportError
+from executor.transport import TransportError, TransportSpec
 from executor.values import ArrayModule
 
 T = TypeVar("T")
@@ -37,13 +37,13 @@ class ProcessGroupCluster(Cluster):
     diagnostics: dist.ProcessGroup
     library: str = field(default="torch", kw_only=True)
 
-    def medium(self, name: str) -> Medium:
+    def transport(self, name: str) -> TransportSpec:
         """Return PyTorch's memory and messages."""
 
         def transport(memory: Any, _comm: object, crowded: bool) -> ProcessGroupMessages:
             return ProcessGroupMessages(memory, group_of(name, dist.group.WORLD), crowded)
 
-        return Medium(torch_arena, transport)
+        return TransportSpec(torch_arena, transport)
 
     def choose_transport(self, asked: str, xp: ArrayModule) -> str:
         """Return the backend that carries the arrays' messages."""
@@ -70,12 +70,12 @@ class ProcessGroupCluster(Cluster):
         torch.cuda.set_device(self.host_rank % torch.cuda.device_count())
         Cluster.use_device(self, xp)
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         """Wait until every rank is here."""
         with others_may_be_lost():
             dist.barrier(self.diagnostics)
 
-    def share(self, value: T) -> list[T]:
+    def all_gather(self, value: T) -> list[T]:
         """Return every rank's value, on every rank."""
         values: list[Any] = [None] * self.size
         with others_may_be_lost():
@@ -89,7 +89,7 @@ class ProcessGroupCluster(Cluster):
             dist.gather_object(value, values, 0, self.diagnostics)
         return values or []
 
-    def tell(self, value: T | None) -> T:
+    def broadcast(self, value: T | None) -> T:
         """Return rank 0's value, on every rank."""
         values = [value]
         with others_may_be_lost():

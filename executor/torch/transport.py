@@ -17,7 +17,7 @@ from executor.arena import Memory
 from executor.exchange import Action
 from executor.process.guard import GRACE_S
 from executor.torch.tensors import tensor_of
-from executor.transport.messages import GroupedMessages, Staged
+from executor.transport.messages import Messages, Staged
 from planner.failures import JobError
 
 GONE = ("closed by peer", "reset by peer", "Broken pipe", "Connection refused", "remote error", "recvValue failed")
@@ -36,7 +36,7 @@ def others_may_be_lost() -> Iterator[None]:
         raise JobError(f"another rank is gone: {str(error).partition(']')[2].strip() or error}") from error
 
 
-class ProcessGroupMessages(GroupedMessages):
+class ProcessGroupMessages(Messages):
     """Messages of a process group of PyTorch's, whose ranks are the workers."""
 
     def __init__(self, memory: Memory, group: dist.ProcessGroup, _crowded: bool) -> None:

@@ -1,7 +1,7 @@
 """Transports: how the pieces of a transfer get from worker to worker.
 
 A transport turns a task into an action, once, when the worker is built; the training loop only calls actions. It
-counts the bytes of the arrays that it hands to the medium, or that others copy, never those of the plan.
+counts the bytes of the arrays that it hands on, or that others copy, never those of the plan.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ MakeTransport = Callable[[Memory, Any, bool], Transport]
 
 
 @dataclass(frozen=True, slots=True)
-class Medium:
+class TransportSpec:
     """How to make an arena of a size in bytes, and the transport of a worker whose memory lies there; both collective.
 
-    Both are given the communicator of the cluster whose medium it is, and transports whether ranks outnumber cores.
+    Both are given the communicator of the cluster, and transports whether ranks outnumber cores.
     """
 
     arena: Callable[[ArrayModule, int, Any], Arena]
@@ -70,7 +70,7 @@ def plain_arena(xp: ArrayModule, nbytes: int, _comm: object) -> Arena:
     return Arena(xp, nbytes)
 
 
-REGISTERED: dict[str, Medium] = {}
+REGISTERED: dict[str, TransportSpec] = {}
 """Transports that users' files add, by name; those of MPI's ranks stand in `executor.transport.choice`."""
 
 

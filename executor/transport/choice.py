@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from executor.progress import ORDERED
 from executor.shared_memory import first_reason, neighbours, obstacle
-from executor.transport import CHOICES, REGISTERED, Medium, TransportError, plain_arena
+from executor.transport import CHOICES, REGISTERED, TransportError, TransportSpec, plain_arena
 from executor.transport.ipc import ipc, ipc_arena
 from executor.transport.ipc import obstacle as ipc_obstacle
 from executor.transport.nccl import Nccl, nccl_of
@@ -20,12 +20,12 @@ from executor.values import ArrayModule
 
 UNORDERED = "expected an x86-64 processor, which keeps the order of stores"
 
-TRANSPORTS: Mapping[str, Medium] = MappingProxyType(
+TRANSPORTS: Mapping[str, TransportSpec] = MappingProxyType(
     {
-        "shared": Medium(shared_arena, Shared),
-        "ipc": Medium(ipc_arena, ipc),
-        "nccl": Medium(plain_arena, Nccl),
-        "p2p": Medium(plain_arena, PointToPoint),
+        "shared": TransportSpec(shared_arena, Shared),
+        "ipc": TransportSpec(ipc_arena, ipc),
+        "nccl": TransportSpec(plain_arena, Nccl),
+        "p2p": TransportSpec(plain_arena, PointToPoint),
     }
 )
 """Transports by name."""

@@ -1,8 +1,7 @@
-"""What transports of packed messages share; by itself the transport of a worker that has nobody to send to."""
+"""Transports of packed messages; by itself that of a worker that has nobody to send to."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
@@ -13,14 +12,22 @@ from executor.exchange import Action, Contribution, arrival, copying, in_order, 
 from executor.values import Array
 from planner.program.tasks import Message, Receive, Send, Wait
 
+Staged = list[tuple[int, Array]]
+"""Messages where they lie packed in a staging buffer: each one's peer, and its bytes."""
+
 
 class Messages:
-    """Each worker's part of a transfer is packed into its staging buffer, sent, received there, and then unpacked."""
+    """Each worker's part of a transfer is packed into its staging buffer, sent, received there, and then unpacked.
+
+    All messages of a transfer leave and come as its second half starts, right behind the first. Workers start transfers
+    in one common order, and two of them exchange at most one message each way in one.
+    """
 
     def __init__(self, memory: Memory, size: int) -> None:
         self.sent_bytes = np.zeros(size, np.int64)
         self.waits: list[tuple[float, float]] = []
         self._memory = memory
+        self._outgoing: dict[int, Staged] = {}
         self._arrivals: dict[int, Action] = {}
 
     @property
@@ -29,13 +36,16 @@ class Messages:
         return MappingProxyType({})
 
     def send(self, task: Send) -> Action:
-        """Return the action that starts the outgoing half of a transfer."""
-        if any(message.nbytes for message in task.messages):
-            raise ValueError(f"transfer {task.transfer}: expected no messages, as nobody else is there")
-        return nothing
+        """Return the action that packs every outgoing message."""
+        messages = [message for message in task.messages if message.nbytes]
+        if task.staging is None or not messages:
+            return nothing
+        self._outgoing[task.transfer] = self._packed(task.staging, messages)
+        pairs = [pair for m in messages for pair in packing(self._memory, task.staging, task.buffer, m)]
+        return copying(self._memory.xp, pairs)
 
     def receive(self, task: Receive) -> Action:
-        """Return the action that starts the incoming half; unpacking or combining is left to `wait`."""
+        """Return the action that starts a transfer, asked for after `send`; unpacking or combining is `wait`'s."""
         return self.post(task, arrival(self._memory, task, self.received(task)))
 
     def received(self, task: Receive) -> list[Contribution]:
@@ -43,9 +53,25 @@ class Messages:
         return staged_contributions(self._memory, task)
 
     def post(self, task: Receive, arrived: Action) -> Action:
-        """Return the action that starts receiving; `arrived` is done by `wait` once all is there."""
+        """Return the action that starts a transfer; `arrived` is done by `wait` once all is there."""
         self._arrivals[task.transfer] = arrived
-        return nothing
+        outgoing = self._outgoing.pop(task.transfer, [])
+        incoming = [] if task.staging is None else self._packed(task.staging, task.messages)
+        if not outgoing and not incoming:
+            return nothing
+        start, end = self.exchange(outgoing, incoming)
+        self._arrivals[task.transfer] = in_order([end, arrived])
+
+        def action() -> None:
+            start()
+            for peer, data in outgoing:
+                self.sent_bytes[peer] += data.nbytes
+
+        return action
+
+    def exchange(self, outgoing: Staged, incoming: Staged) -> tuple[Action, Action]:
+        """Return the actions that start sending and receiving a transfer's messages, and that end both."""
+        raise ValueError(f"expected no messages, as nobody else is there, found {len(outgoing) + len(incoming)}")
 
     def wait(self, task: Wait) -> Action:
         """Return the action that ends a transfer, asked for after its halves."""
@@ -58,50 +84,6 @@ class Messages:
     def finish(self) -> Action:
         """Do nothing: every transfer's end is waited for."""
         return nothing
-
-
-Staged = list[tuple[int, Array]]
-"""Messages where they lie packed in a staging buffer: each one's peer, and its bytes."""
-
-
-class GroupedMessages(Messages, ABC):
-    """Messages that leave and come by one call for each transfer, as its second half starts."""
-
-    def __init__(self, memory: Memory, size: int) -> None:
-        super().__init__(memory, size)
-        self._outgoing: dict[int, Staged] = {}
-
-    def send(self, task: Send) -> Action:
-        """Return the action that packs every outgoing message; they leave as the transfer's other half starts."""
-        messages = [message for message in task.messages if message.nbytes]
-        if task.staging is None or not messages:
-            return nothing
-        self._outgoing[task.transfer] = self._packed(task.staging, messages)
-        pairs = [pair for m in messages for pair in packing(self._memory, task.staging, task.buffer, m)]
-        return copying(self._memory.xp, pairs)
-
-    def post(self, task: Receive, arrived: Action) -> Action:
-        """Return the action that starts a transfer, asked for after `send`; `arrived` is done by `wait`."""
-        self._arrivals[task.transfer] = arrived
-        outgoing = self._outgoing.pop(task.transfer, [])
-        incoming = [] if task.staging is None else self._packed(task.staging, task.messages)
-        if not outgoing and not incoming:
-            return nothing
-        start, end = self.exchange(outgoing, incoming)
-        self._arrivals[task.transfer] = in_order([end, arrived])
-        counts = np.zeros_like(self.sent_bytes)
-        for peer, data in outgoing:
-            counts[peer] += data.nbytes
-
-        def action() -> None:
-            start()
-            np.add(self.sent_bytes, counts, out=self.sent_bytes)
-
-        return action
-
-    @abstractmethod
-    def exchange(self, outgoing: Staged, incoming: Staged) -> tuple[Action, Action]:
-        """Return the actions that start sending and receiving a transfer's messages, and that end both."""
 
     def _packed(self, staging: int, messages: Iterable[Message]) -> Staged:
         raw = self._memory.raw(self._memory.buffers[staging])

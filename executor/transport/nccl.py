@@ -15,7 +15,7 @@ from mpi4py import MPI
 from executor.arena import Memory
 from executor.exchange import Action
 from executor.multifetch import address
-from executor.transport.messages import GroupedMessages, Staged
+from executor.transport.messages import Messages, Staged
 from executor.values import ArrayModule
 
 
@@ -24,7 +24,7 @@ def nccl_of(xp: ArrayModule) -> Any:
     return import_module(f"{xp.__name__}.cuda.nccl")
 
 
-class Nccl(GroupedMessages):
+class Nccl(Messages):
     """Messages by NCCL; made by all ranks together (collective), each with a GPU of its own."""
 
     def __init__(self, memory: Memory, comm: MPI.Intracomm, _crowded: bool) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 
 import tdl
 from executor.cases import Array, Case, Draw
-from executor.verification.check import Application, Check
+from executor.verification.application import Application, Check
 from planner.graph.build import ONES, GraphBuilder
 from planner.graph.ir import FLOATING, Init, Node, Value
 from planner.graph.rules import Backward, Gradient, Gradients, Rule, apply_rule
@@ -97,7 +97,7 @@ class _Problem:
     """One case, off the points where functions have kinks and elements tie; `free` are the operands that may move."""
 
     def __init__(self, application: Application, rule: Rule, draw: Draw) -> None:
-        name, case = application.operator.name, application.subject.case
+        name, case = application.operator.name, application.case
         self.rule, self.random = rule, draw.generator
         self.derived = DERIVED[name](case) if name in DERIVED else {}
         self.operands = _untied(case.operands, self.random)

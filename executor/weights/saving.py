@@ -1,10 +1,10 @@
-"""Writing trained weights: one file, of which every rank writes a part."""
+"""Writing trained tensors: one file of safetensors, of which every rank writes the tiles that it holds."""
 
 from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 from typing import BinaryIO
@@ -26,18 +26,11 @@ from planner.layout.region import holders
 ALIGNMENT = 8
 """The header of a safetensors file is filled up to a multiple of so many bytes."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where an entry lies in the file, in bytes, and what it holds where no tensor does."""
-
-    name: str
-    entry: Entry
-    start: int
-    content: HostArray | None
+Entries = Mapping[str, Entry]
+Contents = Mapping[str, HostArray]
 
 
-def save_weights(path: Path, trainer: Trainer, steps: int) -> list[str]:
+def save_weights(path: Path, trainer: Trainer, steps_done: int) -> list[str]:
     """Write the state dict that the module has after so many steps, as safetensors (collective).
 
     Every rank must see the folder. Returns the names of entries that are left out, whose content is not known. Raises
@@ -45,11 +38,14 @@ def save_weights(path: Path, trainer: Trainer, steps: int) -> list[str]:
     """
     path, cluster = path.resolve(), trainer.cluster
     beside = path.with_name(f".{path.name}.part")
-    header, places, left_out = _laid_out(trainer, steps)
-
+    entries = entries_of(trainer.graph)
+    untrained = {name: entry for name, entry in entries.items() if entry.tensor is None}
+    known = {name: _content(trainer.weights, name, entry, steps_done) for name, entry in untrained.items()}
+    contents = {name: content for name, content in known.items() if content is not None}
+    left_out = [name for name in known if name not in contents]
     try:
-        on_first_rank(cluster, lambda: _begin(beside, header, places))
-        agree(cluster, lambda: _write_own(beside, len(header), places, trainer))
+        kept = {name: entry for name, entry in entries.items() if name not in left_out}
+        write_tensors(beside, trainer, kept, contents)
         on_first_rank(cluster, lambda: take_place(beside, path))
     except SharedError:
         on_first_rank(cluster, lambda: beside.unlink(missing_ok=True))
@@ -57,63 +53,69 @@ def save_weights(path: Path, trainer: Trainer, steps: int) -> list[str]:
     return left_out
 
 
-def state_dict(trainer: Trainer, steps: int) -> dict[str, HostArray]:
+def state_dict(trainer: Trainer, steps_done: int) -> dict[str, HostArray]:
     """Return, on rank 0, the state dict that the module has after so many steps (collective); nothing elsewhere."""
     contents: dict[str, HostArray] = {}
     for name, entry in entries_of(trainer.graph).items():
-        whole = _content(trainer.weights, name, entry, steps) if entry.tensor is None else trainer.whole(entry.tensor)
+        held = entry.tensor is not None
+        whole = trainer.whole(entry.tensor or "") if held else _content(trainer.weights, name, entry, steps_done)
         if whole is not None and trainer.cluster.rank == 0:
             contents[name] = whole.astype(entry.dtype).reshape(entry.shape)
     return contents
 
 
-def _content(weights: Weights | None, name: str, entry: Entry, steps: int) -> HostArray | None:
+def _content(weights: Weights | None, name: str, entry: Entry, steps_done: int) -> HostArray | None:
     """Return what an entry holds that no tensor does; None where that is not known."""
     content = None if weights is None else weights.content(name)
     if not entry.counts:
         return content
-    return np.asarray(steps if content is None else content + steps, entry.dtype)
+    return np.asarray(steps_done if content is None else content + steps_done, entry.dtype)
 
 
-def _laid_out(trainer: Trainer, steps: int) -> tuple[bytes, list[_Place], list[str]]:
-    """Return the file's header, where every entry lies behind it, and which are left out."""
-    entries, end = entries_of(trainer.graph), 0
-    contents = {
-        name: _content(trainer.weights, name, entry, steps) for name, entry in entries.items() if entry.tensor is None
-    }
-    left_out = [name for name, content in contents.items() if content is None]
-    places, described = [], dict[str, object]()
+def write_tensors(path: Path, trainer: Trainer, entries: Entries, contents: Contents) -> None:
+    """Write entries, and their `contents` where no tensor holds them, into one file of safetensors (collective).
+
+    Of ranks that hold equal tiles one writes, in turn. Raises SharedError where a rank cannot write.
+    """
+    header, starts = _laid_out(entries)
+    on_first_rank(trainer.cluster, lambda: _begin(path, header, starts, contents))
+    agree(trainer.cluster, lambda: _write_tiles(path, starts, trainer, entries))
+
+
+def _laid_out(entries: Entries) -> tuple[bytes, dict[str, int]]:
+    """Return the file's header, and where in the file every entry begins."""
+    described, starts, end = dict[str, object](), dict[str, int](), 0
     # The largest items first: then each begins at a multiple of its size.
-    for name in sorted(entries.keys() - set(left_out), key=lambda key: (-np.dtype(entries[key].dtype).itemsize, key)):
-        entry = entries[name]
-        places.append(_Place(name, entry, end, contents.get(name)))
+    for name in sorted(entries, key=lambda key: (-np.dtype(entries[key].dtype).itemsize, key)):
+        entry, start = entries[name], end
         end += np.dtype(entry.dtype).itemsize * prod(entry.shape)
-        described[name] = {"dtype": CODES[entry.dtype], "shape": entry.shape, "data_offsets": [places[-1].start, end]}
+        described[name] = {"dtype": CODES[entry.dtype], "shape": entry.shape, "data_offsets": [start, end]}
+        starts[name] = start
     text = json.dumps(described).encode()
     text += b" " * (-len(text) % ALIGNMENT)
-    return len(text).to_bytes(8, "little") + text, places, left_out
+    header = len(text).to_bytes(8, "little") + text
+    return header, {name: len(header) + start for name, start in starts.items()}
 
 
-def _begin(path: Path, header: bytes, places: list[_Place]) -> None:
+def _begin(path: Path, header: bytes, starts: Mapping[str, int], contents: Contents) -> None:
     """Write the header, and what no tensor holds."""
     with named_errors(path), path.open("wb") as file:
         file.write(header)
-        for place in places:
-            if place.content is not None:
-                file.seek(len(header) + place.start)
-                file.write(raw_bytes(np.ascontiguousarray(place.content)).data)
+        for name, content in contents.items():
+            file.seek(starts[name])
+            file.write(raw_bytes(np.ascontiguousarray(content)).data)
 
 
-def _write_own(path: Path, start: int, places: list[_Place], trainer: Trainer) -> None:
-    """Write the tiles that are this rank's to write; of workers that hold equal ones one writes, in turn."""
-    regions = trainer.programs.training.regions
+def _write_tiles(path: Path, starts: Mapping[str, int], trainer: Trainer, entries: Entries) -> None:
+    rank, regions = trainer.cluster.rank, trainer.programs.training.regions
     with named_errors(path), path.open("r+b") as file:
-        for number, place in enumerate(places):
-            if place.entry.tensor is None:
+        for number, (name, start) in enumerate(starts.items()):
+            tensor = entries[name].tensor
+            if tensor is None:
                 continue
-            for workers in holders(regions[place.entry.tensor]).values():
-                if workers[number % len(workers)] == trainer.cluster.rank:
-                    _write_tile(file, start + place.start, place.entry, trainer)
+            workers = holders(regions[tensor]).get(regions[tensor][rank], [])
+            if workers and workers[number % len(workers)] == rank:
+                _write_tile(file, start, entries[name], trainer)
         file.flush()
         os.fsync(file.fileno())
 

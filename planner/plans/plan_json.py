@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from planner.errors import GraphError, PlanError
-from planner.files import format_of
+from planner.files import format_of, read_input
 from planner.graph.graph_json import distinct_keys, from_data
 from planner.layout import Ways, parse_placement
 from planner.plans.check import check_names, check_plan, check_search, check_shares
@@ -25,7 +25,7 @@ NO_LONGER_STORED = ("gap", "space")
 
 
 def load_plan(path: str | Path) -> Plan:
-    """Read and check a plan; a PlanError or GraphError says what was expected, what was found, and where.
+    """Read and check a plan; an InputError says what was expected, what was found, and where.
 
     >>> import planner, tempfile
     >>> plan, folder = planner.plan(planner.model("mlp-2-16"), workers=2), tempfile.mkdtemp()
@@ -35,7 +35,7 @@ def load_plan(path: str | Path) -> Plan:
     """
     if not isinstance(path, str | Path):
         raise PlanError(f"expected the path of a plan.json, found {path!r}")
-    return plan_from_file(path, Path(path).read_bytes())
+    return plan_from_file(path, read_input(Path(path)))
 
 
 def plan_from_file(path: str | Path, content: bytes) -> Plan:

@@ -14,10 +14,11 @@ from filecmp import cmpfiles
 from pathlib import Path
 from typing import Any
 
+from safetensors.numpy import load_file
+
 import planner
 from executor.check import relative_difference
-from executor.checkpoint import Checkpoint, checkpoints
-from planner.layout.region import whole
+from executor.checkpoint import TENSORS, Checkpoint, checkpoints, last_checkpoint
 from planner.plans.plan import Plan
 from results.experiment import mpirun
 
@@ -180,16 +181,13 @@ def same_files(one: Path, other: Path) -> bool:
     return set(equal) == names == {path.name for path in other.iterdir()}
 
 
-def largest_difference(one: Path, other: Path, plan: Plan) -> float:
+def largest_difference(one: Path, other: Path) -> float:
     """Return how far the tensors of two checkpoints are apart at most, relative to each tensor's largest value."""
-    first, second = Checkpoint.of(one, plan), Checkpoint.of(other, plan)
-    return max(
-        relative_difference(first.tile(tensor, whole(tensor.shape)), second.tile(tensor, whole(tensor.shape)))
-        for tensor in first.tensors
-    )
+    first, second = (load_file(last_checkpoint(folder) / TENSORS) for folder in (one, other))
+    return max(relative_difference(first[name], second[name]) for name in first)
 
 
 def under_another_plan(training: Training, other: Training, step_folder: Path, folder: Path) -> float:
     """Go on from a checkpoint under another plan; return how far that ends from the undisturbed run."""
     subprocess.run(other.command(folder, "--resume", str(step_folder)), check=True, capture_output=True)
-    return largest_difference(folder, training.undisturbed, training.plan)
+    return largest_difference(folder, training.undisturbed)

@@ -73,7 +73,7 @@ def step(trainer: Trainer) -> dict[str, float]:
         moments.append((time.thread_time(), WAITING.seconds))
 
     WAITING.seconds, started, wall = 0.0, time.process_time(), time.perf_counter()
-    trainer.worker.run_looking((n, look) for n in range(len(tasks)))
+    trainer.worker.run(looks=((n, look) for n in range(len(tasks))))
     total, wall = time.process_time() - started, time.perf_counter() - wall
     look()
     computing = [n for n, task in enumerate(tasks) if isinstance(task, Compute)]
@@ -94,7 +94,7 @@ def main(ranks: Cluster) -> int:
         for _ in range(WARM_UP + steps):
             for name, trainer in trainers.items():
                 trainer.load(data, 0)
-                ranks.meet()
+                ranks.barrier()
                 rows = ranks.gather(step(trainer))
                 found[name].append({kind: sum(row[kind] for row in rows) for kind in rows[0]} if rows else {})
     if ranks.rank == 0:

@@ -91,10 +91,10 @@ def main(ranks: Cluster) -> int:
         agree(ranks, trainer, hand)
         for _ in range(WARM_UP + rounds):
             for name, step in steps.items():
-                ranks.meet()
+                ranks.barrier()
                 started = time.perf_counter()
                 step()
-                found[name].append(max(ranks.share(time.perf_counter() - started)))
+                found[name].append(max(ranks.all_gather(time.perf_counter() - started)))
     destroy_process_group()
     if ranks.rank == 0:
         print(json.dumps({name: round(median(seconds[WARM_UP:]), 5) for name, seconds in found.items()}))

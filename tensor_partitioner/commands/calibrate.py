@@ -11,12 +11,10 @@ from typing import Any, NoReturn
 
 import click
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 import planner
-from executor.calibration.fitting import merged
 from executor.calibration.hardware import Hardware, hardware_of
-from executor.calibration.machine import Measurements, topology_text
+from executor.calibration.machine import Job, merged, topology_text
 from executor.calibration.timing import FEWEST_ROUNDS, STABLE, Timed, timed
 from executor.mpi import MpiCluster
 from executor.process.launch import agree, require_size
@@ -27,8 +25,8 @@ from planner.extensions import load_operators
 from planner.files import check_written, write_file
 from planner.plans.plan import Plan
 from planner.plans.plan_json import load_plan
-from tensor_partitioner.commands.console import WRITTEN, operators_option, stdout
-from tensor_partitioner.commands.on_ranks import TRANSPORT, command_main, job_cluster, kernels_option, with_kernels
+from tensor_partitioner.commands.console import WRITTEN, Finite, operators_option, stdout
+from tensor_partitioner.commands.on_ranks import command_main, job_cluster, limited_threads, rank_options, with_kernels
 from tensor_partitioner.display import percent, printable
 from tensor_partitioner.display.progress import tracked
 
@@ -50,11 +48,8 @@ PROBES: tuple[tuple[str, dict[str, Any]], ...] = (
 @click.command("calibrate", context_settings={"show_default": True})
 @click.argument("plans", nargs=-1, type=click.Path(path_type=Path))
 @click.option("-o", "output", type=WRITTEN, required=True, metavar="FILE", help="Write the machine's topology file.")
-@click.option("--transport", default="auto", metavar="NAME", help=TRANSPORT)
-@kernels_option
-@click.option("--prefetch", type=click.IntRange(0), default=1, help="Start fetches so many units early.")
-@click.option("--threads", type=click.IntRange(1), help="BLAS threads per rank; default: cores per rank.")
-@click.option("--seconds", type=click.FloatRange(0), default=DEFAULT_SECONDS, help="Begin nothing new after so long.")
+@rank_options
+@click.option("--seconds", type=Finite(0), default=DEFAULT_SECONDS, help="Begin nothing new after so long.")
 @click.option("--only-plans", is_flag=True, help="Measure no other kernels than those of the plans.")
 @operators_option
 @click.pass_obj
@@ -78,12 +73,11 @@ class Calibration:
 
     def run(self) -> int:
         """Measure everything, then write the file (collective)."""
-        plans = self.ranks.tell(agree(self.ranks, self._plans))
-        threads = self.options["threads"] or max(1, self.ranks.cores // self.ranks.ranks_on_host)
+        plans = self.ranks.broadcast(agree(self.ranks, self._plans))
         transport = agree(self.ranks, lambda: self.ranks.choose_transport(self.options["transport"], np))
         limit_s = self.options["seconds"] / max(1, len(plans))
         timings: list[Timed] = []
-        with threadpool_limits(threads), np.errstate(all="ignore"):
+        with limited_threads(self.ranks, self.options["threads"]) as threads:
             speeds = hardware_of(self.ranks, threads)
             for plan in tracked(f"calibrating within {self.options['seconds']:g} s", plans):
                 programs = rank_programs(plan, self.ranks.rank, self.options["prefetch"])
@@ -110,24 +104,13 @@ class Calibration:
 
     def _tell(self, timings: list[Timed], speeds: Hardware, threads: int, transport: str) -> int:
         """Write the file; say what it is, and whether the machine was too noisy."""
-        output = self.options["output"]
+        output, measured = self.options["output"], merged(timings)
+        job = Job(self.ranks.size, threads, transport)
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        seconds, moved = merged(timings)
-        measured = Measurements(
-            ranks=self.ranks.size,
-            threads=threads,
-            transport=transport,
-            hardware=speeds,
-            seconds=seconds,
-            moved=moved,
-            work={name: work for timed in timings for name, work in timed.work.items()},
-            rounds=min(timed.rounds for timed in timings),
-            spread=max(timed.spread for timed in timings),
-        )
-        write_file(output, topology_text(measured, hardware(np, self.ranks), now))
+        write_file(output, topology_text(job, speeds, measured, hardware(np, self.ranks), now))
         stdout().print(
-            f"{printable(str(output))}: {measured.ranks} ranks of {measured.threads} threads, transport "
-            f"{measured.transport}, {len(measured.seconds)} tasks measured, spread {percent(measured.spread)}"
+            f"{printable(str(output))}: {job.ranks} ranks of {job.threads} threads, transport "
+            f"{job.transport}, {len(measured.seconds)} tasks measured, spread {percent(measured.spread)}"
         )
         if measured.rounds < FEWEST_ROUNDS or measured.spread > STABLE:
             print(

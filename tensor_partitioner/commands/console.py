@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import math
 import os
 import sys
 import traceback
@@ -37,6 +38,16 @@ def collect_seldom() -> None:
 
 WRITTEN = click.Path(dir_okay=False, path_type=Path)
 """The type of options that name a file to be written."""
+
+
+class Finite(click.FloatRange):
+    """The type of options that are finite numbers, in a range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read a number; click's own takes nan and inf."""
+        number = super().convert(value, param, ctx)
+        return number if math.isfinite(number) else self.fail(f"{value!r} is not a finite number.", param, ctx)
+
 
 operators_option = click.option(
     "--operators",

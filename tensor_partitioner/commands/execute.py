@@ -14,10 +14,10 @@ from typing import Any, NoReturn
 
 import click
 import numpy as np
-from threadpoolctl import threadpool_info, threadpool_limits
+from threadpoolctl import threadpool_info
 
 from executor.backend import BACKENDS, array_module
-from executor.checkpoint import last_checkpoint
+from executor.checkpoint import checkpoints, last_checkpoint
 from executor.cluster import Cluster
 from executor.job import Job, JobRequest, JobResult
 from executor.process.environment import blas
@@ -37,11 +37,11 @@ from planner.report.schema import Report, Setting, write_reports
 from tensor_partitioner import display
 from tensor_partitioner.commands.console import WRITTEN, collect_seldom, operators_option, stdout
 from tensor_partitioner.commands.on_ranks import (
-    TRANSPORT,
     command_main,
     job_cluster,
-    kernels_option,
+    limited_threads,
     load_pytorch,
+    rank_options,
     with_kernels,
 )
 from tensor_partitioner.commands.training_options import check_one_plan, job_request, training_options
@@ -55,16 +55,13 @@ OF_STEPS: Mapping[str, str] = {"json_path": "--json", "trace_path": "--trace", "
 @click.argument("plans", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--steps", type=click.IntRange(1), default=1, help="Training iterations.")
 @click.option("--backend", type=click.Choice(BACKENDS), default="auto", help="auto: cupy where a GPU is.")
-@click.option("--transport", default="auto", metavar="NAME", help=TRANSPORT)
-@kernels_option
-@click.option("--prefetch", type=click.IntRange(0), default=1, help="Start fetches so many units early.")
+@rank_options
 @training_options
 @click.option("--check", is_flag=True, help="Then train on one worker; compare gradients and updated tensors.")
 @operators_option
 @click.option("--json", "json_path", type=WRITTEN, help="Write the report; of several plans, an array.")
 @click.option("--trace", "trace_path", type=WRITTEN, help="Write the last plan's last step for ui.perfetto.dev.")
 @click.option("--tasks", is_flag=True, help="Put the seconds of every task of the last step into the report.")
-@click.option("--threads", type=click.IntRange(1), help="BLAS threads per rank; default: cores per rank.")
 @click.option("--memory", is_flag=True, help="Measure what kernels allocate outside the arena (slower).")
 @click.pass_obj
 def execute(ranks: Cluster, /, plans: tuple[Path, ...], **options: Any) -> int:
@@ -89,14 +86,13 @@ class Execution:
         plans = self._plans()
         options = dict(self.options)
         if folder := options["resume"]:  # one checkpoint for all ranks, whatever the folder looks like to each
-            options["resume"] = self.ranks.tell(on_first_rank(self.ranks, lambda: last_checkpoint(folder)))
+            options["resume"] = self.ranks.broadcast(on_first_rank(self.ranks, lambda: self._resumed(folder)))
         transport = agree(self.ranks, lambda: self.ranks.choose_transport(self.options["transport"], xp))
         pairs = list(zip(self.paths, plans, strict=True))
         requests = agree(self.ranks, lambda: [job_request(*pair, xp, transport, options) for pair in pairs])
-        threads = self.options["threads"] or max(1, self.ranks.cores // self.ranks.ranks_on_host)
         reports: list[Report] = []
         failed = False
-        with threadpool_limits(threads), np.errstate(all="ignore"):
+        with limited_threads(self.ranks, self.options["threads"]) as threads:
             for (path, plan), request in zip(pairs, requests, strict=True):
                 self._require_steps(path, request)
                 job = Job(agree(self.ranks, partial(self._programs, plan, request)), self.ranks, request)
@@ -113,7 +109,7 @@ class Execution:
                 on_first_rank(self.ranks, partial(self._write, reports, result))
                 self._print(reports, reason)
                 failed = failed or bool(reason)
-        return self.ranks.share(JOB_FAILED if failed else 0)[0]
+        return self.ranks.all_gather(JOB_FAILED if failed else 0)[0]
 
     def _array_module(self) -> ModuleType:
         """Check what can be checked before any plan is read, and choose this rank's array module and device."""
@@ -128,9 +124,16 @@ class Execution:
             load_pytorch(self.options["weights"])
         return xp
 
+    def _resumed(self, folder: Path) -> Path | None:
+        """Return the checkpoint to go on from; None where checkpoints go to the same folder, and none is there yet."""
+        if folder == self.options["checkpoint"] and not checkpoints(folder):
+            print(f"{folder}: no checkpoint yet: training begins", flush=True)
+            return None
+        return last_checkpoint(folder)
+
     def _plans(self) -> list[Plan]:
         """Read every plan on rank 0 and tell all ranks its text; none may see another in its place."""
-        contents = self.ranks.tell(on_first_rank(self.ranks, lambda: [path.read_bytes() for path in self.paths]))
+        contents = self.ranks.broadcast(on_first_rank(self.ranks, lambda: [path.read_bytes() for path in self.paths]))
         files = (*self.paths, *self.options["operator_files"])  # of which plans need not be on every host
         here = {str(path): digest(path.read_bytes()) for path in files if os.access(path, os.R_OK)}
         require_alike(self.ranks, here)
@@ -161,7 +164,8 @@ class Execution:
             )
 
     def _tell_done(self, path: Path, request: JobRequest, result: JobResult) -> None:
-        print(f"{path}: {request.first_step} steps are done, {request.steps} are asked for", flush=True)
+        unused = "; --schedule is of none" if self.options["schedule"] else ""
+        print(f"{path}: {request.first_step} steps are done, {request.steps} are asked for{unused}", flush=True)
         for score in result.evaluations.values():
             print(f"{path}: held-out {score}", flush=True)
         self._tell_left_out(result)

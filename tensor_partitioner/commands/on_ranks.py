@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import reduce
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NoReturn, TypeVar
 
 import click
+import numpy as np
+from threadpoolctl import threadpool_limits
 
 from executor.cluster import Cluster
 from executor.fastest import AUTO
@@ -21,18 +25,30 @@ from planner.errors import InputError
 from tensor_partitioner.commands.console import with_version
 from tensor_partitioner.display.progress import STATUS, StatusLine
 
-TRANSPORT = f"One of {', '.join(CHOICES)}, or of --operators; auto: shared within a host."
-"""The help of `--transport`."""
-
-KERNELS = "Of NumPy or CuPy, of PyTorch, or of every operator the faster.  [default: arrays; under torchrun torch]"
-
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=Cluster)
 
+KERNELS = "Of NumPy or CuPy, of PyTorch, or of every operator the faster.  [default: arrays; under torchrun torch]"
+TRANSPORT = f"One of {', '.join(CHOICES)}, or of --operators; auto: shared within a host."
+_OPTIONS = (
+    click.option("--transport", default="auto", metavar="NAME", help=TRANSPORT),
+    click.option("--kernels", type=click.Choice(["arrays", "torch", AUTO]), help=KERNELS),
+    click.option("--prefetch", type=click.IntRange(0), default=1, help="Start fetches so many units early."),
+    click.option("--threads", type=click.IntRange(1), help="BLAS threads per rank; default: cores per rank."),
+)
 
-def kernels_option(command: F) -> F:
-    """Give a command the option `--kernels`."""
-    return click.option("--kernels", type=click.Choice(["arrays", "torch", AUTO]), help=KERNELS)(command)
+
+def rank_options(command: F) -> F:
+    """Give a command the options of how ranks run a plan."""
+    return reduce(lambda given, option: option(given), reversed(_OPTIONS), command)
+
+
+@contextmanager
+def limited_threads(ranks: Cluster, asked: int | None) -> Iterator[int]:
+    """Give BLAS as many threads as asked for, or this rank's share of the cores; what is not finite warns nobody."""
+    threads = asked or max(1, ranks.cores // ranks.ranks_on_host)
+    with threadpool_limits(threads), np.errstate(all="ignore"):
+        yield threads
 
 
 def with_kernels(ranks: C, name: str | None) -> C:

@@ -112,7 +112,7 @@ def check(name: str | None, operator_files: tuple[Path, ...], as_json: bool, **s
     """Verify operator NAME, or every operator.
 
     On random small cases: the shapes that a graph infers; the kernel against the description's reference evaluation;
-    every strategy (alone, in pairs, and as planned) against the unsplit result; the gradient rule against central
+    every strategy (alone, and in random plans) against the unsplit result; the gradient rule against central
     differences. Exits with status 1 if anything differs.
     """
     import_module("scipy.special")  # which kernels load where they use it, and a check would call that a failure
@@ -157,7 +157,7 @@ def _kinds_table(result: Verification) -> Table:
     for kind in KINDS:
         failed = sum(failure.kind == kind for failure in result.failures)
         count = result.kinds.get(kind, 0)
-        strategies = " ".join(result.strategies) if kind == "split" else ""
+        strategies = " ".join(result.strategies) if kind == "strategies" else ""
         rows.append((kind, str(count), strategies, _verdict(failed) if count or failed else "-"))
     return table(f"{result.operator}: {result.checks} checks", ("check", "checks", "of", "result"), rows, text=("of",))
 

@@ -17,7 +17,7 @@ from planner.planning import OPTIONS, SEARCH_OPTIONS, plan
 from planner.plans.plan import Plan
 from planner.plans.plan_json import is_plan
 from planner.search.option import Option
-from tensor_partitioner.commands.console import WRITTEN
+from tensor_partitioner.commands.console import WRITTEN, Finite
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -59,7 +59,7 @@ def _click_option(name: str, option: Option) -> Callable[[F], F]:
 
 def _model_options() -> list[click.Option]:
     """Return every option of the zoo's families; each says which families' default is which."""
-    types = {"int": click.IntRange(1), "float": click.FLOAT, "str": click.STRING}
+    types = {"int": click.IntRange(1), "float": Finite(), "str": click.STRING}
     result = []
     for name, option in model_options().items():
         dashed, switch = name.replace("_", "-"), option.kind == "bool"

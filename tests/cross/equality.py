@@ -70,7 +70,7 @@ def trained(plan: Plan, ranks: Cluster, transport: str, mine: RankPrograms, numb
         trainer.load(data, step)
         sent = trainer.worker.transport.sent_bytes
         sent.fill(0)
-        trainer.worker.run_looking(pauses(len(mine.training.worker.tasks), (ranks.rank, step, number)))
+        trainer.worker.run(looks=pauses(len(mine.training.worker.tasks), (ranks.rank, step, number)))
     rows = ranks.gather((sent.tolist(), digest(trainer, plan), trainer.arena.nbytes))
     return {
         "bytes": [row[0] for row in rows],

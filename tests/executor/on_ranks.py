@@ -54,10 +54,10 @@ def own(worker, iteration):
 
 def made(rank, transport, comm, crowded, reducer="Sum"):
     """A worker of the exchange."""
-    program, medium = exchange(rank, reducer), TRANSPORTS[transport]
-    arena = medium.arena(np, program.arena_bytes, comm)
+    program, spec = exchange(rank, reducer), TRANSPORTS[transport]
+    arena = spec.arena(np, program.arena_bytes, comm)
     arena.bytes.fill(0xFF)
-    return Worker(program, arena, lambda memory: medium.transport(memory, comm, crowded))
+    return Worker(program, arena, lambda memory: spec.transport(memory, comm, crowded))
 
 
 def run_exchange(ranks, transport, among):
@@ -115,7 +115,7 @@ def run_unordered(ranks, left_out):
 
     first_wait, last_wait = 2, 6
     looks = {"reads": [(0, await_others), (first_wait + 1, signal_late)], "overwrites": [(last_wait, await_others)]}
-    worker.run_looking(looks.get(left_out, [(0, await_others), (last_wait, await_others)]))
+    worker.run(looks=looks.get(left_out, [(0, await_others), (last_wait, await_others)]))
     result = worker.memory.views[5].tolist()
     worker.memory.arena.bytes.fill(0xFF)
     if left_out == "overwrites":
@@ -194,7 +194,7 @@ def run_checkpoints(ranks, folder, *paths):
     if ranks.rank == 0:
         trainer = trained(single, one, 3)
         Saver(where, trainer, "random", trainer.schedule.text).save(3)
-    ranks.meet()
+    ranks.barrier()
     spread = all_updated(trained(plans[0], ranks, 3, Checkpoint.of(where, plans[0])))
     if ranks.rank == 0:
         kept = all_updated(trainer)

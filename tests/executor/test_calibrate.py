@@ -3,20 +3,28 @@
 import json
 from math import isfinite
 
+import click
 import pytest
 
 import planner
-from executor.calibration.fitting import message_line, transfer_costs
 from executor.calibration.hardware import fitted_line
+from executor.calibration.machine import message_line, transfer_costs
 from executor.calibration.timing import spread_of
 from planner.program.lower import lower
 from planner.program.task_keys import received, sent, spelled_compute
 from planner.program.tasks import Compute, Receive, Send
 from simulator import simulate
+from tensor_partitioner.commands.calibrate import calibrate
 from topologies import TransferAmounts, load_topology
 from topologies.measured import read_task
 
 RUN = ("-c", "import sys; from tensor_partitioner.commands import entry; sys.argv[0] = 'calibrate'; entry.calibrate()")
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-1"])
+def test_seconds_that_never_end(seconds):
+    with pytest.raises(click.BadParameter, match=r"not a finite number|not in the range"):
+        calibrate.make_context("calibrate", ["-o", "here.yaml", "--seconds", seconds])
 
 
 def small(tmp_path, workers, **options):

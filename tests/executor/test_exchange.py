@@ -5,7 +5,7 @@ import pytest
 
 from executor.arena import Arena, Memory
 from executor.exchange import packing, unpacking
-from executor.transport.staging import Mirrored, Staging, staging
+from executor.transport.point_to_point import Mirrored, Staging, staging
 from planner.program.tasks import Message, Piece, WorkerProgram
 from tests import cupy_double
 from tests.executor.programs import buffers, program
@@ -52,7 +52,7 @@ def test_staging_of_host_memory_is_the_arena_itself():
     here = memory()
     kept = staging(here)
     assert type(kept) is Staging
-    assert np.shares_memory(kept.host(1), here.views[1])
+    assert np.shares_memory(kept.host(here.views[1]), here.views[1])
     assert kept.outside_arena == {}
 
 
@@ -66,15 +66,16 @@ def test_the_mirror_reuses_memory_as_the_arena_does():
         arena.bytes[...] = cupy.arange(nbytes, dtype=cupy.uint8)
         device = Memory(arena, WorkerProgram(0, (), (*laid, overlapping), nbytes))
         mirror = Mirrored(device)
+        staged = {number: device.raw(device.buffers[number]) for number in (0, 2, 3)}
         assert mirror.outside_arena == {}
-        assert np.shares_memory(mirror.host(0), mirror.host(3))
-        assert not np.shares_memory(mirror.host(0), mirror.host(2))
+        assert np.shares_memory(mirror.host(staged[0]), mirror.host(staged[3]))
+        assert not np.shares_memory(mirror.host(staged[0]), mirror.host(staged[2]))
         assert mirror.outside_arena == {"host copy of staging": 74}
-        for number in (0, 2, 3):
-            mirror.download(number)
-            assert mirror.host(number).tolist() == device.raw(device.buffers[number]).get().tolist()
-        mirror.host(2)[...] = 5
-        mirror.upload(2)
+        for data in staged.values():
+            mirror.download(data)
+            assert mirror.host(data).tolist() == data.get().tolist()
+        mirror.host(staged[2])[...] = 5
+        mirror.upload(staged[2])
         assert arena.bytes[127:138].get().tolist() == [127] + [5] * 10
 
 
@@ -83,8 +84,8 @@ def test_staging_of_a_device(xp):
     here = memory(xp)
     kept = staging(here)
     here.views[1][...] = xp.arange(200, dtype=xp.uint8)
-    kept.download(1)
-    assert kept.host(1).tolist() == list(range(200))
-    kept.host(1)[...] = 3
-    kept.upload(1)
+    kept.download(here.views[1])
+    assert kept.host(here.views[1]).tolist() == list(range(200))
+    kept.host(here.views[1])[...] = 3
+    kept.upload(here.views[1])
     assert (here.views[1] == 3).all()

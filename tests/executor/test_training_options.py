@@ -74,6 +74,17 @@ def test_training_goes_on_from_a_checkpoint(tmp_path, capsys):
     capsys.readouterr()
     assert run(plan, "--steps", 10, "--resume", folder) == 0
     assert capsys.readouterr().out == f"{plan}: 10 steps are done, 10 are asked for\n"
+    assert run(plan, "--steps", 10, "--resume", folder, "--schedule", "constant") == 0
+    assert capsys.readouterr().out == f"{plan}: 10 steps are done, 10 are asked for; --schedule is of none\n"
+
+
+def test_a_restart_begins_where_nothing_is_there_yet(tmp_path, capsys):
+    plan, folder = made(tmp_path), tmp_path / "run"
+    command = (plan, "--steps", 3, "--checkpoint", folder, "--resume", folder)
+    assert run(*command) == 0
+    assert f"{folder}: no checkpoint yet: training begins\n" in capsys.readouterr().out
+    assert run(*command) == 0
+    assert capsys.readouterr().out == f"{plan}: 3 steps are done, 3 are asked for\n"
 
 
 def test_what_is_left_to_do_where_all_steps_are_done(tmp_path, capsys):
@@ -113,7 +124,7 @@ def test_where_there_is_no_room_for_a_checkpoint(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (8192, most[1]))
     try:
         with pytest.raises(
-            SharedError, match=rf"^{folder}/\.step-00000003\.part/rank-0000\.bin: File too large$"
+            SharedError, match=rf"^{folder}/\.step-00000003\.part/tensors\.safetensors: File too large$"
         ) as found:
             run(plan, "--steps", 9, "--every", 3, "--resume", folder, "--checkpoint", folder)
     finally:

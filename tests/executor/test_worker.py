@@ -15,7 +15,7 @@ VECTOR = ("float64", "tensor")
 def worker(written, xp=np):
     here = single_rank(1)
     arena = Arena(xp, written.arena_bytes)
-    return Worker(written, arena, lambda memory: here.medium("p2p").transport(memory, here.comm, here.crowded))
+    return Worker(written, arena, lambda memory: here.transport("p2p").transport(memory, here.comm, here.crowded))
 
 
 def set_to(made, number, values):

@@ -8,7 +8,7 @@ from executor.kernels import KERNELS, KernelCall
 from executor.torch.kernels import KERNEL_SET, TORCH_KERNELS
 from executor.verification import CheckOptions, check_operator
 
-OPTIONS = CheckOptions(cases=4, kinds=("kernel", "split", "planned"), kernels=KERNEL_SET.kernels)
+OPTIONS = CheckOptions(cases=4, kinds=("kernel", "split"), kernels=KERNEL_SET.kernels)
 
 
 @pytest.mark.parametrize("name", TORCH_KERNELS)

@@ -43,12 +43,12 @@ PATHS = {
 def test_every_way_of_convolving_is_right(monkeypatch, path, name):
     for constant, value in PATHS[path].items():
         monkeypatch.setattr(convolution if constant == "HOST_WORKSPACE_BYTES" else workspace, constant, value)
-    result = check_operator(name, CheckOptions(cases=8, seed=1, pairs=2))
+    result = check_operator(name, CheckOptions(cases=8, seed=1))
     assert [str(failure) for failure in result.failures] == []
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", NAMES)
 def test_operator_on_a_gpu(name):
-    result = check_operator(name, CheckOptions(cases=4, pairs=2, xp=importlib.import_module("cupy")))
+    result = check_operator(name, CheckOptions(cases=4, xp=importlib.import_module("cupy")))
     assert [str(failure) for failure in result.failures] == []

@@ -295,6 +295,8 @@ def test_a_cyclic_graph(refused, tmp_path):
         (("mlp-2-8", "--workers", "2", "--json", "/dev/full"), r"/dev/full: No space left"),
         (("mlp-2-8", "--ways", "2,2", "--workers", "6"), r"2,2.*4 workers, not 6"),
         (("mlp-2-8", "--workers", "2", "--colour", "red"), r"--colour"),
+        (("mlp-2-8", "--workers", "2", "--lr", "nan"), r"--lr.*'nan' is not a finite number"),
+        (("mlp-2-8", "--workers", "2", "--lr", "inf"), r"--lr.*'inf' is not a finite number"),
         (("mlp-2-8", "--workers", "2", "-o", "absent/folder/plan.json"), r"absent/folder/plan\.json: No such file"),
         (("mlp-2-8", "--workers", "2", "-o", "-"), r"found -, .*/dev/stdout"),
         (("mlp-2-8", "--workers", "2", "--beta1", "0.5"), r"momentum has no constant beta1.*its constants are lr, mom"),

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from planner.errors import GraphError, PlanError
+import tensor_partitioner
+from planner.errors import GraphError, InputError, PlanError
 from planner.files import check_written, write_file
 from planner.graph import GraphBuilder
 from planner.graph import build as building
@@ -31,6 +32,12 @@ def test_full_standard_output(command, tmp_path):
     full = ("sh", "-c", '"$0" "$@" > /dev/full')
     done = command("plan", "mlp-2-8", "--workers", "2", "-o", tmp_path / "plan.json", launcher=full)
     assert (done.returncode, done.stderr) == (2, "error: standard output: No space left on device\n")
+
+
+def test_what_cannot_be_read_is_bad_input(tmp_path):
+    for load in (tensor_partitioner.load, tensor_partitioner.load_operators):
+        with pytest.raises(InputError, match=r"absent: No such file"):
+            load(tmp_path / "absent")
 
 
 def test_a_missing_folder_is_found_before_the_search(capsys, monkeypatch, tmp_path):

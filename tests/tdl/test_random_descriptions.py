@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from math import prod
+from types import SimpleNamespace
 
 import numpy as np
 
 import tdl
 from executor.cases import Case
-from executor.verification.parts import Subject
-from executor.verification.splits import uncovered
+from executor.verification.application import Application
+from executor.verification.strategies import uncovered
 from tdl import REDUCERS, Affine, Digits, Max, Min, Prod, Sum, maximum, pad, where
 
 DESCRIPTIONS = 2500
@@ -106,7 +107,8 @@ def described(random):
 def wrong_strategies(found, arrays, extents, random, held):
     """Yield what is wrong of one description's strategies; count in `held` what was compared, by reducer."""
     whole = found.evaluate(arrays, None, extents)
-    subject = Subject(None, found, Case(tuple(arrays)), extents, np)
+    operator = SimpleNamespace(describe=lambda ranks, attributes: found)
+    application = Application(operator, None, Case(tuple(arrays), {"extents": extents}))
     for name, strategy in found.strategies.items():
         if extents[name] == 1:
             continue
@@ -121,7 +123,7 @@ def wrong_strategies(found, arrays, extents, random, held):
                 held[strategy.reducer] += 1
                 if differ(joined, whole[number]):
                     yield f"{name}, {strategy.reducer}"
-        if uncovered(subject, strategy, parts[1]):
+        if uncovered(application, strategy, parts[1]):
             yield f"halo of {name}"
         held["halos"] += bool(strategy.halos)
         if reads_elsewhere(found, arrays, extents, {name: parts[0]}):

@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 
 from executor.cases import Case, Draw, Generate
 from executor.kernels import Kernel
-from executor.verification.check import Application, Check
-from executor.verification.parts import Subject
+from executor.verification.application import Application, Check
 from tdl import Description, Operator
 
 LEAST = 50
@@ -143,9 +142,7 @@ def described(operator: Operator, case: Case) -> tuple[Description, dict[str, in
 
 def applied(operator: Operator, case: Case, kernel: Kernel) -> Application:
     """What checks need of one case."""
-    description, extents = described(operator, case)
-    expected = description.evaluate(case.operands, case.attributes, extents)
-    return Application(operator, Subject(kernel, description, case, extents, np), expected, {}, pairs=0)
+    return Application(operator, kernel, case)
 
 
 Checks = Callable[[Application, Sequence[str], int], Iterable[Check]]

@@ -62,6 +62,10 @@ def verifiable() -> list[str]:
     return [name for name in tdl.catalog if name in KERNELS and name in CASES]
 
 
+DESCRIBED = ("shapes", "kernel", "strategies", "split")
+"""The kinds of checks that look at descriptions."""
+
+
 # --- descriptions -----------------------------------------------------------------------------------------------
 
 
@@ -72,7 +76,7 @@ def description_mutants(name: str, limit: int | None = None) -> Iterator[Mutant]
     changes = description_changes(operator, [operand.ndim for operand in case.operands], case.attributes)
     order = np.random.default_rng(list(name.encode())).permutation(len(changes))
     for change in (changes[number] for number in sorted(order[:limit])):
-        yield Mutant(name, str(change), "catalog", Mutated(operator, change), ("shapes", "kernel", "split"))
+        yield Mutant(name, str(change), "catalog", Mutated(operator, change), DESCRIBED)
 
 
 # --- kernels ----------------------------------------------------------------------------------------------------
@@ -211,7 +215,7 @@ def strategy_mutants(name: str) -> Iterator[Mutant]:
     """Yield every strategy claimed that the operator does not have."""
     for variable, reducer in claims(described(name)):
         change = f"claims {variable} with {reducer or 'concatenation'}"
-        yield Mutant(name, change, "catalog", Claiming(tdl.catalog[name], variable, reducer), ("split",))
+        yield Mutant(name, change, "catalog", Claiming(tdl.catalog[name], variable, reducer), ("strategies", "split"))
 
 
 # --- gradient rules ---------------------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ import tdl
 from executor.cases import Case
 from executor.kernels import KERNELS
 from executor.verification import KINDS, CheckOptions, check_operator
+from executor.verification.application import difference
 from executor.verification.cases import CASES
-from executor.verification.check import difference
 from planner.graph.rules import RULES
 
 
@@ -117,20 +117,6 @@ def test_an_operand_that_no_graph_would_take():
     assert failed("relu", generators=integers) == set()
 
 
-def test_a_kernel_that_is_wrong_on_the_planners_slices_only():
-    """Reads beyond what a call was given are right where the local array happens to hold more."""
-
-    def kernel(call):
-        starts = [start for start, stop in call.ranges.values()]
-        KERNELS["relu"](call)
-        if len(starts) == 1 and call.outputs[0].base is not None and starts[0] < 1000:
-            call.outputs[0][...] += 1
-
-    checks = failed("relu", kernels=kernel)
-    assert checks
-    assert all(check.startswith("planned") for check in checks)
-
-
 def counting_locally(call):
     KERNELS["mean"](call)
     count = call.inputs[0].size / max(1, call.outputs[0].size)
@@ -156,7 +142,7 @@ def raising(call):
 @pytest.mark.parametrize(
     ("name", "kernel", "check"),
     [
-        ("mean", counting_locally, "split r0"),
+        ("mean", counting_locally, "split r0 on 2 workers"),
         ("exp", changing_an_operand, "kernel"),
         ("max_pool2d_with_indices", taking_the_last_maximum, "kernel"),
         ("exp", raising, "kernel"),

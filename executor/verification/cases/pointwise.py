@@ -13,25 +13,9 @@ from executor.verification.cases.base import spread
 from planner.graph.ir import Value
 from tdl.catalog.pointwise import BINARY, BITS, MASKS, OPERATORS, SCALAR, UNARY
 
-Domain = Callable[..., Array]
-
+SPECIAL = np.array([np.inf, -np.inf, np.nan, 0.0, 1.0, -1.0])
 
 anywhere, above_zero = Draw.array, Draw.positive
-
-
-def above_one(draw: Draw, *shape: int) -> Array:
-    """Values above one."""
-    return 1 + draw.positive(*shape)
-
-
-def within_one(draw: Draw, *shape: int) -> Array:
-    """Values strictly between -1 and 1."""
-    return draw.generator.integers(-7, 8, shape) / 8
-
-
-def wide(draw: Draw, *shape: int) -> Array:
-    """Values on both sides of the bends of piecewise functions."""
-    return 2.5 * draw.array(*shape)
 
 
 def off_zero(draw: Draw, *shape: int) -> Array:
@@ -39,19 +23,16 @@ def off_zero(draw: Draw, *shape: int) -> Array:
     return draw.positive(*shape) * (2 * draw.generator.integers(0, 2, shape) - 1)
 
 
-def not_finite(draw: Draw, *shape: int) -> Array:
-    """Values of which half are infinite or no numbers."""
-    special = np.array([np.inf, -np.inf, np.nan, 0.0, 1.0, -1.0])
-    return special[draw.generator.integers(0, len(special), shape)]
+BENT = ("hardsigmoid", "hardswish", "hardtanh", "softplus", "log_sigmoid", "elu", "gelu", "clamp")
+"""Piecewise functions, drawn on both sides of their bends."""
 
-
-DOMAINS: Mapping[str, Domain] = {
-    **dict.fromkeys(("acos", "asin", "atanh"), within_one),
+DOMAINS: Mapping[str, Callable[..., Array]] = {
+    **dict.fromkeys(("acos", "asin", "atanh"), lambda draw, *shape: draw.generator.integers(-7, 8, shape) / 8),
     **dict.fromkeys(("log10", "log1p", "log2", "rsqrt", "sqrt", "pow_scalar"), above_zero),
-    **dict.fromkeys(("hardsigmoid", "hardswish", "hardtanh", "softplus", "log_sigmoid", "elu", "gelu", "clamp"), wide),
+    **dict.fromkeys(BENT, lambda draw, *shape: 2.5 * draw.array(*shape)),
     **dict.fromkeys(("reciprocal", "cbrt"), off_zero),
-    **dict.fromkeys(("isinf", "isnan"), not_finite),
-    "acosh": above_one,
+    **dict.fromkeys(("isinf", "isnan"), lambda draw, *shape: SPECIAL[draw.generator.integers(0, len(SPECIAL), shape)]),
+    "acosh": lambda draw, *shape: 1 + draw.positive(*shape),
 }
 """Where functions of one operand are defined (and differentiable), unless everywhere."""
 

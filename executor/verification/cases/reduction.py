@@ -23,33 +23,20 @@ def _dims(draw: Draw) -> tuple[tuple[int, ...], tuple[int, ...], int]:
     return shape, dims, int(np.prod([shape[dim] for dim in dims]))
 
 
-def _reduction(draw: Draw, values: Callable[..., Array] = Draw.array) -> Case:
-    shape, dims, _ = _dims(draw)
-    return Case((values(draw, *shape),), {"dims": dims})
-
-
-def _mean(draw: Draw) -> Case:
+def _reduction(
+    draw: Draw, operands: str = "x", values: Callable[..., Array] = Draw.array, counts: bool = False
+) -> Case:
+    """Operands by letter: "x" values, "e" their extremes, "m" and "g" one number per result."""
     shape, dims, count = _dims(draw)
-    return Case((draw.array(*shape),), {"dims": dims, "count": count})
+    known = {"x": values(draw, *shape)}
+    known["e"] = known["x"].max(axis=dims)
+    known |= {letter: draw.array(*known["e"].shape) for letter in "mg" if letter in operands}
+    attributes: dict[str, Value] = {"dims": dims, "count": count} if counts else {"dims": dims}
+    return Case(tuple(known[letter] for letter in operands), attributes)
 
 
 def _mask(draw: Draw, *shape: int) -> Array:
     return draw.below(draw.size(1, 4), *shape)
-
-
-def _variance(draw: Draw, *, backward: bool) -> Case:
-    shape, dims, count = _dims(draw)
-    kept = [extent for dim, extent in enumerate(shape) if dim not in dims]
-    operands = (draw.array(*shape), draw.array(*kept))
-    attributes: dict[str, Value] = {"dims": dims, "count": count}
-    return Case((draw.array(*kept), *operands) if backward else operands, attributes)
-
-
-def _extreme(draw: Draw, *, backward: bool) -> Case:
-    shape, dims, _ = _dims(draw)
-    x = draw.array(*shape)
-    operands = (x, x.max(axis=dims))
-    return Case((draw.array(*operands[1].shape), *operands) if backward else operands, {"dims": dims})
 
 
 def _cumulative(draw: Draw) -> Case:
@@ -66,37 +53,31 @@ def _expand(draw: Draw) -> Case:
     return Case((draw.array(*kept),), {"dims": dims, "factor": 0.25, "extents": extents})
 
 
-def _batch_norm(draw: Draw, name: str) -> Case:
+def _batch_norm(draw: Draw, operands: str, *, eps: bool = True, counts: bool = False) -> Case:
+    """Operands by letter: "x" images, "g" gradients, "m" means, "v" variances, "w", "b" and "o" others per channel."""
     shape = draw.sizes(4, 2, 4)
-    full, channels, count = draw.array(*shape), shape[1], shape[0] * shape[2] * shape[3]
-    grad, mean, bias = draw.array(*shape), draw.array(channels), draw.array(channels)
-    variance, weight, other = draw.positive(channels), draw.array(channels), draw.array(channels)
-    return {
-        "var": Case((full, mean), {"count": count}),
-        "forward": Case((full, mean, variance, weight, bias), {"eps": 1e-3}),
-        "reduce": Case((grad, full, mean, variance), {"eps": 1e-3}),
-        "backward": Case((grad, full, mean, variance, weight, other, bias), {"eps": 1e-3, "count": count}),
-    }[name]
+    known = {letter: draw.array(*shape) for letter in "xg"}
+    values = {"v": Draw.positive}
+    known |= {letter: values.get(letter, Draw.array)(draw, shape[1]) for letter in "mbvwo"}
+    attributes: dict[str, Value] = {"eps": 1e-3} if eps else {}
+    attributes |= {"count": known["x"][:, 0].size} if counts else {}
+    return Case(tuple(known[letter] for letter in operands), attributes)
 
 
 NORMS = (((0, 1), (2,)), ((0, 1), (1, 2)), ((0, 1), (1,)), ((1,), (1,)), ((0,), (2, 1)), ((), (0, 1, 2)))
 """Dimensions of statistics, and of weights, of rank 3: layer, group, instance, batch norm, and two more."""
 
 
-def _normalize(draw: Draw, name: str) -> Case:
+def _normalize(draw: Draw, operands: str, *, counts: bool = False) -> Case:
+    """Operands by letter: "g" gradients, "x" values, "m" and "v" statistics, "w" and "b" weights, "s" and "t" sums."""
     shape = draw.sizes(3, 2, 5)
     statistics, weights = NORMS[draw.size(0, len(NORMS) - 1)]
     s, w = ([shape[dim] for dim in dims] for dims in (statistics, weights))
-    grad, x, mean, var = draw.array(*shape), draw.array(*shape), draw.array(*s), draw.positive(*s)
-    weight, bias = draw.array(*w), draw.array(*w)
+    known = {"g": draw.array(*shape), "x": draw.array(*shape), "m": draw.array(*s), "v": draw.positive(*s)}
+    known |= {"w": draw.array(*w), "b": draw.array(*w), "s": draw.array(*s), "t": draw.array(*s)}
     attributes: dict[str, Value] = {"statistics": statistics, "weights": weights, "eps": 1e-3}
-    count = int(np.prod(shape) / np.prod(s, dtype=int))
-    return {
-        "forward": Case((x, mean, var, weight, bias), attributes),
-        "weights": Case((grad, x, mean, var), attributes),
-        "statistics": Case((grad, x, mean, var, weight), attributes),
-        "backward": Case((grad, x, mean, var, weight, draw.array(*s), draw.array(*s)), attributes | {"count": count}),
-    }[name]
+    attributes |= {"count": int(np.prod(shape) / np.prod(s, dtype=int))} if counts else {}
+    return Case(tuple(known[letter] for letter in operands), attributes)
 
 
 def _softmax(draw: Draw, operands: str) -> Case:
@@ -136,25 +117,25 @@ def _loss(draw: Draw, name: str, *, backward: bool) -> Case:
 
 CASES: dict[str, Generate] = {
     "sum": _reduction,
-    "mean": _mean,
+    "mean": partial(_reduction, counts=True),
     "amax": _reduction,
     "amin": _reduction,
     "prod": partial(_reduction, values=Draw.positive),
     **dict.fromkeys(("any", "all"), partial(_reduction, values=_mask)),
-    "var": partial(_variance, backward=False),
-    "var_backward": partial(_variance, backward=True),
-    "count_extremes": partial(_extreme, backward=False),
-    "extreme_backward": partial(_extreme, backward=True),
+    "var": partial(_reduction, operands="xm", counts=True),
+    "var_backward": partial(_reduction, operands="gxm", counts=True),
+    "count_extremes": partial(_reduction, operands="xe"),
+    "extreme_backward": partial(_reduction, operands="gxe"),
     "cumsum": _cumulative,
     "expand": _expand,
-    "batch_norm_var": partial(_batch_norm, name="var"),
-    "batch_norm": partial(_batch_norm, name="forward"),
-    "batch_norm_backward_reduce": partial(_batch_norm, name="reduce"),
-    "batch_norm_backward": partial(_batch_norm, name="backward"),
-    "normalize": partial(_normalize, name="forward"),
-    "normalize_backward_weights": partial(_normalize, name="weights"),
-    "normalize_backward_statistics": partial(_normalize, name="statistics"),
-    "normalize_backward": partial(_normalize, name="backward"),
+    "batch_norm_var": partial(_batch_norm, operands="xm", eps=False, counts=True),
+    "batch_norm": partial(_batch_norm, operands="xmvwb"),
+    "batch_norm_backward_reduce": partial(_batch_norm, operands="gxmv"),
+    "batch_norm_backward": partial(_batch_norm, operands="gxmvwob", counts=True),
+    "normalize": partial(_normalize, operands="xmvwb"),
+    "normalize_backward_weights": partial(_normalize, operands="gxmv"),
+    "normalize_backward_statistics": partial(_normalize, operands="gxmvw"),
+    "normalize_backward": partial(_normalize, operands="gxmvwst", counts=True),
     "sum_exp": partial(_softmax, operands="xm"),
     "softmax": partial(_softmax, operands="xmt"),
     "softmax_backward_sum": partial(_softmax, operands="gr"),

@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import partial
+from math import prod
 
 from executor.cases import Case, Draw, Generate
 from planner.graph.ir import Value
 
-
-@dataclass(frozen=True, slots=True)
-class Windows:
-    """Random sizes of a windowed operator, along y and along x."""
-
-    image: tuple[int, int]
-    result: tuple[int, int]
-    kernel: tuple[int, int]
-    stride: tuple[int, int]
-    padding: tuple[int, int]
-    dilation: tuple[int, int]
-
-    @property
-    def attributes(self) -> dict[str, Value]:
-        """Return stride and padding, and dilation if there is any, as attributes."""
-        dilated: dict[str, Value] = {} if self.dilation == (1, 1) else {"dilation": self.dilation}
-        return {"stride": self.stride, "padding": self.padding, **dilated}
-
-    def extents(self, *variables: str) -> dict[str, Value]:
-        """Return the extents of image rows and columns ("y", "x") and of taps ("dy", "dx")."""
-        known = {"y": self.image[0], "x": self.image[1], "dy": self.kernel[0], "dx": self.kernel[1]}
-        return {"extents": {variable: known[variable] for variable in variables}}
+Sides = Mapping[str, tuple[int, int]]
+"""Sizes along y and along x: of the image, the result, and the kernel."""
 
 
-def _windows(draw: Draw, pooling: bool = False, dilated: bool = True) -> Windows:
-    """Draw windows, every one of which reads some element of the image."""
+def _windows(draw: Draw, pooling: bool = False, dilated: bool = True) -> tuple[Sides, dict[str, Value]]:
+    """Draw windows, every one of which reads some element of the image; return them and their attributes."""
     sides, apart = [], 1 if not dilated or draw.flag() else draw.size(1, 3)
     for _ in range(2):
         kernel, stride, result = draw.size(1, 4 if apart == 1 else 3), draw.size(1, 3), draw.size(1, 5)
@@ -44,8 +25,17 @@ def _windows(draw: Draw, pooling: bool = False, dilated: bool = True) -> Windows
         while image < 1:
             image, result = image + stride, result + 1
         image += draw.size(0, stride - 1)
-        sides.append((image, result, kernel, stride, padding, apart))
-    return Windows(*((along_y, along_x) for along_y, along_x in zip(*sides, strict=True)))
+        sides.append((image, result, kernel, stride, padding))
+    names = ("image", "result", "kernel", "stride", "padding")
+    drawn = {name: (along_y, along_x) for name, along_y, along_x in zip(names, *sides, strict=True)}
+    spaced: dict[str, Value] = {} if apart == 1 else {"dilation": (apart, apart)}
+    return drawn, {"stride": drawn["stride"], "padding": drawn["padding"], **spaced}
+
+
+def _extents(sides: Sides, *variables: str) -> dict[str, Value]:
+    """Return the extents of image rows and columns ("y", "x") and of taps ("dy", "dx")."""
+    known = dict(zip(("y", "x", "dy", "dx"), (*sides["image"], *sides["kernel"]), strict=True))
+    return {"extents": {variable: known[variable] for variable in variables}}
 
 
 def _channels(draw: Draw) -> tuple[int, int, int, dict[str, Value]]:
@@ -57,38 +47,38 @@ def _channels(draw: Draw) -> tuple[int, int, int, dict[str, Value]]:
 
 def _convolution(draw: Draw, operands: str, *extents: str) -> Case:
     """Operands by letter: "x" images, "w" weights, "y" results."""
-    w, n, (g, ci, co, groups) = _windows(draw), draw.size(2, 3), _channels(draw)
-    known = {"x": (n, g * ci, *w.image), "w": (g * co, ci, *w.kernel), "y": (n, g * co, *w.result)}
+    (sides, attributes), n, (g, ci, co, groups) = _windows(draw), draw.size(2, 3), _channels(draw)
+    known = {"x": (n, g * ci, *sides["image"]), "w": (g * co, ci, *sides["kernel"]), "y": (n, g * co, *sides["result"])}
     arrays = tuple(draw.array(*known[letter]) for letter in operands)
     if not extents:
-        return Case(arrays, w.attributes | groups, shapes=(known["y"],))
-    return Case(arrays, w.attributes | groups | w.extents(*extents))
+        return Case(arrays, attributes | groups, shapes=(known["y"],))
+    return Case(arrays, attributes | groups | _extents(sides, *extents))
 
 
 def _im2col(draw: Draw) -> Case:
-    w, outer = _windows(draw), draw.sizes(2, 2, 3)
-    extents: dict[str, Value] = dict(zip(("dy", "dx", "y", "x"), (*w.kernel, *w.result), strict=True))
-    return Case((draw.array(*outer, *w.image),), w.attributes | {"extents": extents})
+    (sides, attributes), outer = _windows(draw), draw.sizes(2, 2, 3)
+    extents: dict[str, Value] = dict(zip(("dy", "dx", "y", "x"), (*sides["kernel"], *sides["result"]), strict=True))
+    return Case((draw.array(*outer, *sides["image"]),), attributes | {"extents": extents})
 
 
 def _col2im(draw: Draw) -> Case:
-    w, outer = _windows(draw), draw.sizes(2, 2, 3)
-    return Case((draw.array(*outer, *w.kernel, *w.result),), w.attributes | w.extents("y", "x"))
+    (sides, attributes), outer = _windows(draw), draw.sizes(2, 2, 3)
+    columns = draw.array(*outer, *sides["kernel"], *sides["result"])
+    return Case((columns,), attributes | _extents(sides, "y", "x"))
 
 
 def _pool(draw: Draw, outputs: int = 1) -> Case:
-    w, outer = _windows(draw, pooling=True, dilated=outputs == 2), draw.sizes(2, 2, 3)
-    attributes = w.attributes | w.extents("dy", "dx") | {"kernel": w.kernel}
-    return Case((draw.array(*outer, *w.image),), attributes, shapes=((*outer, *w.result),) * outputs)
+    (sides, attributes), outer = _windows(draw, pooling=True, dilated=outputs == 2), draw.sizes(2, 2, 3)
+    attributes |= _extents(sides, "dy", "dx") | {"kernel": sides["kernel"]}
+    return Case((draw.array(*outer, *sides["image"]),), attributes, shapes=((*outer, *sides["result"]),) * outputs)
 
 
 def _pool_backward(draw: Draw, indexed: bool) -> Case:
-    w, outer = _windows(draw, pooling=True, dilated=indexed), draw.sizes(2, 2, 3)
-    attributes = w.attributes | w.extents("y", "x", "dy", "dx") | {"kernel": w.kernel}
-    grad = draw.array(*outer, *w.result)
-    if not indexed:
-        return Case((grad,), attributes)
-    return Case((grad, draw.below(w.kernel[0] * w.kernel[1], *outer, *w.result)), attributes)
+    (sides, attributes), outer = _windows(draw, pooling=True, dilated=indexed), draw.sizes(2, 2, 3)
+    attributes |= _extents(sides, "y", "x", "dy", "dx") | {"kernel": sides["kernel"]}
+    shape = (*outer, *sides["result"])
+    grad = draw.array(*shape)
+    return Case((grad, draw.below(prod(sides["kernel"]), *shape)) if indexed else (grad,), attributes)
 
 
 CASES: dict[str, Generate] = {

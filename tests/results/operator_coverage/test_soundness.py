@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from executor.cases import Draw
-from executor.verification.parts import PartError
-from executor.verification.splits import meaning_checks
+from executor.verification.application import PartError
+from executor.verification.strategies import meaning_checks
 from results.operator_coverage.operators import OPERATORS
 from tests.results.operator_coverage import cases, cases_images
 from tests.verify.drawn import LEAST, applied, split_on_enough
@@ -66,7 +66,7 @@ def is_found(claiming):
     for _ in range(DRAWN):
         case = CASES[claiming.name](draw)
         application = applied(claiming, case, no_kernel)
-        if application.subject.extents.get(claiming.variable, 1) > 1:
+        if application.extents.get(claiming.variable, 1) > 1:
             for check in meaning_checks(application, draw, claiming.variable):
                 try:
                     if check.run() is not None:

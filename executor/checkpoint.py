@@ -1,0 +1,233 @@
+"""Checkpoints: what training is made of after a step, which any number of workers can go on from.
+
+A checkpoint is a folder `step-N`, renamed so when it is complete, of a manifest and one file of safetensors, of which
+every rank writes the tiles that it holds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections import ChainMap
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from executor.process.launch import SharedError, agree, on_first_rank
+from executor.training import Trainer
+from executor.weights.files import Safetensors
+from executor.weights.saving import write_tensors
+from planner.errors import InputError
+from planner.files import format_of, write_json
+from planner.graph.graph_json import to_data
+from planner.graph.ir import Entry, Graph, Tensor
+from planner.plans.plan import Plan
+
+FORMAT = "checkpoint/2"
+MANIFEST = "manifest.json"
+TENSORS = "tensors.safetensors"
+_NAME = re.compile(r"step-(\d{8,})")
+
+KEPT = 2
+"""How many checkpoints are kept: the one before stays valid while the next is written."""
+
+CHUNK_BYTES = 1 << 26
+"""What one digest is of: ranks share the work of making and of checking them."""
+
+
+class CheckpointError(InputError):
+    """A checkpoint is damaged, of another run, or none: says what was found, what was expected, and where."""
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a checkpoint holds after `step` steps.
+
+    `data` is the data set's identity; `graph` is a digest, `chunks` are those of the file's parts of `CHUNK_BYTES`.
+    """
+
+    step: int
+    graph: str
+    seed: int
+    data: str
+    schedule: str
+    chunks: list[str] = []
+
+
+class _Signed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The file: its format, a manifest, and the SHA-256 of its JSON."""
+
+    format: str
+    sha256: str
+    manifest: Manifest
+
+
+def write_manifest(path: Path, manifest: Manifest) -> None:
+    """Write a manifest, with the digest that `read_manifest` expects."""
+    write_json(path, _Signed(FORMAT, digest(msgspec.to_builtins(manifest)), manifest))
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read a manifest; raises CheckpointError, which names the file, and OSError."""
+    text = path.read_bytes()
+    if format_of(text) != FORMAT:
+        raise CheckpointError(f"{path}: expected a manifest of format {FORMAT!r}, found another")
+    try:
+        signed = msgspec.json.decode(text, type=_Signed)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    if signed.sha256 != digest(msgspec.to_builtins(signed.manifest)):
+        raise CheckpointError(f"{path}: damaged: expected SHA-256 {signed.sha256[:12]}, found that of other content")
+    return signed.manifest
+
+
+def digest(data: Any) -> str:
+    """Return the SHA-256 of plain data."""
+    return sha256(json.dumps(data).encode()).hexdigest()
+
+
+def graph_digest(graph: Graph) -> str:
+    """Return what only equal graphs have in common."""
+    return digest(to_data(graph))
+
+
+def saved_tensors(graph: Graph) -> tuple[Tensor, ...]:
+    """Return what a checkpoint holds: what training changes, or began with. All else follows from the seed."""
+    begun = (entry.tensor for entry in graph.entries.values() if entry.tensor is not None)
+    return tuple(graph.tensors[name] for name in dict.fromkeys((*graph.updates, *begun)))
+
+
+def chunk_digests(path: Path, rank: int, size: int) -> dict[int, str]:
+    """Return the SHA-256 of a rank's share of a file's chunks, by their numbers."""
+    digests: dict[int, str] = {}
+    with path.open("rb") as file:
+        for number in range(rank, -(-path.stat().st_size // CHUNK_BYTES), size):
+            file.seek(number * CHUNK_BYTES)
+            digests[number] = sha256(file.read(CHUNK_BYTES)).hexdigest()
+    return digests
+
+
+def name_of(step: int) -> str:
+    """Return the name of the checkpoint after so many steps."""
+    return f"step-{step:08}"
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Return the complete checkpoints of a folder, by their steps."""
+    named = [(_NAME.fullmatch(path.name), path) for path in folder.iterdir()] if folder.is_dir() else []
+    return [path for _, path in sorted((int(match[1]), path) for match, path in named if match is not None)]
+
+
+def last_checkpoint(path: Path) -> Path:
+    """Return the last checkpoint of a run's folder, or the very one that a path names; CheckpointError for none."""
+    folders = [path] if (path / MANIFEST).exists() else checkpoints(path)
+    if not folders:
+        raise CheckpointError(f"{path}: expected checkpoints, found none")
+    return folders[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint that is there to read."""
+
+    folder: Path
+    manifest: Manifest
+
+    @classmethod
+    def of(cls, path: Path, plan: Plan) -> Checkpoint:
+        """Read the last checkpoint of a run's folder, or the very one that a path names.
+
+        Raises CheckpointError where there is none, or none of the plan's graph and seed; OSError.
+        """
+        folder = last_checkpoint(path)
+        manifest = read_manifest(folder / MANIFEST)
+        if manifest.graph != graph_digest(plan.graph):
+            raise CheckpointError(f"{folder}: expected a checkpoint of the plan's graph, found one of another")
+        if manifest.seed != plan.seed:
+            raise CheckpointError(f"{folder}: expected the plan's seed, {plan.seed}, found {manifest.seed}")
+        return cls(folder, manifest)
+
+    def restore(self, trainer: Trainer) -> None:
+        """Give every tensor saved the value that it has here (collective); SharedError where the file is damaged.
+
+        Each rank checks its share of the chunks, and reads the tiles that it needs.
+        """
+        cluster = trainer.cluster
+        agree(cluster, lambda: self._verify(cluster.rank, cluster.size))
+        agree(cluster, lambda: self._read(trainer))
+
+    def _verify(self, rank: int, size: int) -> None:
+        path, chunks = self.folder / TENSORS, self.manifest.chunks
+        if chunk_digests(path, rank, size) != {number: chunks[number] for number in range(rank, len(chunks), size)}:
+            raise CheckpointError(
+                f"{path}: damaged: expected the SHA-256 that its manifest says, found another; with its folder "
+                "removed, the checkpoint before counts"
+            )
+
+    def _read(self, trainer: Trainer) -> None:
+        saved = Safetensors(self.folder / TENSORS)
+        for tensor in saved_tensors(trainer.graph):
+            region = trainer.programs.training.regions[tensor.name][trainer.cluster.rank]
+            trainer.view(tensor.name)[...] = trainer.xp.asarray(saved.read(tensor.name, region))
+
+
+class Saver:
+    """Writes checkpoints of one training into a folder; `data` is the data set's identity, `schedule` its text.
+
+    Every rank must see the folder.
+    """
+
+    def __init__(self, folder: Path, trainer: Trainer, data: str, schedule: str) -> None:
+        plan = trainer.programs.plan
+        self._folder = folder
+        self._trainer = trainer
+        self._entries = {t.name: Entry(t.name, t.shape, t.dtype) for t in saved_tensors(plan.graph)}
+        self._manifest = Manifest(0, graph_digest(plan.graph), plan.seed, data, schedule)
+
+    def save(self, step: int) -> None:
+        """Write the checkpoint of what `step` steps made, and remove all but the last two (collective).
+
+        Where a rank cannot write, nothing of it stays, and all ranks raise SharedError.
+        """
+        cluster = self._trainer.cluster
+        hidden = self._folder / f".{name_of(step)}.part"
+        try:
+            on_first_rank(cluster, lambda: _make_empty(hidden))
+            write_tensors(hidden / TENSORS, self._trainer, self._entries, {})
+            digests = agree(cluster, lambda: chunk_digests(hidden / TENSORS, cluster.rank, cluster.size))
+            shares = cluster.gather(digests)
+            on_first_rank(cluster, lambda: self._publish(hidden, step, dict(ChainMap(*shares))))
+        except SharedError:
+            on_first_rank(cluster, lambda: shutil.rmtree(hidden, ignore_errors=True))
+            raise
+
+    def _publish(self, hidden: Path, step: int, digests: dict[int, str]) -> None:
+        """Write the manifest, then give the folder its name: from here on the checkpoint is there."""
+        chunks = [digests[number] for number in sorted(digests)]
+        write_manifest(hidden / MANIFEST, msgspec.structs.replace(self._manifest, step=step, chunks=chunks))
+        _settle(hidden / MANIFEST)
+        _settle(hidden)
+        hidden.rename(self._folder / name_of(step))
+        _settle(self._folder)
+        for old in checkpoints(self._folder)[:-KEPT]:
+            shutil.rmtree(old)
+
+
+def _make_empty(hidden: Path) -> None:
+    """Make a folder; what killed runs left unfinished goes."""
+    for left in hidden.parent.glob(".step-*.part"):
+        shutil.rmtree(left)
+    hidden.mkdir(parents=True)
+
+
+def _settle(path: Path) -> None:
+    """Wait until a file or folder is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,171 @@
+"""One case of an operator with what its description makes of it, calls of its kernel, and checks of their results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from executor.backend import asnumpy
+from executor.cases import Array, Case
+from executor.kernels import Kernel, KernelCall, run
+from executor.kernels.call import OutputError
+from planner.graph.ir import Value
+from planner.graph.rules import Rule
+from tdl import Description, Operator
+
+Ranges = Mapping[str, tuple[int, int]]
+Origins = Sequence[tuple[int, ...]]
+
+NOWHERE = 1_000_000
+"""A start that no tensor reaches."""
+
+
+class PartError(ValueError):
+    """The parts do not make up the whole: an element is computed by no part, or by several without a reducer."""
+
+
+@dataclass(frozen=True)
+class Application:
+    """One case of an operator, its kernel, and the gradient rules there are."""
+
+    operator: Operator
+    kernel: Kernel
+    case: Case
+    rules: Mapping[str, Rule] = field(default_factory=dict)
+    xp: ModuleType = np
+
+    @cached_property
+    def description(self) -> Description:
+        """The description at the operands' ranks."""
+        return self.operator.describe(tuple(operand.ndim for operand in self.case.operands), self.case.attributes)
+
+    @cached_property
+    def extents(self) -> Mapping[str, int]:
+        """The extent of every index variable."""
+        return self.description.extents(tuple(operand.shape for operand in self.case.operands), self.case.attributes)
+
+    @cached_property
+    def expected(self) -> tuple[Array, ...]:
+        """The outputs, as the description evaluates to."""
+        return self.description.evaluate(self.case.operands, self.case.attributes, self.extents)
+
+    @cached_property
+    def output_dtypes(self) -> list[np.dtype[Any]]:
+        """Each output's dtype, as the description says."""
+        operands = [str(operand.dtype) for operand in self.case.operands]
+        return [np.dtype(dtype) for dtype in self.description.output_dtypes(operands)]
+
+    @property
+    def whole(self) -> Ranges:
+        """Every iteration."""
+        return {variable: (0, extent) for variable, extent in self.extents.items()}
+
+    @property
+    def origins(self) -> Origins:
+        """Where whole operands begin."""
+        return tuple((0,) * operand.ndim for operand in self.case.operands)
+
+    def call(self, inputs: Sequence[Any], outputs: Sequence[Any], ranges: Ranges, origins: Origins) -> None:
+        """Run the kernel; of a variable whose iterations need not be contiguous, it is told no more than the length."""
+        told = {
+            name: (start, stop) if name in self.description.contiguous else (NOWHERE, NOWHERE + stop - start)
+            for name, (start, stop) in ranges.items()
+        }
+        attributes: dict[str, Value] = {**self.case.attributes, "extents": self.extents}
+        run(self.kernel, KernelCall(self.xp, tuple(inputs), tuple(outputs), attributes, told, tuple(origins)))
+
+
+def run_whole(application: Application) -> tuple[Array, ...]:
+    """Run the kernel once, on everything; raises if it changes an operand or does not write an output."""
+    operands = application.case.operands
+    inputs = [application.xp.asarray(operand.copy()) for operand in operands]
+    shapes = application.description.output_shapes(application.extents)
+    outputs = [blank(application.xp, *kind) for kind in zip(shapes, application.output_dtypes, strict=True)]
+    application.call(inputs, outputs, application.whole, application.origins)
+    for number, (array, operand) in enumerate(zip(inputs, operands, strict=True)):
+        if not np.array_equal(asnumpy(array), operand, equal_nan=True):
+            raise ValueError(f"the kernel changed operand {number}")
+    written = tuple(map(asnumpy, outputs))
+    for number, output in enumerate(written):
+        _require_written(number, output)
+    return written
+
+
+UNWRITTEN = {
+    **{"f2": 0x7E5A, "V2": 0x7FDA, "f4": 0x7FC0_5A5A, "f8": 0x7FF8_0000_5A5A_5A5A},
+    **{"i4": 0xA5A5_A5A5, "b1": 0xA5},
+}
+"""Bits of what was never written, by dtype (V2: bfloat16): a NaN that nothing computes, a number that is no index."""
+
+
+def blank(xp: ModuleType, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
+    """Return an array that is not contiguous, full of what marks an element as unwritten."""
+    kind = dtype.str[1:]
+    larger = xp.full([extent + 1 for extent in shape], UNWRITTEN[kind], dtype=f"u{kind[1:]}").view(dtype)
+    return larger[(..., *(slice(0, extent) for extent in shape))]
+
+
+def _require_written(number: int, output: Array) -> None:
+    kind = output.dtype.str[1:]
+    left = output.view(f"u{kind[1:]}") == UNWRITTEN[kind]
+    if left.any():
+        where = "" if left.all() else f" at {[int(place) for place in np.argwhere(left)[0]]}"
+        raise OutputError(
+            f"the kernel does not write output {number}{where}: every element must be written, as by "
+            f"call.outputs[{number}][...] = values or out=call.outputs[{number}], without reading what was there"
+        )
+
+
+EXACT = 1e-9
+"""Greatest difference in double precision, relative to the largest value of the tensor or 1."""
+
+ROUGH = 2e-4
+"""The same in single precision."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that must hold; `run` says how it does not, or returns None. Whatever it raises is a finding too."""
+
+    name: str
+    run: Callable[[], str | None]
+
+
+def compared(
+    name: str, compute: Callable[[], Sequence[Array]], expected: Sequence[Array], tolerance: float = EXACT
+) -> Check:
+    """Check that computed outputs are those expected."""
+    return Check(name, lambda: difference(compute(), expected, tolerance))
+
+
+def difference(outputs: Sequence[Array], expected: Sequence[Array], tolerance: float) -> str | None:
+    """Say how outputs differ from what is expected, or None."""
+    if len(outputs) != len(expected):
+        return f"{len(outputs)} outputs, expected {len(expected)}"
+    for number, (array, wanted) in enumerate(zip(outputs, expected, strict=True)):
+        if array.shape != np.shape(wanted):
+            return f"output {number} has shape {array.shape}, expected {np.shape(wanted)}"
+        for where in _worst(array.astype(np.float64), np.asarray(wanted, np.float64), tolerance):
+            return f"output {number} is {array[where]!s} at {list(where)}, expected {np.asarray(wanted)[where]!s}"
+    return None
+
+
+def _worst(actual: Array, wanted: Array, tolerance: float) -> list[tuple[int, ...]]:
+    """Return the coordinates of the greatest difference, if that is beyond the tolerance.
+
+    What is expected to be infinite, or not a number, must be exactly that; NaN elsewhere, as in an element that was
+    never written, is a difference.
+    """
+    finite = np.isfinite(wanted)
+    scale = max(1.0, float(np.max(np.abs(wanted), initial=0, where=finite)))
+    with np.errstate(invalid="ignore"):
+        distance = np.where(finite, np.nan_to_num(np.abs(actual - wanted), nan=np.inf), np.inf)
+    distance[~finite & ((actual == wanted) | (np.isnan(actual) & np.isnan(wanted)))] = 0
+    if not distance.size or np.max(distance) <= tolerance * scale:
+        return []
+    return [tuple(int(place) for place in np.unravel_index(int(np.argmax(distance)), distance.shape))]
