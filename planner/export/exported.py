@@ -12,7 +12,7 @@ from rich.table import Table
 
 from planner.errors import PlanError
 from planner.explanations.accounts import OPERATOR, bytes_by, flows
-from planner.export.meshes import Mesh, check_even, joined, mesh_of, only, split_once
+from planner.export.meshes import Mesh, joined, mesh_of, only, split_once, uneven_split
 from planner.export.moves import Engine
 from planner.export.targets import Target, target_named
 from planner.graph.entries import entries_of, groups
@@ -24,6 +24,8 @@ from tensor_partitioner.display import Shown, exact_bytes, facts, grid, table
 
 RECURRENT = re.compile(r"(.*)\.weight_ih_l\d+(_reverse)?")
 """Entries that PyTorch's recurrent layers have, and no others."""
+
+ADVICE = "plan with other --ways, or change the extent"
 
 NUMBER = re.compile(r"\.\d+$")
 
@@ -103,7 +105,7 @@ def _written(placed: Mapping[str, PlacedTensor], *, shapes: bool) -> str:
 def export(plan: Plan, name: str) -> Exported:
     """Return what a plan is for an engine, one of `TARGETS`.
 
-    A PlanError says what the engine cannot take at all: extents that parts do not divide, recurrent layers.
+    A PlanError says what the engine cannot take at all: extents of data that parts do not divide, recurrent layers.
     """
     target, graph = target_named(name), plan.graph
     if not plan.ways:
@@ -127,7 +129,7 @@ def export(plan: Plan, name: str) -> Exported:
         mesh,
         parameters,
         {name: PlacedTensor(graph.tensors[name].shape, lies[name]) for name in fed if name not in known},
-        {path: PlacedTensor(graph.tensors[name].shape, wanted[name]) for path, name in outputs.items()},
+        {path: PlacedTensor(graph.tensors[one].shape, wanted[one]) for path, one in outputs.items() if one in wanted},
         notes,
         _kinds(plan, target, Engine(graph, mesh, target, dict(lies), wanted).run()),
     )
@@ -145,20 +147,26 @@ def _parameters(graph: Graph, mesh: Mesh, lies: Mapping[str, Layout], notes: dic
             placements, same = joined(lies[one.tensor], joins, fine)
             if not same:
                 notes[entry] = f"a part of {fine} within {one.shape}: what takes it apart gathers"
-            check_even(entry, one.shape, placements, mesh)
             found[entry] = PlacedTensor(one.shape, placements)
     return found
 
 
 def _placed_outputs(plan: Plan, mesh: Mesh, outputs: Mapping[str, str], target: Target) -> dict[str, Layout]:
-    """Return where modules' results are to lie: as planned, as far as the operators that read them allow."""
+    """Return where modules' results are to lie: as planned, as far as the operators that read them allow.
+
+    Those of unequal parts are left to a target that has such.
+    """
     allowed = _dims_allowed(plan.graph, target)
-    found = {}
+    wanted = {}
     for path, output in outputs.items():
         planned = mesh.placements(plan.layouts[output])
-        found[output] = only(planned, allowed[output]) if output in allowed else planned
-        check_even(path, plan.graph.tensors[output].shape, found[output], mesh)
-    return found
+        placements = only(planned, allowed[output]) if output in allowed else planned
+        reason = uneven_split(plan.graph.tensors[output].shape, placements, mesh)
+        if reason and not target.uneven:
+            raise PlanError(f"{path}: {reason}: {ADVICE}")
+        if not reason:
+            wanted[output] = placements
+    return wanted
 
 
 def _refuse_recurrent_layers(graph: Graph, target: Target) -> None:
@@ -181,7 +189,10 @@ def _held(plan: Plan, mesh: Mesh, names: Iterable[str], target: Target) -> tuple
             held = only(held, allowed[name])
         if held != planned:
             notes[name] = "an embedding's rows are split once only" if name in tables else "an operator takes it whole"
-        check_even(name, graph.tensors[name].shape, held, mesh)
+        if reason := uneven_split(graph.tensors[name].shape, held, mesh):
+            if not target.uneven or graph.tensors[name].role != "weight":
+                raise PlanError(f"{name}: {reason}: {ADVICE}")
+            notes[name] = f"{reason}: its first parts are larger, where the plan's last are"
         lies[name] = held
     for tensor in graph.tensors.values():
         if tensor.init is not None and tensor.name not in lies:

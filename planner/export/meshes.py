@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from planner.errors import PlanError
 from planner.layout import REPLICATE, Layout, Shard
 from planner.plans.plan import Plan
 
@@ -50,15 +49,13 @@ def mesh_of(plan: Plan, tensors: Iterable[str]) -> Mesh:
     return Mesh(tuple(math.prod(plan.ways[step] for step in own) for own in steps), tuple(steps))
 
 
-def check_even(name: str, shape: Sequence[int], placements: Layout, mesh: Mesh) -> None:
-    """Raise a PlanError where a tensor's extents are not divided by the parts that they are split into."""
+def uneven_split(shape: Sequence[int], placements: Layout, mesh: Mesh) -> str:
+    """Say what extent was expected where the parts that one is split into do not divide it; nothing where they do."""
     for dim, extent in enumerate(shape):
         parts = math.prod(way for way, one in zip(mesh.ways, placements, strict=True) if one == Shard(dim))
         if extent % parts:
-            raise PlanError(
-                f"{name}: expected a dimension {dim} that {parts} parts divide, found {extent}: "
-                "plan with other --ways, or change the extent"
-            )
+            return f"expected a dimension {dim} that {parts} parts divide, found {extent}"
+    return ""
 
 
 def joined(placements: Layout, groups: Sequence[Sequence[int]], shape: Sequence[int]) -> tuple[Layout, bool]:

@@ -106,8 +106,11 @@ class Engine:
         if partial and signature.description.linear(partial):
             yield TERMS
         splits, _ = self.target.splits(signature)
-        yield from (name for name in splits if not signature.extents[name] % self.mesh.ways[axis])
+        yield from (name for name in splits if self._can_split(signature.extents[name], self.mesh.ways[axis]))
         yield EVERYWHERE
+
+    def _can_split(self, extent: int, ways: int) -> bool:
+        return extent >= ways if self.target.uneven else extent % ways == 0
 
     def _needed(self, signature: Signature, operand: int, name: str, choice: str, axis: int) -> Placement:
         if choice == TERMS:

@@ -27,7 +27,8 @@ class Target:
     """An engine: its title, and the template of the file for it, of which `Exported.source` fills in `@NAMES@`.
 
     With `torch_modules` it places what PyTorch's submodules return, and has neither recurrent layers nor rows of an
-    embedding that are split more than once; else it places activations.
+    embedding that are split more than once; else it places activations. With `uneven` parts of a weight may be unequal:
+    they end at multiples of ceil(n/k), not at n*j//k as a plan's do.
     """
 
     title: str
@@ -35,6 +36,7 @@ class Target:
     splits: Splits
     dims: Dims = lambda signature, indices: None
     torch_modules: bool = False
+    uneven: bool = False
 
 
 TARGETS: dict[str, Target] = {}
@@ -99,7 +101,9 @@ def _contiguous(signature: Signature) -> tuple[str, ...]:
     )
 
 
-@register_target("dtensor", "PyTorch's DTensor", HERE / "dtensor.txt", dims=_dtensor_dims, torch_modules=True)
+@register_target(
+    "dtensor", "PyTorch's DTensor", HERE / "dtensor.txt", dims=_dtensor_dims, torch_modules=True, uneven=True
+)
 def _dtensor(signature: Signature) -> tuple[tuple[str, ...], str]:
     """DTensor 2.13: measured."""
     if signature.op.startswith("batch_norm"):

@@ -18,9 +18,9 @@ def mlp():
 class Decoder(nn.Module):
     """A GPT of one layer that returns logits; its output layer is its embedding."""
 
-    def __init__(self):
+    def __init__(self, vocabulary):
         super().__init__()
-        self.tokens = nn.Embedding(VOCABULARY, WIDTH)
+        self.tokens = nn.Embedding(vocabulary, WIDTH)
         self.positions = nn.Parameter(torch.zeros(LENGTH, WIDTH))
         self.block, self.norm = gpt.Block(WIDTH, 2), nn.LayerNorm(WIDTH)
 
@@ -29,6 +29,6 @@ class Decoder(nn.Module):
         return x.flatten(0, 1) @ self.tokens.weight.t()
 
 
-def decoder():
+def decoder(vocabulary=VOCABULARY):
     words = torch.zeros(BATCH, LENGTH, dtype=torch.long)
-    return Decoder(), (words,), F.cross_entropy, (torch.arange(BATCH * LENGTH) % VOCABULARY,)
+    return Decoder(vocabulary), (words,), F.cross_entropy, (torch.arange(BATCH * LENGTH) % VOCABULARY,)

@@ -7,6 +7,7 @@ import sys
 import tempfile
 import warnings
 from datetime import timedelta
+from functools import partial
 from itertools import product
 from math import prod
 
@@ -22,7 +23,7 @@ from tests.export.modules import decoder, mlp
 from tests.pytorch.models import CASES as MODELS
 
 STEPS, RATE = 3, 0.1
-CASES = {"mlp": mlp, "gpt": decoder, "resnet": MODELS["resnet50"]}
+CASES = {"mlp": mlp, "gpt": decoder, "uneven": partial(decoder, 1025), "resnet": MODELS["resnet50"]}
 WAYS = {2: (2,), 4: (2, 2), 8: (2, 2, 2)}
 
 

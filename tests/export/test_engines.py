@@ -29,7 +29,7 @@ def printed(module, *arguments, **environment):
     return json.loads(ran.stdout.splitlines()[-1])
 
 
-CASES = [(2, ("mlp", "gpt", "resnet")), (4, ("mlp", "gpt")), (8, ("mlp",)), (12, ())]
+CASES = [(2, ("mlp", "gpt", "uneven", "resnet")), (4, ("mlp", "gpt")), (8, ("mlp",)), (12, ())]
 
 
 @pytest.mark.parametrize(("workers", "cases"), CASES)
