@@ -16,7 +16,6 @@ from planner.plans.plan import Plan
 from planner.search import SearchOptions, best_plan
 from planner.search.memory import parse_memory
 from planner.search.option import Option, options_of
-from planner.search.options import placements_of
 from planner.search.solver.limits import Tuning
 
 DEVICES = "devices"
@@ -93,7 +92,6 @@ def plan(
         arena_of=arena_of,
         **options,
     )
-    placements_of(search)
     if workers is None and search.shares:
         workers = len(search.shares)
     return best_plan(graph, _workers(workers, search.division.factors), search)

@@ -59,6 +59,33 @@ class SearchOptions(Shown):
         default=(), metadata=described("--shares", SHARES, read=whole_numbers(1, "2,2,1,1"), metavar="S1,S2,...")
     )
 
+    def __post_init__(self) -> None:
+        """Take the placements that the searcher searches for those asked for; a PlanError for options without sense."""
+        if not isinstance(self.searcher, str) or self.searcher not in SEARCHERS:
+            hint = nearest(str(self.searcher), SEARCHERS)
+            raise PlanError(f"expected a searcher among {', '.join(SEARCHERS)}, found {self.searcher!r}{hint}")
+        if self.objective not in OBJECTIVES:
+            raise PlanError(f"expected an objective among {', '.join(OBJECTIVES)}, found {self.objective!r}")
+        if self.memory_bytes is not None and self.arena_of is None:
+            raise PlanError("memory_bytes: expected arena_of with it, which says how large arenas are, found none")
+        if (self.objective == "time") != (self.machine is not None):
+            machine = "none" if self.machine is None else self.machine.name
+            raise PlanError(
+                f"objective {self.objective}: expected a machine with time, and only there, found {machine}"
+            )
+        if type(self.seed) is not int or self.seed < 0:
+            raise PlanError(f"expected a seed from 0, found {self.seed!r}")
+        if (placements := PlacementSet.parse(self.placements)) is None:
+            raise PlanError(f"expected placements {' or '.join(PLACEMENTS)}, found {self.placements!r}")
+        if not isinstance(self.ways, tuple | Ways) or any(type(way) is not int or way < 2 for way in self.ways):
+            raise PlanError(f"expected ways of at least 2 each, found {self.ways!r}")
+        object.__setattr__(self, "placements", SEARCHERS[self.searcher].placements_for(placements))
+
+    @property
+    def placement_set(self) -> PlacementSet:
+        """The placements that are searched."""
+        return PlacementSet(self.placements)
+
     @property
     def division(self) -> Ways:
         """The ways with the workers' shares."""
@@ -72,7 +99,7 @@ def ties_of(options: SearchOptions, coarsenings: Coarsenings) -> Ties:
     """
     ties = default_ties(options, coarsenings) if options.ties is None else options.ties
     ties = replace(ties, **dict.fromkeys(options.untie, False))
-    sums = placements_of(options).allows_partial or options.objective == "time"
+    sums = options.placement_set.allows_partial or options.objective == "time"
     return replace(ties, accumulation=ties.accumulation or sums)
 
 
@@ -85,31 +112,9 @@ def default_ties(options: SearchOptions, coarsenings: Coarsenings) -> Ties:
     """
     if (ties := SEARCHERS[options.searcher].ties) is not None:
         return ties
-    untied = Ties(elementwise=False, gradients=False, updates=not placements_of(options).allows_replicated)
+    untied = Ties(elementwise=False, gradients=False, updates=not options.placement_set.allows_replicated)
     few = coarsenings.variable_count(untied) <= options.limits.tuning.untied_variables
     return untied if few else replace(untied, elementwise=True)
-
-
-def placements_of(options: SearchOptions) -> PlacementSet:
-    """Return the placement set: what is asked for, and what the searcher implies; a PlanError for bad options."""
-    if not isinstance(options.searcher, str) or options.searcher not in SEARCHERS:
-        hint = nearest(str(options.searcher), SEARCHERS)
-        raise PlanError(f"expected a searcher among {', '.join(SEARCHERS)}, found {options.searcher!r}{hint}")
-    if options.objective not in OBJECTIVES:
-        raise PlanError(f"expected an objective among {', '.join(OBJECTIVES)}, found {options.objective!r}")
-    if options.memory_bytes is not None and options.arena_of is None:
-        raise PlanError("memory_bytes: expected arena_of with it, which says how large arenas are, found none")
-    if (options.objective == "time") != (options.machine is not None):
-        machine = "none" if options.machine is None else options.machine.name
-        raise PlanError(f"objective {options.objective}: expected a machine with time, and only there, found {machine}")
-    if type(options.seed) is not int or options.seed < 0:
-        raise PlanError(f"expected a seed from 0, found {options.seed!r}")
-    if (placements := PlacementSet.parse(options.placements)) is None:
-        raise PlanError(f"expected placements {' or '.join(PLACEMENTS)}, found {options.placements!r}")
-    ways = options.ways
-    if not isinstance(ways, tuple | Ways) or any(type(way) is not int or way < 2 for way in ways):
-        raise PlanError(f"expected ways of at least 2 each, found {options.ways!r}")
-    return SEARCHERS[options.searcher].placements_for(placements)
 
 
 def rivals_of(options: SearchOptions, *, proved: bool, alternatives: bool = True) -> dict[str, SearchOptions]:
@@ -124,11 +129,11 @@ def rivals_of(options: SearchOptions, *, proved: bool, alternatives: bool = True
     elif proved or not SEARCHERS[options.searcher].is_free:
         return {}
     for fewer in PlacementSet if options.memory_bytes is not None else ():
-        if fewer.letters < placements_of(options).letters:
+        if fewer.letters < options.placement_set.letters:
             rivals[fewer] = replace(own, placements=fewer)
     if alternatives and len(options.ways) <= options.limits.tuning.rival_steps:
         for name, searcher in SEARCHERS.items():
-            placements = searcher.largest_placements_within(placements_of(options))
+            placements = searcher.largest_placements_within(options.placement_set)
             if options.objective in searcher.rival_under and placements is not None:
                 rivals[name] = replace(own, searcher=name, placements=placements)
     return rivals

@@ -18,7 +18,7 @@ from planner.search.joint import joint
 from planner.search.memory import cheapest_fitting_plan
 from planner.search.objectives.objective import BYTES
 from planner.search.objectives.timing import MOST_TICKS, MOST_TICKS_PARTIAL, Time, time_objective
-from planner.search.options import SearchOptions, placements_of, rivals_of, ties_of
+from planner.search.options import SearchOptions, rivals_of, ties_of
 from planner.search.partial_sums import may_be_partial, partial_sums_of
 from planner.search.searchers import SEARCHERS
 from planner.search.space import Candidate, Space
@@ -88,7 +88,6 @@ def search_result(
     TopologyError for a machine that cannot run the plan, a DoesNotFitError where no plan is found that fits.
     """
     started = time.perf_counter()
-    placements = placements_of(options)
     check_countable(graph, options.division)
     first = _candidate_of_space(space_of(graph, options, coarsenings), options)
     proved = first.is_proved and options.memory_bytes is None
@@ -105,7 +104,7 @@ def search_result(
     ties = [ties_of(searched, coarsenings) for searched in (options, {options.searcher: options, **others}[winner])]
     record = SearchRecord(
         searcher=options.searcher,
-        placements=placements,
+        placements=options.placement_set,
         objective=options.objective,
         machine="" if options.machine is None else options.machine.name,
         winner=winner,
@@ -147,7 +146,7 @@ def _rival_candidates(
 def space_of(graph: Graph, options: SearchOptions, coarsenings: Coarsenings | None = None) -> Space:
     """Return the space of plans that the options describe."""
     coarsenings = coarsenings or Coarsenings(graph)
-    placements, ties = placements_of(options), ties_of(options, coarsenings)
+    placements, ties = options.placement_set, ties_of(options, coarsenings)
     partial, ways = placements.allows_partial, options.division
     untied = may_be_partial(graph, ways) if partial and options.ties is None else frozenset[str]()
     coarse = coarsenings.of(ties, partial=partial, untied=untied)

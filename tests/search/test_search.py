@@ -149,17 +149,15 @@ def test_one_worker_moves_nothing():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (SearchOptions((2,), "quantum"), "expected a searcher among recursive, joint.*found 'quantum'"),
+        ({"searcher": "quantum"}, "expected a searcher among recursive, joint.*found 'quantum'"),
         (
-            SearchOptions((2,), "allrow", "S,R,P"),
+            {"searcher": "allrow", "placements": "S,R,P"},
             "expected a searcher among recursive, joint for placements S,R,P, found",
         ),
-        (SearchOptions((2,), placements="R"), "expected placements"),
-        (SearchOptions((2, 1)), "ways of at least 2"),
+        ({"placements": "R"}, "expected placements"),
+        ({"ways": (2, 1)}, "ways of at least 2"),
     ],
 )
 def test_bad_options(options, message):
-    b = GraphBuilder()
-    b.apply("relu", b.input("x", (4,)), name="y")
     with pytest.raises(PlanError, match=message):
-        search(b.finish({}, {}), options)
+        SearchOptions(**options)
