@@ -111,19 +111,30 @@ def _reached_by_all(
     signature: Signature, indices: Sequence[Sequence[tdl.Index]], shape: Sequence[int], strategy: Strategy, ways: Ways
 ) -> tuple[Region, ...]:
     """What each worker reaches of a tensor by the indices of each of its dimensions; many workers reach the same."""
-    extents, dimensions = signature.extents, []
-    split = {name: runs_of_workers(extents[name], steps, ways) for name, steps in split_steps(strategy).items()}
-    for of_dim, extent in zip(indices, shape, strict=True):
-        names = [name for name in split if any(name in index.variables for index in of_dim)]
-        runs = list(zip(*(split[name] for name in names), strict=True)) or [()] * ways.workers
-        results = {
-            key: normalize(
-                run for index in of_dim for run in reached(index, extents, dict(zip(names, key, strict=True)), extent)
-            )
-            for key in dict.fromkeys(runs)
-        }
-        dimensions.append([results[key] for key in runs])
+    steps_of = split_steps(strategy).items()
+    split = {name: runs_of_workers(signature.extents[name], steps, ways) for name, steps in steps_of}
+    dimensions = (
+        _reached_along_dimension(of_dim, extent, signature.extents, split) or [((0, extent),)] * ways.workers
+        for of_dim, extent in zip(indices, shape, strict=True)
+    )
     return tuple(zip(*dimensions, strict=True)) or ((),) * ways.workers
+
+
+def _reached_along_dimension(
+    indices: Sequence[tdl.Index], extent: int, extents: Mapping[str, int], split: Mapping[str, Sequence[Runs]]
+) -> Sequence[Runs]:
+    """Return what each worker reaches of a dimension, given its runs of split variables; nothing if it is all."""
+    names = [name for name in split if any(name in index.variables for index in indices)]
+    if len(names) == len(indices) == 1 and indices[0].is_plain and extents[names[0]] == extent:
+        return split[names[0]]
+    runs = list(zip(*(split[name] for name in names), strict=True))
+    results = {
+        key: normalize(
+            run for index in indices for run in reached(index, extents, dict(zip(names, key, strict=True)), extent)
+        )
+        for key in dict.fromkeys(runs)
+    }
+    return [results[key] for key in runs]
 
 
 def fetch(

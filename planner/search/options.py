@@ -126,7 +126,7 @@ def rivals_of(options: SearchOptions, *, proved: bool, alternatives: bool = True
     rivals, own = dict[str, SearchOptions](), options
     if options.searcher == "joint" and not (proved and options.ties is None and not options.untie):
         own = rivals["recursive"] = replace(options, searcher="recursive", ties=None, untie=())
-    elif proved or not SEARCHERS[options.searcher].is_free:
+    elif proved or not SEARCHERS[options.searcher].chooses_from_all:
         return {}
     for fewer in PlacementSet if options.memory_bytes is not None else ():
         if fewer.letters < options.placement_set.letters:

@@ -20,7 +20,7 @@ from planner.search.coarse.disjoint import DisjointSets
 from planner.search.costs.cost import AgreementSaving, Cost, FetchCost
 from planner.search.costs.counts import Reach
 from planner.search.costs.domains import Domain
-from planner.search.costs.needs import Need, output_landing
+from planner.search.costs.needs import Need, output_reach
 
 HARDLY = 0.05
 """A plan hardly uses an axis if it chooses it for no more than this part of the variables that have it."""
@@ -75,7 +75,7 @@ def _needs_read_or_written(cost: Cost) -> Iterable[Need]:
     if isinstance(cost, FetchCost):
         return cost.nodes[0]
     write = cost.store if isinstance(cost, AgreementSaving) else cost
-    return (output_landing(write.signature, write.output),)
+    return (output_reach(write.signature, write.output),)
 
 
 def _leading_variables_of_reach(reach: Reach) -> Iterator[str]:

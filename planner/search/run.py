@@ -163,7 +163,7 @@ def result_with_bound(result: SearchResult, coarsenings: Coarsenings) -> SearchR
     alternative, which is about its own choices only, is replaced.
     """
     options, tuning = result.options, result.options.limits.tuning
-    sought = not SEARCHERS[options.searcher].is_free or result.record.lower_bound is None
+    sought = not SEARCHERS[options.searcher].chooses_from_all or result.record.lower_bound is None
     if not sought or len(options.ways) > tuning.bound_steps[options.objective]:
         return result
     space = space_of(result.candidate.space.coarse.graph, options, coarsenings)

@@ -21,9 +21,9 @@ class Searcher(Struct, frozen=True):
     """A searcher: `search` takes a space of plans and limits, and returns an outcome.
 
     `placements` are the sets that it searches; asked for less, it searches the smallest that has it. `ties` are the
-    coarsening rules that it is searched with by default, None for those that suit the graph. Where it `is_free` it
-    chooses from all plans of a space, so that its bound is about them all and rivals are tried beside it; others choose
-    from some. `rival_under` are the objectives under which it is such a rival, by default, in spaces in which it
+    coarsening rules that it is searched with by default, None for those that suit the graph. Where it
+    `chooses_from_all` plans of a space, its bound is about them all and rivals are tried beside it; others choose from
+    some. `rival_under` are the objectives under which it is such a rival, by default, in spaces in which it
     `may_cost_less` than a cost.
     """
 
@@ -32,7 +32,7 @@ class Searcher(Struct, frozen=True):
     summary: str
     placements: tuple[PlacementSet, ...] = tuple(PlacementSet)
     ties: Ties | None = None
-    is_free: bool = False
+    chooses_from_all: bool = False
     rival_under: tuple[str, ...] = ()
     may_cost_less: Callable[[Space, Limits, int], bool] = lambda space, limits, cost: True
 
@@ -68,13 +68,13 @@ def register(searcher: Searcher) -> Searcher:
 SEARCHERS: dict[str, Searcher] = {
     searcher.name: searcher
     for searcher in (
-        Searcher("recursive", recursive.recursive, "step by step, each exactly", is_free=True),
+        Searcher("recursive", recursive.recursive, "step by step, each exactly", chooses_from_all=True),
         Searcher(
             "joint",
             joint.joint,
             "all steps at once, with a lower bound",
             ties=Ties(elementwise=False, gradients=False, updates=False),
-            is_free=True,
+            chooses_from_all=True,
         ),
         Searcher("allrow", alternatives.allrow, "tensors split along their first dimension", WITHOUT_PARTIAL),
         Searcher("spartan", alternatives.spartan, "tensor by tensor, the largest first", WITHOUT_PARTIAL),

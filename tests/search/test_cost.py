@@ -143,8 +143,8 @@ def test_volumes_in_32_bits_are_those_in_64(monkeypatch, rows):
         for nodes in (1, 2):
             read = FetchCost(node.shapes[0], ((operand_need(node, 0),),) * nodes)
             table = read.table([strategies] * nodes, layouts)
-            crossings = [(sign, part.tolist()) for sign, part in read.crossings([strategies] * nodes, layouts).parts]
-            found.setdefault(nodes, []).append((table.tolist(), crossings))
+            traffic = [(sign, part.tolist()) for sign, part in read.level_traffic([strategies] * nodes, layouts).parts]
+            found.setdefault(nodes, []).append((table.tolist(), traffic))
             bits.add(table.dtype.itemsize * 8)
     assert all(narrow == wide for narrow, wide in found.values())
     assert bits == ({32, 64} if rows < 1 << 15 else {64})

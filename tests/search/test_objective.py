@@ -21,7 +21,7 @@ from planner.search.objectives.roofline import workers_of_machine
 from simulator.interpreter import Switches, interpret
 from tests.search.brute import least_bytes
 from tests.search.samples import training_graphs
-from tests.search.test_crossings import by_level
+from tests.search.test_level_traffic import by_level
 from topologies import Kernel, TopologyError, full_text, load_topology, parse_topology
 
 MODELS = {

@@ -103,8 +103,8 @@ def levels(matrices, ways):
 
 
 def crossed(cost, strategies, layouts):
-    crossings = cost.crossings(strategies, layouts)
-    return crossings.table_over_strategies(crossings.table_by_level())
+    traffic = cost.level_traffic(strategies, layouts)
+    return traffic.table_over_strategies(traffic.table_by_level())
 
 
 @given(st.data())

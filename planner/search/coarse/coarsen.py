@@ -18,7 +18,7 @@ from planner.graph.facts import is_recomputed, nodes_taking_inputs
 from planner.graph.ir import ITEM_BYTES, Graph, Node
 from planner.layout import Signature, signatures
 from planner.layout.split import REMEMBERED
-from planner.search.coarse.cost_terms import Charge, charged_fetches_and_stores
+from planner.search.coarse.cost_terms import CostTerm, cost_terms
 from planner.search.coarse.disjoint import DisjointSets
 from planner.search.coarse.repeats import repeated_parts
 from planner.search.coarse.unrolled import cells_of_nodes
@@ -142,7 +142,7 @@ class Coarsenings:
     def __init__(self, graph: Graph) -> None:
         self._graph, self._signatures, self._sums = graph, signatures(graph), accumulation_groups(graph)
         self._groups: dict[_Key, _Grouped] = {}
-        self._charges: dict[tuple[_MayDiffer, bool], list[Charge]] = {}
+        self._cost_terms: dict[tuple[_MayDiffer, bool], list[CostTerm]] = {}
         self._coarse: dict[_Key, CoarseGraph] = {}
 
     def of(self, ties: Ties, *, partial: bool = False, untied: frozenset[str] = frozenset()) -> CoarseGraph:
@@ -164,8 +164,8 @@ class Coarsenings:
     def _coarse_graph_of_ties(self, key: _Key) -> CoarseGraph:
         grouped, (ties, partial, _) = self._names_grouped_by_ties(key), key
         variables = _variables_by_number(self._graph, self._signatures, grouped.variable_of)
-        factors = _factors_of_charges(
-            self._graph, self._charges_of_graph(grouped.may_differ, partial), grouped.variable_of
+        factors = _factors_of_cost_terms(
+            self._graph, self._cost_terms_of_graph(grouped.may_differ, partial), grouped.variable_of
         )
         coarse = CoarseGraph(self._graph, self._signatures, variables, factors, grouped.variable_of)
         return _graph_without_repeats(coarse) if ties.repeats else coarse
@@ -189,13 +189,13 @@ class Coarsenings:
     def _ties_of_timesteps(self) -> list[list[Name]]:
         return list(_ties_of_unrolled_cells(self._graph, self._signatures))
 
-    def _charges_of_graph(self, may_differ: Mapping[str, tuple[str, ...]], partial: bool) -> list[Charge]:
+    def _cost_terms_of_graph(self, may_differ: Mapping[str, tuple[str, ...]], partial: bool) -> list[CostTerm]:
         key = tuple(may_differ.items()), partial
-        if key not in self._charges:
-            self._charges[key] = list(
-                charged_fetches_and_stores(self._graph, self._signatures, self._sums, may_differ, partial=partial)
+        if key not in self._cost_terms:
+            self._cost_terms[key] = list(
+                cost_terms(self._graph, self._signatures, self._sums, may_differ, partial=partial)
             )
-        return self._charges[key]
+        return self._cost_terms[key]
 
 
 def _variables_by_number(
@@ -337,7 +337,9 @@ def _forward_operands_read(node: Node, forward: Mapping[str, Node]) -> tuple[int
     return tuple(operands.index(name) if name in operands else None for name in node.inputs)
 
 
-def _factors_of_charges(graph: Graph, costs: Iterable[Charge], variable_of: Mapping[Name, int]) -> tuple[Factor, ...]:
+def _factors_of_cost_terms(
+    graph: Graph, costs: Iterable[CostTerm], variable_of: Mapping[Name, int]
+) -> tuple[Factor, ...]:
     found: dict[tuple[tuple[int, ...], Cost], list[int]] = {}
     for nodes, tensor, cost in costs:
         scope = (*(variable_of["node", node] for node in nodes), variable_of["tensor", tensor])

@@ -1,4 +1,4 @@
-"""What a graph is charged for: every fetch, what nodes save that share one, every store, what sums save."""
+"""The terms of a graph's cost: every fetch, what nodes save that share one, every store, what sums save."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from planner.layout import Signature
 from planner.search.costs.cost import AgreementSaving, Cost, FetchCost, StoreCost
 from planner.search.costs.needs import Need, needs_of_operands
 
-Charge = tuple[tuple[str, ...], str, Cost]
+CostTerm = tuple[tuple[str, ...], str, Cost]
 """(nodes, tensor, cost) of a fetch, a shared fetch or a store."""
 
 
-def charged_fetches_and_stores(
+def cost_terms(
     graph: Graph,
     found: Mapping[str, Signature],
     sums: Mapping[str, tuple[str, ...]],
     may_differ: Mapping[str, tuple[str, ...]],
     *,
     partial: bool,
-) -> Iterator[Charge]:
+) -> Iterator[CostTerm]:
     """Yield every fetch, shared fetch and store.
 
     A sum that can accumulate locally, one of `sums`, does, unless it is in `may_differ`: then it does where these nodes

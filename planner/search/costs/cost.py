@@ -20,9 +20,9 @@ from msgspec import Struct
 from planner.layout import Signature
 from planner.search.costs.counts import product_of_ways_by_mask
 from planner.search.costs.domains import Layouts, Strategies
-from planner.search.costs.level_traffic import Crossings, FetchCrossings, shared_fetch_flags
+from planner.search.costs.level_traffic import FetchTraffic, LevelTraffic, shared_fetch_flags
 from planner.search.costs.needs import Need
-from planner.search.costs.store_cost import elements_moved_to_store, store_crossings
+from planner.search.costs.store_cost import elements_moved_to_store, store_level_traffic
 from planner.search.costs.tables import Table
 from planner.search.costs.volumes import Volumes, volume_not_owned
 
@@ -78,21 +78,21 @@ class FetchCost(Struct, frozen=True):
             for domain, operands in zip(strategies, self.operands, strict=True)
         ]
 
-    def crossings(self, strategies: Sequence[Strategies], layouts: Layouts) -> Crossings:
+    def level_traffic(self, strategies: Sequence[Strategies], layouts: Layouts) -> LevelTraffic:
         """Return what crosses each level, of every fetch by itself.
 
         Only the last node's fetches count: what the term says of the earlier ones cancels out.
         """
         carried = self._steps_carrying_tensor_by_node(strategies, layouts)
-        across, last = FetchCrossings(self.nodes, strategies, layouts, carried), len(self.nodes) - 1
+        across, last = FetchTraffic(self.nodes, strategies, layouts, carried), len(self.nodes) - 1
         parts = []
         for size in range(last + 1):
             for nodes in combinations(range(last), size):
                 had = [(node, need) for node in nodes for need in range(len(self.nodes[node]))]
                 for need in range(len(self.nodes[last])):
-                    parts.append(((-1) ** (last - size), across.crossings_of_fetch_beyond((last, need), had)))
+                    parts.append(((-1) ** (last - size), across.traffic_of_fetch_beyond((last, need), had)))
                     had.append((last, need))
-        return Crossings(across.of, tuple(parts))
+        return LevelTraffic(across.of, tuple(parts))
 
 
 class StoreCost(Struct, frozen=True):
@@ -115,9 +115,9 @@ class StoreCost(Struct, frozen=True):
                 summing = summing | strategies[0].steps_choosing(name)
         return _infeasibility_flags(layouts.partial & ~summing[:, None], (len(summing), len(layouts.states)))
 
-    def crossings(self, strategies: Sequence[Strategies], layouts: Layouts) -> Crossings:
+    def level_traffic(self, strategies: Sequence[Strategies], layouts: Layouts) -> LevelTraffic:
         """Return what crosses each level, of every hop by itself."""
-        return store_crossings(self.signature, self.output, strategies[0], layouts)
+        return store_level_traffic(self.signature, self.output, strategies[0], layouts)
 
 
 class AgreementSaving(Struct, frozen=True):
@@ -134,14 +134,14 @@ class AgreementSaving(Struct, frozen=True):
     def infeasibility_flags(self, strategies: Sequence[Strategies], layouts: Layouts) -> None:
         """Return None: the nodes' own costs say what does not go together."""
 
-    def crossings(self, strategies: Sequence[Strategies], layouts: Layouts) -> Crossings:
+    def level_traffic(self, strategies: Sequence[Strategies], layouts: Layouts) -> LevelTraffic:
         """Return what crosses each level, of every store by itself."""
-        found, agree = self.store.crossings(strategies[:1], layouts), _agreement_flags(strategies)
+        found, agree = self.store.level_traffic(strategies[:1], layouts), _agreement_flags(strategies)
         parts = tuple(
             (-sign, _table_over_more_nodes(found.table_over_strategies(part), len(strategies)) * agree)
             for sign, part in found.parts
         )
-        return Crossings(tuple(np.arange(len(domain.states)) for domain in strategies), self.stores * parts)
+        return LevelTraffic(tuple(np.arange(len(domain.states)) for domain in strategies), self.stores * parts)
 
 
 def _agreement_flags(strategies: Sequence[Strategies]) -> Table:

@@ -23,7 +23,7 @@ from planner.search.costs.tables import Table
 from planner.search.costs.volumes import volume_within_holdings
 
 
-class Crossings(Struct, frozen=True, eq=False):
+class LevelTraffic(Struct, frozen=True, eq=False):
     """Elements across each level, transfer by transfer; all of them together are the cost's table.
 
     `parts` are tables [level, class of each node..., layout], each with the sign with which it counts: for nodes of a
@@ -45,7 +45,7 @@ class Crossings(Struct, frozen=True, eq=False):
         return table
 
 
-class FetchCrossings:
+class FetchTraffic:
     """What crosses each level of fetches of one tensor, [level, class of each node..., layout].
 
     A need is (node, number among the node's needs). `of` gives, per node, the class of every strategy; `carried` are
@@ -77,15 +77,13 @@ class FetchCrossings:
         self._at = at.reshape(groups.shape[1:])
         self._found: dict[frozenset[tuple[int, int]], Table] = {}
 
-    def crossings_of_fetch_beyond(self, need: tuple[int, int], had: Sequence[tuple[int, int]]) -> Table:
+    def traffic_of_fetch_beyond(self, need: tuple[int, int], had: Sequence[tuple[int, int]]) -> Table:
         """Return the fetch of what is in a need and in none of those had before."""
         subsets = chain.from_iterable(combinations(had, size) for size in range(len(had) + 1))
-        parts = [
-            (-1) ** len(others) * self._crossings_of_common_fetch(frozenset((need, *others))) for others in subsets
-        ]
+        parts = [(-1) ** len(others) * self._traffic_of_common_fetch(frozenset((need, *others))) for others in subsets]
         return np.asarray(reduce(np.add, parts) * self._together)
 
-    def _crossings_of_common_fetch(self, needs: frozenset[tuple[int, int]]) -> Table:
+    def _traffic_of_common_fetch(self, needs: frozenset[tuple[int, int]]) -> Table:
         """Return the fetch of what is in all of these needs; an axis of a node that has none of them is idle."""
         if needs not in self._found:
             self._found[needs] = self._fetch_of_common_needs(needs)

@@ -38,7 +38,7 @@ def operand_need(signature: Signature, operand: int) -> Need:
 
 
 @lru_cache(maxsize=REMEMBERED)
-def output_landing(signature: Signature, output: int) -> Need:
+def output_reach(signature: Signature, output: int) -> Need:
     """Return where in an output a node's iterations land, per dimension."""
     indices = signature.description.outputs[output].index
     return tuple(

@@ -10,8 +10,8 @@ import numpy as np
 from planner.layout import EVERYWHERE, Signature
 from planner.search.costs.counts import counts_held, first_replica_flags, leading_step_masks, product_of_ways_by_mask
 from planner.search.costs.domains import Layouts, Strategies, first_eligible_masks
-from planner.search.costs.level_traffic import Crossings
-from planner.search.costs.needs import Classes, Need, classes_of_equal_columns, demands_of_classes, output_landing
+from planner.search.costs.level_traffic import LevelTraffic
+from planner.search.costs.needs import Classes, Need, classes_of_equal_columns, demands_of_classes, output_reach
 from planner.search.costs.tables import Table
 from planner.search.costs.volumes import (
     KEPT_TABLES,
@@ -24,62 +24,59 @@ from planner.search.costs.volumes import (
 
 def elements_moved_to_store(signature: Signature, output: int, strategies: Strategies, layouts: Layouts) -> Table:
     """Return elements moved to store an output; one hop where nothing is replicated or reduced, else two."""
-    landing, classes = _landing_and_strategy_classes(signature, output, strategies)
-    return np.asarray(_elements_moved_by_class(landing, tuple(map(tuple, classes.masks.tolist())), layouts)[classes.of])
+    reach, classes = _reach_and_strategy_classes(signature, output, strategies)
+    return np.asarray(_elements_moved_by_class(reach, tuple(map(tuple, classes.masks.tolist())), layouts)[classes.of])
 
 
 @lru_cache(maxsize=KEPT_TABLES)
-def _elements_moved_by_class(landing: Need, rows: tuple[tuple[int, ...], ...], layouts: Layouts) -> Table:
+def _elements_moved_by_class(reach: Need, rows: tuple[tuple[int, ...], ...], layouts: Layouts) -> Table:
     """Return elements moved, [class, layout], of classes of strategies with these masks."""
     classes, moved = np.array(rows, dtype=np.int64), np.empty((len(rows), len(layouts.states)), dtype=np.int64)
     for block in row_blocks(len(rows), len(layouts.states) * prod(layouts.ways) * 2):
         masks = classes[block]
         copies = product_of_ways_by_mask(layouts.ways)[masks[:, -2, None] & ~layouts.partial]
-        own, share, kept = _landing_volumes(landing, masks, layouts)
+        own, share, kept = _share_volumes(reach, masks, layouts)
         moved[block] = (copies - 1) * np.where(layouts.replicated == 0, own, share) + own - kept
     return moved
 
 
-def store_crossings(signature: Signature, output: int, strategies: Strategies, layouts: Layouts) -> Crossings:
+def store_level_traffic(signature: Signature, output: int, strategies: Strategies, layouts: Layouts) -> LevelTraffic:
     """Return what crosses each level while partial results are reduced to shares, and in the other hop.
 
     The sources of a tile that share a worker's digits at the steps before i number as many as the reducing steps
     from i on have ways. Where shares are reduced first, their number no longer matters to what is fetched.
     """
-    (landing, classes), ways, steps = (
-        _landing_and_strategy_classes(signature, output, strategies),
-        layouts.ways,
-        len(layouts.ways),
-    )
+    reach, classes = _reach_and_strategy_classes(signature, output, strategies)
+    ways, steps = layouts.ways, len(layouts.ways)
     shape = (len(classes.masks), len(layouts.states))
     kept, share = np.empty((steps + 1, *shape), dtype=np.int64), np.empty(shape, dtype=np.int64)
     for block in row_blocks(shape[0], shape[1] * prod(ways) * 2):
         for i, part in enumerate(leading_step_masks(ways).tolist()):
-            _, share[block], kept[i, block] = _landing_volumes(landing, classes.masks[block] & part, layouts)
+            _, share[block], kept[i, block] = _share_volumes(reach, classes.masks[block] & part, layouts)
     copies = product_of_ways_by_mask(ways)[
         classes.masks[:, -2, None] & ~leading_step_masks(ways)[:, None, None] & ~layouts.partial
     ]
     one_hop = layouts.replicated == 0
     reduced = np.where(one_hop, 0, (copies[:-1] - copies[1:]) * share)
     had = np.where(one_hop, copies, 1) * kept
-    return Crossings((classes.of,), ((1, reduced), (1, had[:-1] - had[1:])))
+    return LevelTraffic((classes.of,), ((1, reduced), (1, had[:-1] - had[1:])))
 
 
-def _landing_and_strategy_classes(signature: Signature, output: int, strategies: Strategies) -> tuple[Need, Classes]:
+def _reach_and_strategy_classes(signature: Signature, output: int, strategies: Strategies) -> tuple[Need, Classes]:
     """Return where the output lands, and strategies' masks: per variable there, of reducing steps, of `*` steps."""
-    landing, reducing = output_landing(signature, output), strategies.steps_carrying_terms
+    reach, reducing = output_reach(signature, output), strategies.steps_carrying_terms
     for name in signature.description.reduction_variables:
         reducing = reducing | strategies.steps_choosing(name)
-    columns = [strategies.steps_choosing(name) for dimension in landing for name in dimension.variables]
-    return landing, classes_of_equal_columns(
+    columns = [strategies.steps_choosing(name) for dimension in reach for name in dimension.variables]
+    return reach, classes_of_equal_columns(
         [*columns, reducing, strategies.steps_choosing(EVERYWHERE)], len(strategies.states)
     )
 
 
-def _landing_volumes(landing: Need, masks: Table, layouts: Layouts) -> tuple[Table, Table, Table]:
+def _share_volumes(reach: Need, masks: Table, layouts: Layouts) -> tuple[Table, Table, Table]:
     """Return what all workers together own [1, layout], have as shares, and own of their shares [class, layout]."""
     ways = layouts.ways
-    own, share, kept = _landing_volumes_by_worker(landing, masks, layouts)
+    own, share, kept = _share_volumes_by_worker(reach, masks, layouts)
     alone = masks[:, -2, None] & layouts.replicated & first_eligible_masks(layouts.shape, ways)[1]
     if alone.any():
         alive = first_replica_flags(ways)[alone]
@@ -88,7 +85,7 @@ def _landing_volumes(landing: Need, masks: Table, layouts: Layouts) -> tuple[Tab
     return own_total, share_total, kept_total
 
 
-def _landing_volumes_by_worker(landing: Need, masks: Table, layouts: Layouts) -> tuple[Table, Table, Table]:
+def _share_volumes_by_worker(reach: Need, masks: Table, layouts: Layouts) -> tuple[Table, Table, Table]:
     """Return |own| as [1, layout, worker], and |share| and |own n share| as [class, layout, worker].
 
     At a reducing step a share is cut along the stored dimension or, where stored replicated, along the first eligible
@@ -98,7 +95,7 @@ def _landing_volumes_by_worker(landing: Need, masks: Table, layouts: Layouts) ->
     reducing, same = masks[:, -2, None], masks[:, -1, None]
     own: Table = np.ones((1, 1, 1), dtype=np.int64)
     share, kept = own, own
-    for dim, axis in enumerate(demands_of_classes((landing,), masks[:, :-2])):
+    for dim, axis in enumerate(demands_of_classes((reach,), masks[:, :-2])):
         (numbers,), counts = counts_by_class_of_each_axis((tuple(axis),), ways)
         sharded = layouts.sharded[dim]
         cut = ((reducing | same) & sharded) | (reducing & layouts.replicated & first[dim])

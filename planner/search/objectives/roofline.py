@@ -25,7 +25,7 @@ from planner.layout.split import REMEMBERED, iteration_runs
 from planner.search.coarse.coarsen import CoarseGraph, NodeVariable
 from planner.search.costs.counts import counts_held, counts_of_common_reach_held, steps_of_mask
 from planner.search.costs.domains import Strategies
-from planner.search.costs.needs import Need, operand_need, output_landing
+from planner.search.costs.needs import Need, operand_need, output_reach
 from topologies.kernels import Kernel
 
 Seconds = NDArray[np.float64]
@@ -187,7 +187,7 @@ def _bytes_touched(node: NodeKernel, strategies: Strategies) -> PerWorker:
         for operand, item in enumerate(node.inputs)
     ]
     parts += [
-        item * _elements_reached(output_landing(signature, output), strategies)
+        item * _elements_reached(output_reach(signature, output), strategies)
         for output, item in enumerate(node.outputs)
     ]
     return np.asarray(sum(parts), dtype=np.float64)

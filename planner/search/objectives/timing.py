@@ -94,17 +94,17 @@ class Time(Struct, frozen=True, eq=False):
         )
 
     def _byte_and_latency_ticks(self, cost: Cost, strategies: Sequence[Strategies], layouts: Layouts) -> list[Table]:
-        crossings, steps = cost.crossings(strategies, layouts), len(layouts.ways)
-        moving = np.tensordot(np.array(self.byte_ticks[:steps], dtype=np.int64), crossings.table_by_level(), axes=1)
+        traffic, steps = cost.level_traffic(strategies, layouts), len(layouts.ways)
+        moving = np.tensordot(np.array(self.byte_ticks[:steps], dtype=np.int64), traffic.table_by_level(), axes=1)
         latencies, messages = (
             np.array(ticks[:steps], dtype=np.int64).reshape(-1, *(1 for _ in moving.shape))
             for ticks in (self.latency_ticks, self.message_ticks)
         )
         waiting = np.zeros_like(moving)
-        for sign, part in crossings.parts:
+        for sign, part in traffic.parts:
             crossed = part > 0
             waiting = waiting + sign * ((latencies * crossed).max(axis=0, initial=0) + (messages * crossed).sum(axis=0))
-        return [crossings.table_over_strategies(moving), crossings.table_over_strategies(waiting)]
+        return [traffic.table_over_strategies(moving), traffic.table_over_strategies(waiting)]
 
     def _priced_computation_tables(
         self, coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables
@@ -122,7 +122,7 @@ class Time(Struct, frozen=True, eq=False):
 
 
 def _elements_crossing_levels(cost: Cost, strategies: Sequence[Strategies], layouts: Layouts) -> list[Table]:
-    return [cost.crossings(strategies, layouts).table_by_level()]
+    return [cost.level_traffic(strategies, layouts).table_by_level()]
 
 
 class Breakdown(Struct, frozen=True):

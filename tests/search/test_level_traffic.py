@@ -43,10 +43,10 @@ def fetches(shape, needs, layout, ways):
 
 def check(cost, strategies, layouts, expected):
     """`expected(strategies, layout)` gives the levels of every transfer that counts as +1; zeros are not compared."""
-    crossings = cost.crossings(strategies, layouts)
-    levels = crossings.table_over_strategies(crossings.table_by_level())
+    traffic = cost.level_traffic(strategies, layouts)
+    levels = traffic.table_over_strategies(traffic.table_by_level())
     assert levels.sum(axis=0).tolist() == cost.table(strategies, layouts).tolist()
-    parts = [(sign, crossings.table_over_strategies(part)) for sign, part in crossings.parts]
+    parts = [(sign, traffic.table_over_strategies(part)) for sign, part in traffic.parts]
     for states in np.ndindex(levels.shape[1:]):
         *chosen, at = states
         found = [part[(slice(None), *states)].tolist() for sign, part in parts if sign > 0]
@@ -99,8 +99,8 @@ def test_fetches_shared_by_a_backward_group(data):
     terms = []
     for group in groups:
         cost = FetchCost(shape, tuple((operand_need(nodes[n], 0),) for n in group))
-        crossings = cost.crossings([strategies[n] for n in group], layouts)
-        terms.append([(sign, crossings.table_over_strategies(part)) for sign, part in crossings.parts])
+        traffic = cost.level_traffic([strategies[n] for n in group], layouts)
+        terms.append([(sign, traffic.table_over_strategies(part)) for sign, part in traffic.parts])
     for states in product(*(range(len(domain.states)) for domain in strategies)):
         needs = [needed(nodes[n], 0, strategies[n].states[states[n]], ways) for n in numbers]
         for at, layout in enumerate(layouts.states):
@@ -138,8 +138,8 @@ def test_closed_forms_where_extents_divide(data):
     for shape, read in ((node.shapes[0], True), (node.outputs[0], False)):
         layouts = layouts_domain(shape, ways, some_layouts(data.draw, shape, ways))
         cost = FetchCost(shape, ((operand_need(node, 0),),)) if read else StoreCost(node, 0)
-        crossings = cost.crossings([strategies], layouts)
-        levels = crossings.table_over_strategies(crossings.table_by_level())
+        traffic = cost.level_traffic([strategies], layouts)
+        levels = traffic.table_over_strategies(traffic.table_by_level())
         dims = {"i": Shard(0), "k": Shard(1)} if read else {"i": Shard(0), "j": Shard(1)}
         for (s, strategy), (at, layout) in product(enumerate(strategies.states), enumerate(layouts.states)):
             steps = [
