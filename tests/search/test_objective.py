@@ -234,16 +234,15 @@ def test_devices_that_share_a_processor_or_a_memory_are_slower_together():
 
 
 def test_bad_objectives(p2):
-    graph = graph_of("mlp-2-12")
     for options, message in (
-        (SearchOptions((2,), objective="money"), "an objective among bytes, time, found 'money'"),
-        (SearchOptions((2,), objective="time"), "objective time: expected a machine"),
-        (SearchOptions((2,), machine=p2), "objective bytes: expected .* found p2.8xlarge"),
+        ({"objective": "money"}, "an objective among bytes, time, found 'money'"),
+        ({"objective": "time"}, "objective time: expected a machine"),
+        ({"machine": p2}, "objective bytes: expected .* found p2.8xlarge"),
     ):
         with pytest.raises(PlanError, match=message):
-            search(graph, options)
+            SearchOptions((2,), **options)
     with pytest.raises(TopologyError, match="at least 16 devices"):
-        search(graph, timed((2, 2, 2, 2), p2))
+        search(graph_of("mlp-2-12"), timed((2, 2, 2, 2), p2))
 
 
 @pytest.mark.parametrize(("host_s", "bound_by_host"), [("1.0e-3", True), ("1.0e-9", False)])
