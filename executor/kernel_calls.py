@@ -45,7 +45,7 @@ class KernelCalls:
             xp=self._memory.xp,
             inputs=tuple(part(buffer, slices) for buffer, slices in call.inputs),
             outputs=results,
-            attributes=self._rate.applied(kernel.attributes),
+            attributes=self._rate.applied(kernel),
             ranges=call.ranges,
             origins=call.origins,
         )

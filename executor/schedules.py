@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from planner.errors import InputError
 from planner.graph.ir import Value
+from planner.program.tasks import Kernel
 
 LEARNING_RATE = "lr"
 """The attribute of every optimizer's operator that a schedule multiplies."""
@@ -80,20 +81,26 @@ CONSTANT = Schedule()
 
 
 class Rate:
-    """The learning rates of the kernels that update, multiplied anew before every step."""
+    """The attributes of the kernels that update, learning rates above all, which change between steps."""
 
     def __init__(self) -> None:
-        self._updates: list[tuple[dict[str, Value], int | float]] = []
+        self._updates: list[tuple[Kernel, dict[str, Value]]] = []
 
-    def applied(self, attributes: Mapping[str, Value]) -> Mapping[str, Value]:
-        """Return a kernel's attributes, of which `multiply` changes the learning rate."""
-        rate = attributes.get(LEARNING_RATE)
-        if not isinstance(rate, int | float):
-            return attributes
-        self._updates.append((dict(attributes), rate))
-        return self._updates[-1][0]
+    def applied(self, kernel: Kernel) -> Mapping[str, Value]:
+        """Return a kernel's attributes, which change from now on if there is a learning rate among them."""
+        if LEARNING_RATE not in kernel.attributes:
+            return kernel.attributes
+        self._updates.append((kernel, dict(kernel.attributes)))
+        return self._updates[-1][1]
 
     def multiply(self, factor: float) -> None:
-        """Multiply every kernel's own learning rate for the step to come."""
-        for attributes, rate in self._updates:
+        """Multiply every kernel's planned learning rate for the step to come."""
+        for kernel, attributes in self._updates:
+            rate = kernel.attributes[LEARNING_RATE]
+            assert isinstance(rate, int | float), kernel.node
             attributes[LEARNING_RATE] = rate * factor
+
+    def change(self, attributes_of: Mapping[str, Mapping[str, Value]]) -> None:
+        """Give the kernels of nodes other attributes for the steps to come."""
+        for kernel, attributes in self._updates:
+            attributes.update(attributes_of.get(kernel.node, {}))

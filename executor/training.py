@@ -18,7 +18,7 @@ from executor.fastest import kernel_set
 from executor.process.launch import agree
 from executor.schedules import CONSTANT, Rate, Schedule
 from executor.transport import Transport
-from executor.values import Tile, fill, first_stream
+from executor.values import Tile, fill, first_stream, indices
 from executor.weights import Weights
 from executor.worker import Worker
 from planner.graph.averages import inference_graph
@@ -92,7 +92,7 @@ class Trainer:
         self.programs = programs
         self.weights: Weights | None = None
         self.schedule = schedule
-        self._rate = Rate()
+        self.rate = Rate()
         self.graph = programs.plan.graph
         self.cluster = cluster
         self.xp = xp
@@ -122,7 +122,7 @@ class Trainer:
         def transport(memory: Memory) -> Transport:
             return self._transport.transport(memory, self.cluster.comm, self.cluster.crowded)
 
-        return Worker(program.worker, self.arena, transport, self._rate, self.kernels)
+        return Worker(program.worker, self.arena, transport, self.rate, self.kernels)
 
     @cached_property
     def _evaluator(self) -> tuple[RankProgram, Worker]:
@@ -140,7 +140,7 @@ class Trainer:
 
     def load(self, data: DataSet, step: int) -> None:
         """Put the inputs of a step into their buffers, and set the step's learning rate."""
-        self._rate.multiply(self.schedule.at(step))
+        self.rate.multiply(self.schedule.at(step))
         self._fill(data, step)
 
     def _fill(self, data: DataSet | HeldOut, step: int) -> None:
@@ -171,6 +171,12 @@ class Trainer:
         self.worker.run(looks=[(buffers[numbers[name]].last, partial(keep, name)) for name in names])
         return kept
 
+    def write(self, name: str, whole: HostArray) -> None:
+        """Take this rank's part of a stored tensor's elements, given as a whole in their order."""
+        tile = self._tile(self.programs.training, name)
+        part = whole.reshape(tile.tensor.shape)[np.ix_(*map(indices, tile.region))]
+        self.view(name)[...] = self.xp.asarray(part.astype(tile.tensor.dtype))
+
     def host_copy(self, name: str) -> HostArray:
         """Return a copy of a stored tensor's local array."""
         return np.array(asnumpy(self.view(name)))
@@ -192,14 +198,18 @@ class Trainer:
             return Score(accuracy=sum(scores) / held_out.count)
         return Score(loss=sum(scores) / len(scores))
 
-    def _scored(self, held_out: HeldOut, step: int) -> float:
-        """Return, on rank 0, a batch's right answers, in samples, or its loss."""
+    def evaluated(self, metric: str, data: DataSet | HeldOut, step: int) -> HostArray | None:
+        """Return, on rank 0, a batch's metric by the program for evaluation (collective); None elsewhere."""
         program, worker = self._evaluator
-        name = self.graph.metrics[held_out.metric]
-        self._fill(held_out, step)
+        name = self.graph.metrics[metric]
+        self._fill(data, step)
         worker.run()
         tile = asnumpy(worker.memory.views[program.tensors[name]])
-        whole_metric = self.cluster.assemble(self.graph.tensors[name], program.regions[name], tile)
+        return self.cluster.assemble(self.graph.tensors[name], program.regions[name], tile)
+
+    def _scored(self, held_out: HeldOut, step: int) -> float:
+        """Return, on rank 0, a batch's right answers, in samples, or its loss."""
+        whole_metric = self.evaluated(held_out.metric, held_out, step)
         if whole_metric is None or held_out.metric == "loss":
             return 0.0 if whole_metric is None else float(whole_metric.sum())
         labels = whole_input(self.graph.tensors[self.graph.metrics["labels"]], held_out, step)

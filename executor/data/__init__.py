@@ -36,7 +36,7 @@ ARRAYS = (".npz", ".safetensors")
 
 
 def data_set(name: str, graph: Graph, seed: int, mixed: bool = True) -> DataSet:
-    """Return a data set by its name, or that of a user's file of arrays; raises InputError, OSError.
+    """Return a data set by its name, or that of a user's file or folder of arrays; raises InputError, OSError.
 
     Only a file's samples can be left in their order (`mixed` is false).
     """
@@ -44,8 +44,9 @@ def data_set(name: str, graph: Graph, seed: int, mixed: bool = True) -> DataSet:
         raise DataError(f"data set {name}: expected a file, whose samples have an order to be left in, with --in-order")
     if name in DATA_SETS:
         return DATA_SETS[name](graph, seed)
-    if name.endswith(ARRAYS):
+    if name.endswith(ARRAYS) or Path(name).is_dir():
         return user_arrays(Path(name), graph, seed, mixed)
     raise DataError(
-        f"unknown data set {name!r}: expected {', '.join(DATA_SETS)} or a file NAME{' or NAME'.join(ARRAYS)}"
+        f"unknown data set {name!r}: expected {', '.join(DATA_SETS)} or a file NAME{' or NAME'.join(ARRAYS)}, or a "
+        "folder of NAME.npy"
     )

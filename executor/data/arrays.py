@@ -1,13 +1,14 @@
 """A user's own arrays: a file of NumPy's or safetensors with an array for every input of the graph, by name.
 
-Samples lie along the first dimension. Arrays called held_out_NAME hold samples that training never sees.
+Or a folder of files NAME.npy, which are mapped into memory and may be larger than that. Samples lie along the first
+dimension. Arrays called held_out_NAME hold samples that training never sees.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from hashlib import file_digest
+from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,9 @@ from planner.graph.facts import batch_size, classification, micro_batches
 from planner.graph.ir import Graph, Init, Tensor
 
 HELD_OUT = "held_out_"
+
+DIGESTED_BYTES = 1 << 20
+"""So much of each file of a folder tells it from others."""
 
 ROWS = "rows"
 """What checkpoints know samples by that are shown as they stand."""
@@ -47,6 +51,8 @@ class Arrays:
         values = self.values[source_name(tile.tensor)]
         places, within = np.divmod(rows(tile), values.shape[1])
         samples = values[chosen(places), within]
+        if isinstance(values, np.memmap):
+            _check_values(tile.tensor.name, tile.tensor, samples)
         if samples.ndim < len(tile.region):
             samples = samples[:, None] == indices(tile.region[1])
         elif tile.region[1:]:
@@ -79,20 +85,41 @@ def _arrays(path: Path, graph: Graph, seed: int, mixed: bool) -> Shuffled:
         samples = _samples(held, inputs, HELD_OUT, batch // cut)
         by_answers = classification(graph) is not None
         held_out = HeldOut(samples, batch // cut if by_answers else batch, "logits" if by_answers else "loss")
-    with path.open("rb") as file:
-        digest = file_digest(file, "sha256").hexdigest()
-    return Shuffled("arrays" if mixed else ROWS, training, batch, seed, held_out, digest, mixed)
+    return Shuffled("arrays" if mixed else ROWS, training, batch, seed, held_out, _digest(path), mixed)
+
+
+def _digest(path: Path) -> str:
+    """Return what only files of the same content have in common; of a folder's, the beginnings and sizes count."""
+    if path.is_file():
+        with path.open("rb") as file:
+            return file_digest(file, "sha256").hexdigest()
+    digest = sha256()
+    for part in sorted(path.glob("*.npy")):
+        with part.open("rb") as file:
+            digest.update(f"{part.name} {part.stat().st_size} ".encode() + file.read(DIGESTED_BYTES))
+    return digest.hexdigest()
 
 
 def _read(path: Path) -> Mapping[str, NDArray[Any]]:
     """Read all arrays of a file; nothing in it is executed."""
     if path.suffix == ".npz":
         return dict(Npz(path))
+    if path.is_dir():
+        return {part.stem: _mapped(part) for part in path.glob("*.npy")}
     try:
         with path.open("rb"):  # an OSError names the file
             return dict(load_file(path))
     except (SafetensorError, ValueError, TypeError, AttributeError) as error:
         raise DataError(f"expected arrays as safetensors' save_file writes them: {error}") from error
+
+
+def _mapped(path: Path) -> NDArray[Any]:
+    """Map a file's array into memory."""
+    try:
+        mapped: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except ValueError as error:
+        raise DataError(f"{path.name}: expected an array as numpy.save writes it: {error}") from error
+    return mapped
 
 
 def _samples(held: Mapping[str, NDArray[Any]], inputs: tuple[Tensor, ...], prefix: str, batch: int) -> Arrays:
@@ -113,11 +140,17 @@ def _fitting(held: Mapping[str, NDArray[Any]], tensor: Tensor, prefix: str, batc
     if array.ndim < 1 or array.shape[1:] not in {(each, *rest), *([rest] if each == 1 else [])}:
         expected = ["samples", *([each] if each > 1 else []), *rest]
         raise DataError(f"{name}: expected shape [{', '.join(map(str, expected))}], found {list(array.shape)}")
+    # What is mapped is not read as a whole: each batch is checked by itself.
+    _check_values(name, tensor, array[:1] if isinstance(array, np.memmap) else array)
+    return array.reshape(len(array), each, *rest)
+
+
+def _check_values(name: str, tensor: Tensor, array: NDArray[Any]) -> None:
+    """Raise a DataError for values that an input cannot take."""
     if tensor.dtype == "int32":
         check_numbers(name, tensor, array)
     elif array.dtype.kind not in "fiub" or not _is_finite_as(tensor.dtype, array):
         raise DataError(f"{name}: expected numbers that are finite as {tensor.dtype}, found {array.dtype} that are not")
-    return array.reshape(len(array), each, *rest)
 
 
 def _is_finite_as(dtype: str, array: NDArray[Any]) -> bool:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from concurrent.futures import Future
+from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,89 +19,116 @@ from torch.distributed.tensor import DTensor
 
 from executor.backend import array_module, require_dtypes
 from executor.cluster import HostArray
-from executor.data import HeldOut, data_tensors
-from executor.data.arrays import check_numbers
 from executor.process.environment import is_torchrun
-from executor.torch.ranks import cluster
+from executor.torch.batches import Batch, Tensors
+from executor.torch.checkpoints import Checkpoints, TrainingState
+from executor.torch.initial import Initial
+from executor.torch.optimizers import PlannedUpdates, torch_optimizer
+from executor.torch.ranks import cluster, join
 from executor.torch.sharded import sharded_state
-from executor.torch.state_files import array_of
 from executor.torch.tensors import tensor_of
 from executor.training import Trainer, rank_programs
-from executor.values import Array, ArrayModule, Tile, indices
 from executor.weights import Weights
 from executor.weights.saving import state_dict
 from planner.errors import PlanError
-from planner.graph.entries import entries_of, groups
-from planner.graph.ir import Graph
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
-from planner.pytorch.tracing import in_order, names_of
 
-Tensors = torch.Tensor | Sequence[torch.Tensor]
-"""One tensor, or several in order."""
+TIMEOUT = timedelta(minutes=30)
+"""How long ranks wait for each other, as long as PyTorch's do."""
 
 
-def distribute(module: nn.Module, plan: Plan | str | Path, *, prefetch: int = 1) -> Distributed:
+def distribute(  # noqa: PLR0913 -- the start, and how ranks run
+    module: nn.Module,
+    plan: Plan | str | Path,
+    optimizer: torch.optim.Optimizer | None = None,
+    *,
+    weights: str | Path | None = None,
+    prefetch: int = 1,
+    timeout: timedelta = TIMEOUT,
+) -> Distributed:
     """Return the training of a module by a plan of its graph, on the ranks of the process group (collective).
 
-    Every rank calls it with a module of the same weights, of which it takes its part; the module stays as it is. A
-    process that torchrun started need not have made a group. Raises a PlanError for ranks of another number than the
-    plan's workers, a WeightsError for a module that was not planned, a BackendError where there is no GPU for it.
+    Every rank calls it with a module of the same weights, of which it takes its part; the module stays as it is. What
+    is on the meta device is initialized part by part, or read from `weights`, a file of a state dict. An `optimizer` of
+    the module's parameters, with the state that it has, takes the place of the one that the plan makes. A process that
+    torchrun started need not have made a group. Raises a PlanError for ranks of another number than the plan's workers
+    and for an optimizer that was not planned, a WeightsError for a module that was not planned, a BackendError where
+    there is no GPU for it; later a JobError that names the ranks that are missing after `timeout`.
     """
     plan = plan_of(plan)
     if not dist.is_initialized():
         if not is_torchrun(os.environ):
             raise PlanError(f"expected {plan.workers} ranks: start them with torchrun --nproc-per-node {plan.workers}")
-        dist.init_process_group()
-    ranks = cluster()
+        join(timeout)
+    ranks = cluster(timeout)
     if ranks.size != plan.workers:
         raise PlanError(
             f"expected {plan.workers} ranks, one per worker, found {ranks.size}: start them with "
             f"{ranks.launch_advice(plan.workers)}"
         )
-    xp = array_module("cupy" if any(parameter.is_cuda for parameter in module.parameters()) else "numpy")
+    devices = {torch.get_default_device().type, *(parameter.device.type for parameter in module.parameters())}
+    xp = array_module("cupy" if "cuda" in devices else "numpy")
     ranks.use_device(xp)
     require_dtypes(xp, (tensor.dtype for tensor in plan.graph.tensors.values()))
-    trainer = Trainer(rank_programs(plan, ranks.rank, prefetch), ranks, xp, ranks.choose_transport("auto", xp))
-    trainer.begin_with(Weights.of(_state(module, plan.graph), plan.graph))
-    return Distributed(trainer, module)
-
-
-def _state(module: nn.Module, graph: Graph) -> dict[str, HostArray]:
-    """Return a module's state dict; what no tensor holds is needed to the end, and copied."""
-    state = {name: array_of(tensor.cpu()) for name, tensor in module.state_dict().items()}
-    held = {name for name, entry in entries_of(graph).items() if entry.tensor}
-    return {name: array if name in held else array.copy() for name, array in state.items()}
+    programs = rank_programs(plan, ranks.rank, prefetch, evaluate="loss")
+    trainer = Trainer(programs, ranks, xp, ranks.choose_transport("auto", xp))
+    initial = Path(weights) if weights is not None else Initial(module, plan.graph, plan.seed)
+    trainer.begin_with(Weights.of(initial, plan.graph))
+    return Distributed(trainer, module, optimizer or torch_optimizer(plan.graph, module))
 
 
 class Distributed:
     """A module's training, of which this rank has its part; every method is collective."""
 
-    def __init__(self, trainer: Trainer, module: nn.Module) -> None:
+    def __init__(self, trainer: Trainer, module: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
         self.trainer = trainer
-        self._module = module
-        self.steps = 0
+        self.optimizer = optimizer
+        """Of PyTorch's classes: groups and state are those of the training; its own `step` updates nothing."""
         self.sent_bytes: NDArray[np.int64] = np.zeros(trainer.cluster.size, np.int64)
         """What this rank sent to every other in the last step."""
+        self._module = module
+        self._updates = None if optimizer is None else PlannedUpdates(trainer, module, optimizer)
+        self._state = TrainingState(trainer, self._updates)
 
     @property
     def rank(self) -> int:
         """Which worker of the plan this rank is."""
         return self.trainer.cluster.rank
 
-    def step(self, inputs: Tensors | Mapping[str, torch.Tensor], targets: Tensors = ()) -> torch.Tensor:
-        """Train one step on the whole batch, of which each rank reads its part; return the loss, a scalar.
+    @property
+    def steps(self) -> int:
+        """How many steps are done, those before a checkpoint among them."""
+        return self._state.steps
 
-        Inputs and targets are as the module was planned with, inputs in order or by name. Raises ValueError for tensors
-        of other shapes, DataError for labels that are no classes.
+    def step(self, inputs: Tensors | Mapping[str, torch.Tensor], targets: Tensors = ()) -> torch.Tensor:
+        """Train one step on a batch; return the loss, a scalar.
+
+        Inputs and targets are as the module was planned with, inputs in order or by name: on every rank the whole
+        batch, or its rows in the order of the ranks. Raises ValueError for tensors of other shapes and for whole
+        batches that differ between ranks, DataError for labels that are no classes, PlanError for an optimizer that
+        was changed in a way that needs another plan.
         """
-        self.trainer.load(Batch(self.trainer.graph, self._module, inputs, targets), self.steps)
+        self.trainer.load(self._batch(inputs, targets), self.steps)
+        if self._updates is not None:
+            self._updates.apply(self.steps)
         _, self.sent_bytes = self.trainer.run()
-        self.steps += 1
-        graph, name = self.trainer.graph, self.trainer.graph.metrics["loss"]
-        loss = self.trainer.whole(name)
-        value = self.trainer.cluster.broadcast(None if loss is None else float(loss.sum()))
-        return torch.tensor(value, dtype=getattr(torch, graph.tensors[name].dtype))
+        self._state.steps += 1
+        if self.optimizer is not None:
+            self.optimizer.step()  # which updates nothing, and is counted by schedulers
+        return self._loss(self.trainer.whole(self.trainer.graph.metrics["loss"]))
+
+    def evaluate(self, inputs: Tensors | Mapping[str, torch.Tensor], targets: Tensors = ()) -> torch.Tensor:
+        """Return the loss of a batch in evaluation: nothing is updated or dropped, running averages are read."""
+        return self._loss(self.trainer.evaluated("loss", self._batch(inputs, targets), self.steps))
+
+    def _batch(self, inputs: Tensors | Mapping[str, torch.Tensor], targets: Tensors) -> Batch:
+        return Batch(self.trainer.graph, self._module, inputs, targets, self.trainer.cluster)
+
+    def _loss(self, whole: HostArray | None) -> torch.Tensor:
+        value = self.trainer.cluster.broadcast(None if whole is None else float(whole.sum()))
+        dtype = self.trainer.graph.tensors[self.trainer.graph.metrics["loss"]].dtype
+        return torch.tensor(value, dtype=getattr(torch, dtype))
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return, on rank 0, what the module's `load_state_dict` takes; nothing elsewhere."""
@@ -107,36 +138,14 @@ class Distributed:
         """Return this rank's part of every weight as a DTensor in the memory that is trained; see `sharded_state`."""
         return sharded_state(self.trainer)
 
+    @cached_property
+    def _checkpoints(self) -> Checkpoints:
+        return Checkpoints(self._state, self.trainer)
 
-class Batch:
-    """One batch as a data set: the whole tensors by the names of the graph's inputs."""
+    def save(self, folder: str | Path, **others: Any) -> Future[Any]:
+        """Begin to write a checkpoint `folder/step-N`, of what else has a `state_dict` too; see `Checkpoints`."""
+        return self._checkpoints.save(Path(folder), others)
 
-    identity, steps_per_epoch = "tensors", 1
-    held_out: HeldOut | None = None
-
-    def __init__(
-        self, graph: Graph, module: nn.Module, inputs: Tensors | Mapping[str, torch.Tensor], targets: Tensors
-    ) -> None:
-        """Take what a module is called with, and the targets of its loss."""
-        inputs, targets = (inputs if isinstance(inputs, Mapping) else _listed(inputs)), _listed(targets)
-        names = names_of(module, inputs, len(targets))
-        tensors = dict(zip(names, (*in_order(inputs), *targets), strict=True))
-        self._whole: dict[str, HostArray] = {}
-        for tensor in data_tensors(graph):
-            if tensor.name not in tensors:
-                raise ValueError(f"expected a tensor {tensor.name}, found {', '.join(tensors) or 'none'}")
-            array = array_of(tensors[tensor.name].cpu())
-            if groups(array.shape, tensor.shape) is None:
-                raise ValueError(f"{tensor.name}: expected shape {list(tensor.shape)}, found {list(array.shape)}")
-            if tensor.dtype == "int32":
-                check_numbers(tensor.name, tensor, array)
-            self._whole[tensor.name] = array.reshape(tensor.shape)
-
-    def fill(self, xp: ArrayModule, out: Array, tile: Tile, step: int) -> None:
-        """Write an input's tile into `out`; see DataSet."""
-        part = self._whole[tile.tensor.name][np.ix_(*map(indices, tile.region))]
-        out[...] = xp.asarray(part.astype(tile.tensor.dtype))
-
-
-def _listed(tensors: Tensors) -> Sequence[torch.Tensor]:
-    return (tensors,) if isinstance(tensors, torch.Tensor) else tensors
+    def resume(self, folder: str | Path, **others: Any) -> int:
+        """Go on from the folder's last complete checkpoint, if there is one; return how many steps are done."""
+        return self._checkpoints.resume(Path(folder), others)

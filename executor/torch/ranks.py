@@ -5,14 +5,18 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import time
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache
 from typing import Any, TypeVar, cast
+from uuid import uuid4
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 from executor.backend import BackendError
 from executor.cluster import Cluster
@@ -20,11 +24,15 @@ from executor.torch.tensors import torch_arena
 from executor.torch.transport import ProcessGroupMessages, others_may_be_lost
 from executor.transport import TransportError, TransportSpec
 from executor.values import ArrayModule
+from planner.failures import JobError
 
 T = TypeVar("T")
 
 PATIENCE = timedelta(days=365)
 """How long ranks wait for each other: one may check or evaluate alone; that one has ended is noticed at once."""
+
+POLL_S = 0.01
+"""How often rank 0 looks who has come."""
 
 BACKENDS = {"gloo": "numpy", "nccl": "cupy"}
 """Of which array module's memory a backend of `torch.distributed` carries messages."""
@@ -35,13 +43,14 @@ class ProcessGroupCluster(Cluster):
     """All ranks of the default process group; what they tell each other goes by a group of its own, over gloo."""
 
     diagnostics: dist.ProcessGroup
+    timeout: timedelta
     library: str = field(default="torch", kw_only=True)
 
     def transport(self, name: str) -> TransportSpec:
         """Return PyTorch's memory and messages."""
 
         def transport(memory: Any, _comm: object, crowded: bool) -> ProcessGroupMessages:
-            return ProcessGroupMessages(memory, group_of(name, dist.group.WORLD), crowded)
+            return ProcessGroupMessages(memory, group_of(name, dist.group.WORLD, self.timeout), crowded)
 
         return TransportSpec(torch_arena, transport)
 
@@ -102,23 +111,23 @@ class ProcessGroupCluster(Cluster):
 
 
 @lru_cache(maxsize=4)
-def group_of(backend: str, world: dist.ProcessGroup) -> dist.ProcessGroup:
+def group_of(backend: str, world: dist.ProcessGroup, timeout: timedelta) -> dist.ProcessGroup:
     """Return a group of all ranks for the program's transfers (collective, the first time)."""
-    group: Any = dist.new_group(backend=backend, timeout=PATIENCE)
+    group: Any = dist.new_group(backend=backend, timeout=timeout)
     if backend == "nccl":  # as it asks, all ranks take part in the first call
         dist.all_reduce(torch.zeros(1, device="cuda"), group=group)
     return cast(dist.ProcessGroup, group)
 
 
-def cluster() -> ProcessGroupCluster:
-    """Describe the ranks of the default process group (collective)."""
-    diagnostics: Any = dist.new_group(backend="gloo", timeout=PATIENCE)
+def cluster(timeout: timedelta = PATIENCE) -> ProcessGroupCluster:
+    """Describe the ranks of the default process group, which wait for each other for so long (collective)."""
+    diagnostics: Any = dist.new_group(backend="gloo", timeout=timeout)
     rank, size = dist.get_rank(), dist.get_world_size()
     places: list[Any] = [None] * size
     dist.all_gather_object(places, (os.uname().nodename, os.sched_getaffinity(0)), diagnostics)
     here = [other for other in range(size) if places[other][0] == places[rank][0]]
     cores: set[int] = set().union(*(places[other][1] for other in here))
-    return ProcessGroupCluster(None, rank, size, here.index(rank), len(here), len(cores), diagnostics)
+    return ProcessGroupCluster(None, rank, size, here.index(rank), len(here), len(cores), diagnostics, timeout)
 
 
 def job_cluster() -> ProcessGroupCluster:
@@ -126,6 +135,43 @@ def job_cluster() -> ProcessGroupCluster:
     if not (dist.is_available() and dist.is_gloo_available()):
         print("error: this PyTorch has no gloo: install one that has, or use mpirun", file=sys.stderr)
         sys.exit(2)
-    dist.init_process_group("gloo")
-    atexit.register(dist.destroy_process_group)
+    join(PATIENCE, "gloo")
     return cluster()
+
+
+def join(timeout: timedelta, backend: str | None = None) -> None:
+    """Make the default process group of all ranks, until this process ends (collective); JobError for missing ranks."""
+    store, rank, size = next(rendezvous("env://", timeout=timeout))
+    fresh = PrefixStore(_agreed_prefix(store, rank, size, timeout), store)
+    dist.init_process_group(backend, store=fresh, rank=rank, world_size=size, timeout=timeout)
+    atexit.register(_leave)
+
+
+def _agreed_prefix(store: Store, rank: int, size: int, timeout: timedelta) -> str:
+    """Return a name of this start that all ranks have agreed on, by the store that torchrun keeps across restarts.
+
+    There also lies what ranks wrote before a restart, addresses among them, and must not be read. So every rank shows a
+    name that is new, and rank 0 answers with its own until all have read that.
+    """
+    name = uuid4().hex
+    store.set(f"arrived/{rank}", name)
+    if rank != 0:
+        prefix = str(store.get(f"start/{name}"), "ascii")
+        store.set(f"joined/{prefix}/{rank}", "")
+        return prefix
+    end = time.monotonic() + timeout.total_seconds()
+    while missing := [other for other in range(1, size) if not store.check([f"joined/{name}/{other}"])]:
+        if time.monotonic() > end:
+            raise JobError(f"ranks {', '.join(map(str, missing))} have not come within {timeout}")
+        for other in missing:
+            if store.check([f"arrived/{other}"]):
+                store.set(f"start/{store.get(f'arrived/{other}').decode()}", name)
+        time.sleep(POLL_S)
+    return name
+
+
+def _leave() -> None:
+    """End the process group, if the program has not, while Python is there for what the group's threads let go of."""
+    group_of.cache_clear()
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import _get_default_store as default_store  # where all ranks met
 
 from executor.arena import Memory
 from executor.exchange import Action
@@ -23,17 +24,32 @@ from planner.failures import JobError
 GONE = ("closed by peer", "reset by peer", "Broken pipe", "Connection refused", "remote error", "recvValue failed")
 """How backends of `torch.distributed` say that the other end is no more."""
 
+LATE = ("Timed out", "timed out", "timeout")
+"""How they say that it did not come in time, and the others that it was not waited for any longer."""
+
 
 @contextmanager
 def others_may_be_lost() -> Iterator[None]:
-    """Turn a backend's error about another rank's end into a JobError, after the launcher had time to end this one."""
+    """Turn a backend's error about other ranks into a JobError that names them, after the launcher had time to end us.
+
+    They are the ranks that do not come here too, to say that they wait for others.
+    """
     try:
         yield
     except RuntimeError as error:
-        if not any(words in str(error) for words in GONE):
+        if not any(words in str(error) for words in GONE + LATE):
             raise
-        time.sleep(GRACE_S)
-        raise JobError(f"another rank is gone: {str(error).partition(']')[2].strip() or error}") from error
+        said = str(error).partition("]")[2].strip() or str(error)
+        who = " and ".join(f"rank {rank}" for rank in _missing()) or "another rank"
+        raise JobError(f"{who} is gone or late: {said}") from error
+
+
+def _missing() -> list[int]:
+    """Return the ranks that are not waiting for others, by the store that all have since they met."""
+    store, ranks = default_store(), range(dist.get_world_size())
+    store.set(f"waiting/{dist.get_rank()}", "")
+    time.sleep(GRACE_S)
+    return [rank for rank in ranks if not store.check([f"waiting/{rank}"])]
 
 
 class ProcessGroupMessages(Messages):

@@ -28,12 +28,12 @@ class Weights:
     graph: Graph
 
     @classmethod
-    def of(cls, source: Path | Mapping[str, HostArray], graph: Graph) -> Weights:
+    def of(cls, source: Path | Arrays | Mapping[str, HostArray], graph: Graph) -> Weights:
         """Open a file, or take arrays by name; raises InputError where they are not what the graph has, OSError."""
-        where, arrays = (
-            (str(source), open_arrays(source)) if isinstance(source, Path) else ("weights", InMemory(source))
-        )
-        weights = cls(where, arrays, graph)
+        if isinstance(source, Path):
+            weights = cls(str(source), open_arrays(source), graph)
+        else:
+            weights = cls("weights", InMemory(source) if isinstance(source, Mapping) else source, graph)
         weights._check()
         return weights
 

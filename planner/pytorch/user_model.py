@@ -15,7 +15,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from planner.errors import GraphError
 from planner.graph.ir import Graph
-from planner.graph.optimizers import Optimizer
+from planner.graph.optimizers import CLIPPING, Optimizer
 from planner.pytorch.graphs import leaves
 from planner.pytorch.importing import from_torch
 from planner.pytorch.private import FakeTensor, FakeTensorMode, OpOverload, TorchDispatchMode, schema_of
@@ -195,8 +195,8 @@ def optimizer_of(model: UserModel) -> Optimizer | dict[nn.Parameter, Optimizer] 
     if type(optimizer) not in OPTIMIZERS:
         raise GraphError(f"{kind} has no operator here: {EXPECTED_OPTIMIZERS}")
     if any(map(_has_stepped, optimizer.state.values())):
-        raise GraphError(f"{kind} has taken steps already, whose states are not imported: return a new one")
-    settings = {p: _settings(type(optimizer), group) for group in optimizer.param_groups for p in group["params"]}
+        raise GraphError(f"{kind} has taken steps already: plan with a new one; distribute() takes states over")
+    settings = {p: settings_of(type(optimizer), group) for group in optimizer.param_groups for p in group["params"]}
     of_loss = model.loss.parameters() if isinstance(model.loss, nn.Module) else ()  # which are refused by themselves
     known = {*model.module.parameters(), *of_loss}
     if strange := [parameter for parameter in settings if parameter not in known]:
@@ -213,12 +213,13 @@ def _has_stepped(state: Mapping[str, Any]) -> bool:
     return bool(state) and not (isinstance(steps, torch.Tensor) and is_known(steps) and steps == 0)
 
 
-def _settings(kind: type[torch.optim.Optimizer], group: Mapping[str, Any]) -> Optimizer:
-    """Return what an optimizer of PyTorch does with a group of parameters."""
+def settings_of(kind: type[torch.optim.Optimizer], group: Mapping[str, Any]) -> Optimizer:
+    """Return what an optimizer of PyTorch does with a group of parameters, and what its keys `CLIPPING` ask for."""
     if used := [name for name in REFUSED if group.get(name)]:
         raise GraphError(f"{kind.__name__}: {', '.join(used)} has no operator here")
     name, decay = OPTIMIZERS[kind], float(group.get("weight_decay", 0.0))
     settings = {key: float(group[key]) for key in ("lr", "eps", "alpha") if key in group}
+    settings |= {key: group[key] for key in CLIPPING if key in group}
     settings |= dict(zip(("beta1", "beta2"), group.get("betas", ()), strict=False))
     if name == "adamw" or group.get("decoupled_weight_decay"):
         return Optimizer("adamw", decay=decay, **settings)

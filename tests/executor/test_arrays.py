@@ -51,6 +51,29 @@ def test_sequences_have_many_labels_a_sample(tmp_path):
     np.testing.assert_array_equal(get(data.held_out, graph.tensors["tokens@0"], 1), tokens[2:4])
 
 
+def test_a_folder_is_mapped_and_each_batch_is_checked(tmp_path):
+    graph = build("cnn-1-4", **CNN)
+    wrong = np.where(np.arange(50) == 20, 10, LABELS)
+    for name, labels in (("right", LABELS), ("wrong", wrong)):
+        (tmp_path / name).mkdir()
+        np.save(tmp_path / name / "images.npy", IMAGES)
+        np.save(tmp_path / name / "labels.npy", labels)
+    mapped = data_set(str(tmp_path / "right"), graph, 0)
+    assert all(isinstance(values, np.memmap) for values in mapped.samples.values.values())
+    read = data_set(written(tmp_path, images=IMAGES, labels=LABELS), graph, 0)
+    for step in range(8):
+        for tensor in data_tensors(graph):
+            np.testing.assert_array_equal(get(mapped, tensor, step), get(read, tensor, step))
+    strange = data_set(str(tmp_path / "wrong"), graph, 0, mixed=False)
+    assert len({mapped.identity, strange.identity, read.identity}) == 3
+    get(strange, graph.tensors["labels"], 1)
+    with pytest.raises(DataError, match="labels: expected numbers from 0 below 10, found 0 to 10"):
+        get(strange, graph.tensors["labels"], 2)
+    (tmp_path / "right" / "labels.npy").write_bytes(b"text")
+    with pytest.raises(InputError, match=r"right: labels.npy: expected an array as numpy.save writes it"):
+        data_set(str(tmp_path / "right"), graph, 0)
+
+
 def test_parts_are_of_the_whole(tmp_path):
     graph = build("cnn-1-4", **CNN)
     data = data_set(written(tmp_path, images=IMAGES, labels=LABELS), graph, 0)

@@ -28,8 +28,9 @@ SAMPLE = {2: EXAMPLES, 4: ("mlp", "gpt"), 8: ("mlp",)}
 TIMEOUT_S = 300
 
 
-def run(ranks, *command, cwd=ROOT):
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+def run(ranks, *command, cwd=ROOT, restarts=0):
+    options = ["--standalone", "--nproc-per-node", str(ranks), "--max-restarts", str(restarts)]
+    launcher = [sys.executable, "-m", "torch.distributed.run", *options]
     return subprocess.run(
         [*launcher, "-m", *map(str, command)],
         check=False,

@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 from executor.check import relative_difference
 from executor.cluster import single_rank
-from executor.torch.distributed import Batch
+from executor.torch.batches import Batch
 from executor.torch.state_files import array_of
 from executor.training import Trainer, rank_programs
 from executor.weights import Weights

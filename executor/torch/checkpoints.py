@@ -1,0 +1,182 @@
+"""Checkpoints of `torch.distributed.checkpoint`: every rank writes its tiles, and reads its own of any plan's."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
+from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
+from torch.distributed.checkpoint.staging import AsyncStager
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import async_save
+
+from executor.torch.optimizers import PlannedUpdates
+from executor.torch.tensors import tensor_of
+from executor.training import Trainer
+from planner.graph.entries import entries_of
+from planner.layout import Region, local_shape
+from planner.layout.grouping import coarser
+from planner.layout.region import boxes, whole
+
+COMPLETE = ".metadata"
+"""The file that `torch.distributed.checkpoint` writes last."""
+
+KEPT = 2
+"""How many complete checkpoints stay."""
+
+
+class Tile(torch.Tensor):
+    """What this rank holds of a tensor, in memory that is read and written: `region` of a whole of some shape.
+
+    It has the methods by which `torch.distributed.checkpoint` asks tensors for their boxes, and no others.
+    """
+
+    local: torch.Tensor
+    chunks: Mapping[torch.Size, tuple[slice, ...]]
+
+    @staticmethod
+    def of(local: torch.Tensor, region: Region, shape: tuple[int, ...]) -> Tile:
+        """Describe the local elements of a region."""
+        tile: Tile = torch.Tensor._make_wrapper_subclass(Tile, shape, dtype=local.dtype)
+        tile.local = local.view(local_shape(region))
+        tile.chunks = {
+            torch.Size(start for start, _, _ in box): tuple(slice(here, here + size) for _, here, size in box)
+            for box in boxes(whole(shape), region, region)
+        }
+        return tile
+
+    def copied(self) -> Tile:
+        """Return the same part in host memory of its own."""
+        tile: Tile = torch.Tensor._make_wrapper_subclass(Tile, self.shape, dtype=self.dtype)
+        tile.local, tile.chunks = self.local.to("cpu", copy=True), self.chunks
+        return tile
+
+    def __create_chunk_list__(self) -> list[ChunkStorageMetadata]:
+        return [ChunkStorageMetadata(offsets, self.local[part].shape) for offsets, part in self.chunks.items()]
+
+    def __create_write_items__(self, name: str, _tensor: object) -> list[WriteItem]:
+        properties = TensorProperties(dtype=self.dtype)
+        return [
+            WriteItem(
+                MetadataIndex(name, chunk.offsets),
+                WriteItemType.SHARD,
+                tensor_data=TensorWriteData(chunk, properties, self.shape),
+            )
+            for chunk in self.__create_chunk_list__()
+        ]
+
+    def __get_tensor_shard__(self, index: MetadataIndex) -> torch.Tensor:
+        return self.local[self.chunks[index.offset or torch.Size()]]
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        """Refuse every operator."""
+        raise NotImplementedError(f"{function} of a part that is there to be saved and loaded")
+
+
+class TrainingState:
+    """What training is made of: weights, states and the optimizer's groups, as PyTorch's checkpoints take them."""
+
+    def __init__(self, trainer: Trainer, updates: PlannedUpdates | None) -> None:
+        self.steps = 0
+        self._trainer = trainer
+        self._updates = updates
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return this rank's tiles in the memory that is trained, by the names that PyTorch has for them."""
+        graph, updates = self._trainer.graph, self._updates.updates if self._updates else ()
+        weights = {name: entry for name, entry in entries_of(graph).items() if entry.tensor is not None}
+        held = {entry.tensor for entry in weights.values()}
+        states = {
+            update.name: {
+                name: self._tile(tensor, weights[update.name].shape) for name, tensor in update.states.items()
+            }
+            for update in updates
+        }
+        held |= {tensor for update in updates for tensor in update.states.values()}
+        return {
+            "model": {name: self._tile(str(entry.tensor), entry.shape) for name, entry in weights.items()},
+            "optimizer": {"state": states, "param_groups": self._updates.groups if self._updates else []},
+            "others": {name: self._tile(name, graph.tensors[name].shape) for name in graph.updates if name not in held},
+            "steps": self.steps,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take what is in no tile; the tiles have been read in place."""
+        self.steps = state["steps"]
+        if self._updates is not None:
+            self._updates.take_groups(state["optimizer"]["param_groups"])
+
+    def _tile(self, name: str, shape: tuple[int, ...]) -> Tile:
+        trainer = self._trainer
+        region = trainer.programs.training.regions[name][trainer.cluster.rank]
+        return Tile.of(tensor_of(trainer.view(name)), coarser(region, trainer.graph.tensors[name].shape, shape), shape)
+
+
+class _Copies(AsyncStager):
+    """Copies what is saved into host memory, so that training goes on while it is written."""
+
+    def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        """Return the state with tiles of its own."""
+        return {name: self._copied(value) for name, value in state_dict.items()}
+
+    def _copied(self, value: Any) -> Any:
+        return self.stage(value) if isinstance(value, dict) else value.copied() if isinstance(value, Tile) else value
+
+    def synchronize_staging(self) -> None:
+        """Do nothing: copies are complete."""
+
+    def close(self) -> None:
+        """Do nothing: nothing is open."""
+
+
+class Checkpoints:
+    """Checkpoints of one training in folders `step-N`, written while training goes on; every method is collective.
+
+    Every rank must see the folders. One without `.metadata` is not complete, and is passed over.
+    """
+
+    def __init__(self, state: TrainingState, trainer: Trainer) -> None:
+        self._state = state
+        self._cluster = trainer.cluster
+        self._group: Any = dist.new_group(backend="gloo")
+        self._saving: Future[Any] | None = None
+
+    def save(self, folder: Path, others: Mapping[str, Any]) -> Future[Any]:
+        """Begin to write a checkpoint of this step, once the one before is written; of those keep the last two."""
+        self.wait()
+        if self._cluster.rank == 0:
+            for old in complete(folder)[: 1 - KEPT]:
+                shutil.rmtree(old)
+        saving: Any = async_save(
+            {"training": self._state, **others},
+            checkpoint_id=folder / f"step-{self._state.steps:08}",
+            process_group=self._group,
+            async_stager=_Copies(),
+        )
+        self._saving = saving
+        return self._saving
+
+    def wait(self) -> None:
+        """Wait for what is being written; raises what went wrong."""
+        if self._saving is not None:
+            self._saving.result()
+
+    def resume(self, folder: Path, others: Mapping[str, Any]) -> int:
+        """Go on from a folder's last complete checkpoint; return the steps done, 0 where there is none."""
+        self.wait()
+        last = self._cluster.broadcast(complete(folder)[-1:])
+        for path in last:
+            load({"training": self._state, **others}, checkpoint_id=path, process_group=self._group)
+        return self._state.steps
+
+
+def complete(folder: Path) -> list[Path]:
+    """Return the complete checkpoints of a folder, by their steps."""
+    return sorted(path.parent for path in folder.glob(f"step-*/{COMPLETE}"))

@@ -1,0 +1,276 @@
+"""The loop that people have: PyTorch's optimizers, schedulers, samplers and checkpoints around planned steps."""
+
+import os
+import random
+import re
+import runpy
+
+import pytest
+
+pytest.importorskip("torch")
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.optim.lr_scheduler import OneCycleLR
+
+import planner
+from executor.torch import distribute
+from planner.pytorch import graph_of
+from planner.pytorch.user_model import UserModel, imported
+from tests.executor_torch.test_torchrun import run
+from tests.pages import blocks_of
+
+OPTIMIZERS = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, weight_decay=0.01),
+    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.8),
+    "adam": lambda parameters: torch.optim.Adam(parameters, lr=0.01, betas=(0.8, 0.95), weight_decay=0.1),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.01, weight_decay=0.2),
+    "rmsprop": lambda parameters: torch.optim.RMSprop(parameters, lr=0.01),
+    "adagrad": lambda parameters: torch.optim.Adagrad(parameters, lr=0.1),
+}
+
+
+@pytest.fixture
+def alone():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def model(kind="adamw", dropout=0.0):
+    """A module in double precision with a batch and an optimizer of two groups."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Dropout(dropout), nn.Linear(4, 3)).double()
+    groups = [{"params": [*module[0].parameters()]}, {"params": [*module[3].parameters()], "lr": 0.02}]
+    batch = torch.randn(8, 6, dtype=torch.float64), torch.randint(3, (8,))
+    return UserModel(module, batch[:1], nn.functional.cross_entropy, batch[1:], OPTIMIZERS[kind](groups))
+
+
+def planned(given):
+    return planner.plan(imported(given), workers=1)
+
+
+def eager(given, clip=None):
+    given.optimizer.zero_grad()
+    loss = given.loss(given.module(*given.inputs), *given.targets)
+    loss.backward()
+    if clip is not None:
+        nn.utils.clip_grad_norm_(given.module.parameters(), clip)
+    given.optimizer.step()
+    given.optimizer.zero_grad()
+    return loss.item()
+
+
+def schedule(optimizer, momentum=False):
+    return OneCycleLR(optimizer, max_lr=[0.1, 0.05], total_steps=12, cycle_momentum=momentum)
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_optimizers_are_taken_over_scheduled_and_given_back(alone, kind):
+    given, expected = model(kind), model(kind)
+    cycles = (
+        [schedule(one.optimizer, "ad" in kind or kind == "momentum") for one in (given, expected)]
+        if kind != "adagrad"
+        else []
+    )
+    plan = planned(given)
+    for _ in range(2):
+        assert eager(given) == eager(expected)
+        for cycle in cycles:
+            cycle.step()
+    training = distribute(given.module, plan, given.optimizer)
+    for _ in range(4):
+        assert training.step(given.inputs, given.targets).item() == pytest.approx(eager(expected), rel=1e-12)
+        for cycle in cycles:
+            cycle.step()
+    back = model(kind)
+    back.module.load_state_dict(training.state_dict())
+    back.optimizer.load_state_dict(training.optimizer.state_dict())
+    states = expected.optimizer.state_dict()["state"].get(2, {})
+    for name, value in states.items():
+        if value is not None:
+            torch.testing.assert_close(back.optimizer.state_dict()["state"][2][name], value, rtol=1e-12, atol=1e-12)
+    assert [eager(back) for _ in range(2)] == pytest.approx([eager(expected) for _ in range(2)], rel=1e-12)
+
+
+def test_an_optimizer_of_the_plan_is_made(alone):
+    given, expected = model(), model()
+    training = distribute(given.module, planned(given))
+    assert isinstance(training.optimizer, torch.optim.AdamW)
+    assert [group["lr"] for group in training.optimizer.param_groups] == [0.01, 0.02]
+    for group in (*training.optimizer.param_groups, *expected.optimizer.param_groups):
+        group["lr"] /= 2
+    losses = [training.step(given.inputs, given.targets).item() for _ in range(3)]
+    assert losses == pytest.approx([eager(expected) for _ in range(3)], rel=1e-12)
+
+
+def test_clipping_is_of_all_gradients(alone):
+    given, expected = model("sgd"), model("sgd")
+    for group in given.optimizer.param_groups:
+        group["clip_norm"] = 0.1
+    training = distribute(given.module, planned(given), given.optimizer)
+    losses = [training.step(given.inputs, given.targets).item() for _ in range(3)]
+    assert losses == pytest.approx([eager(expected, 0.1) for _ in range(3)], rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"weight_decay": 0.5},
+            r"0\.weight: planned with sgd .'weight_decay': 0\.01, .* found sgd .'weight_decay': 0\.5",
+        ),
+        ({"momentum": 0.5}, r"0\.weight: planned with sgd .* found sgd_momentum "),
+        ({"clip_norm": 0.5}, r"0\.weight: planned .*'clip_norm': None,.* found .*'clip_norm': 0\.5"),
+        ({"nesterov": True}, "nesterov has no operator here"),
+    ],
+)
+def test_a_change_that_needs_another_plan(alone, change, message):
+    given = model("sgd")
+    training = distribute(given.module, planned(given), given.optimizer)
+    given.optimizer.param_groups[0].update(change)
+    with pytest.raises((planner.PlanError, planner.GraphError), match=message):
+        training.step(given.inputs, given.targets)
+
+
+def test_an_optimizer_of_other_parameters(alone):
+    given = model()
+    plan = planned(given)
+    with pytest.raises(
+        planner.PlanError, match=r"of the parameters that the plan trains, found another \(3\.weight, 3"
+    ):
+        distribute(given.module, plan, torch.optim.AdamW(given.module[0].parameters()))
+    given.module[0].requires_grad_(False)
+    assert given.optimizer.param_groups[0]["params"][0].requires_grad is False
+    with pytest.raises(planner.PlanError, match=r"found another \(0\.weight, 0\.bias\): plan with this optimizer"):
+        distribute(given.module, plan, given.optimizer)
+
+
+def test_evaluation_drops_and_updates_nothing(alone):
+    given = model(dropout=0.5)
+    training = distribute(given.module, planned(given), given.optimizer)
+    first = training.step(given.inputs, given.targets)
+    given.module.load_state_dict(training.state_dict())
+    given.module.eval()
+    expected = given.loss(given.module(*given.inputs), *given.targets)
+    assert training.evaluate(given.inputs, given.targets).item() == pytest.approx(expected.item(), rel=1e-12)
+    assert training.evaluate(given.inputs, given.targets).item() == pytest.approx(expected.item(), rel=1e-12)
+    assert first.item() != pytest.approx(expected.item(), rel=1e-3)
+
+
+def test_checkpoints_go_on_to_the_same_bits(alone, tmp_path):
+    losses = []
+    for begin, end in ((0, 6), (4, 8), (8, 9)):
+        given = model(dropout=0.5)
+        training = distribute(given.module, planned(given), given.optimizer)
+        cycle = schedule(given.optimizer)
+        assert training.resume(tmp_path / "run", schedule=cycle) == training.steps == begin
+        for step in range(begin, end):
+            losses.append((step, training.step(given.inputs, given.targets).item()))
+            cycle.step()
+            if training.steps % 2 == 0 and training.steps != 6:
+                training.save(tmp_path / "run", schedule=cycle).result()
+    assert len({step for step, _ in losses}) == len({*losses}) == 9
+    assert [path.name for path in sorted((tmp_path / "run").iterdir())] == ["step-00000004", "step-00000008"]
+
+
+def test_a_checkpoint_that_is_not_complete_is_passed_over(alone, tmp_path):
+    given = model()
+    training = distribute(given.module, planned(given), given.optimizer)
+    for _ in range(2):
+        training.step(given.inputs, given.targets)
+        training.save(tmp_path).result()
+    (tmp_path / "step-00000002" / ".metadata").unlink()
+    assert training.resume(tmp_path) == 1
+
+
+MEETING = """
+import sys, torch
+from datetime import timedelta
+from executor.torch import distribute
+from tests.executor_torch.test_loop import model
+import time, os
+given = model("sgd")
+training = distribute(given.module, "plan.json", given.optimizer, timeout=timedelta(seconds=3))
+kind, rank = sys.argv[1], training.rank
+if kind == "late" and rank == 1:
+    time.sleep(30)
+inputs = given.inputs[0] + rank * (kind == "other")
+rows = slice(0, 4 + rank) if kind == "rows" else slice(None)
+training.step(inputs[rows], given.targets[0][rows])
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("other", "input: expected one whole batch on all ranks, .*; rank 1 gave another than rank 0: with a Distri"),
+        (
+            "rows",
+            r"input: expected shape \[8, 6\], or \[4, 6\] on each of 2 ranks, found \[5, 6\]: DataLoader's drop_last",
+        ),
+        ("late", "rank 1 is gone or late: "),
+    ],
+)
+def test_ranks_that_do_not_agree(tmp_path, kind, message):
+    planner.plan(imported(model("sgd")), workers=2).save(tmp_path / "plan.json")
+    (tmp_path / "meeting.py").write_text(MEETING)
+    done = run(2, "meeting", kind, cwd=tmp_path)
+    assert done.returncode == 1
+    assert re.search(message, done.stderr), done.stderr
+
+
+KILLS = int(os.environ.get("KILLS", "2"))
+
+KILLER = """
+import os, random, signal, threading, time
+life = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+chosen = random.Random(int(os.environ["SEED"]) + life)
+if life < int(os.environ["KILLS"]) and chosen.randrange(2) == int(os.environ["RANK"]):
+    def kill():
+        while "training" not in globals() or training.steps <= done:
+            time.sleep(0.001)
+        time.sleep(chosen.uniform(0, 1))
+        print("killed", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    done = 1 << 30
+    threading.Thread(target=kill, daemon=True).start()
+"""
+
+
+def test_the_loop_in_the_documents_goes_on_where_a_rank_is_killed(tmp_path, monkeypatch):
+    """Ranks die of SIGKILL at random, and the losses are those of a run that was never interrupted."""
+    for _, text in blocks_of("docs/how-to/loop.md"):
+        if text.startswith("# "):
+            (tmp_path / text.split()[1]).write_text(text)
+    planner.plan(graph_of(runpy.run_path(str(tmp_path / "model.py"))["make"]), workers=2).save(tmp_path / "plan.json")
+    curves = []
+    for kills in (0, KILLS):
+        script = (tmp_path / "loop.py").read_text().replace('"run"', f'"run-{kills}"')
+        (tmp_path / "killed.py").write_text(KILLER + script)
+        monkeypatch.setenv("KILLS", str(kills))
+        monkeypatch.setenv("SEED", str(random.randrange(1 << 30)))
+        done = run(2, "killed", cwd=tmp_path, restarts=kills)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("killed") == kills
+        curves.append({tuple(line.split()) for line in done.stdout.splitlines() if line != "killed"})
+    assert len(curves[0]) == 64
+    assert curves[0] == curves[1]
+
+
+def test_a_module_on_the_meta_device_is_initialized_part_by_part(alone, tmp_path):
+    given = model("sgd")
+    plan = planned(given)
+    with torch.device("meta"):
+        absent = model("sgd")
+    first, second = (distribute(absent.module, plan).state_dict() for _ in range(2))
+    assert all(parameter.is_meta for parameter in absent.module.parameters())
+    assert {name: value.shape for name, value in first.items()} == {
+        name: value.shape for name, value in given.module.state_dict().items()
+    }
+    bound = 6**-0.5
+    assert 0.8 * bound < first["0.weight"].abs().max() <= bound
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    torch.save(given.module.state_dict(), tmp_path / "weights.pt")
+    read = distribute(absent.module, plan, weights=tmp_path / "weights.pt").state_dict()
+    assert all(torch.equal(read[name], value) for name, value in given.module.state_dict().items())
