@@ -7,7 +7,9 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402, N812
 from torch import nn  # noqa: E402
 
-from tests.pytorch.eager import differences  # noqa: E402
+from planner.graph import Optimizer  # noqa: E402
+from planner.pytorch import from_torch  # noqa: E402
+from tests.pytorch.eager import differences, imported_steps  # noqa: E402
 
 IMAGE, SEQUENCE, VOLUME = (2, 4, 7, 9), (2, 4, 11), (2, 4, 5, 6, 7)
 
@@ -57,7 +59,7 @@ LAYERS = {
     "transposed of sequences": (nn.ConvTranspose1d(4, 6, 4, 3, output_padding=2), SEQUENCE),
     "of volumes": (nn.Conv3d(4, 6, (2, 3, 2), (2, 1, 2), (1, 0, 1), dilation=(1, 2, 1), groups=2), VOLUME),
     "of volumes, patches": (nn.Conv3d(4, 6, 2, 2, bias=False), VOLUME),
-    "normalized elements": (nn.LayerNorm(1), (2, 4, 7, 1)),
+    "normalized elements": (nn.Sequential(nn.LayerNorm(1), nn.Linear(1, 3)), (2, 4, 7, 1)),
     "normalized volumes": (nn.BatchNorm3d(4), VOLUME),
 }
 
@@ -118,3 +120,31 @@ def test_binary_cross_entropy_of_logits_is_pytorchs(reduction, weights):
     _, gap, tensors = differences(Scaled(loss, 4).double(), [torch.randn(IMAGE).double()])
     assert gap < 1e-12
     assert max(tensors.values()) < 1e-10
+
+
+class Random(nn.Module):
+    """The mean of a function of numbers that are drawn anew in every step."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.weight, self.function = nn.Parameter(torch.ones(1)), function
+
+    def forward(self, x):
+        return (self.function(x) * self.weight.clamp(1, 1)).mean()
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (torch.rand_like, 0.5),
+        (lambda x: torch.rand(64, 64).to(x) + torch.rand(64, 1).to(x), 1.0),
+        (lambda x: torch.randn_like(x).square(), 1.0),
+        (lambda x: torch.empty_like(x).uniform_(2, 4), 3.0),
+        (lambda x: torch.empty_like(x).normal_(3, 2).sub(3).square(), 4.0),
+    ],
+)
+def test_numbers_are_drawn_anew_in_every_step(function, expected):
+    module, inputs = Random(function).double(), [torch.zeros(64, 64).double()]
+    losses, _ = imported_steps(from_torch(module, inputs, optimizer=Optimizer("sgd", lr=0.0)), module, inputs)
+    assert losses == pytest.approx([expected] * len(losses), rel=0.1)
+    assert len(set(losses)) == len(losses)
