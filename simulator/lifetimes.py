@@ -1,12 +1,10 @@
-"""The requests of a worker's program to an allocator: bytes, from which task to which."""
+"""Which buffers of a worker's program share their bytes, and which tasks use them."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from planner.program.arena import Storage
-from planner.program.tasks import Buffer, Compute, Receive, Send, Wait, WorkerProgram
+from planner.program.tasks import Compute, Receive, Send, Wait, WorkerProgram
 
 
 def overwritten(worker: WorkerProgram) -> Mapping[int, int]:
@@ -29,18 +27,6 @@ def holders(worker: WorkerProgram) -> list[int]:
     for old, new in overwritten(worker).items():
         holder[new] = holder[old]
     return holder
-
-
-def requests(worker: WorkerProgram) -> tuple[Storage, ...]:
-    """List what a worker asks for; buffers of which one overwrites the other in place are one request."""
-    groups: defaultdict[int, list[Buffer]] = defaultdict(list)
-    for holder, buffer in zip(holders(worker), worker.buffers, strict=True):
-        if buffer.nbytes:
-            groups[holder].append(buffer)
-    return tuple(
-        Storage(max(b.nbytes for b in group), min(b.first for b in group), max(b.last for b in group))
-        for group in groups.values()
-    )
 
 
 def uses(worker: WorkerProgram) -> Iterator[tuple[Sequence[int], Sequence[int]]]:

@@ -9,21 +9,16 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.program.tasks import Buffer, Program, WorkerProgram
+from planner.program.tasks import Buffer, Program
 from planner.program.workspace import worker_workspace_bytes
 from planner.report.schema import BufferUse, DeviceMemory
-from simulator.caching import peak_reserved_bytes
 from simulator.interpreter import Timeline
-from simulator.lifetimes import overwritten, requests
+from simulator.lifetimes import overwritten
 from topologies import Machine, Memory
-
-Allocator = Literal["static", "caching"]
-ALLOCATORS: tuple[Allocator, ...] = get_args(Allocator)
 
 LARGEST = 5  # buffers named at a peak
 PERSISTENT = "persistent"
@@ -34,14 +29,10 @@ UNKNOWN = {PERSISTENT: "persistent", "tensor": "results"}
 
 @dataclass(frozen=True, slots=True)
 class Accounting:
-    """The phase of every node, in the graph's order, and the use of each tensor (`contents`), by name.
-
-    The `allocator` is "static" for the workers' arenas, which are allocated whole; a "caching" one takes segments.
-    """
+    """The phase of every node, in the graph's order, and the use of each tensor (`contents`), by name."""
 
     phases: Mapping[str, str] = field(default_factory=dict)
     contents: Mapping[str, str] = field(default_factory=dict)
-    allocator: Allocator = "static"
 
 
 STATIC = Accounting()
@@ -118,8 +109,7 @@ def _device_memory(
         worker_workspace_bytes(program.workers[worker], device.spec.workspace_bytes)
         for worker, device in zip(workers, devices, strict=True)
     )
-    room = (memory.nbytes - reserve - workspace) / len(workers)
-    allocated = sum(_allocated_bytes(program.workers[worker], accounting.allocator, room) for worker in workers)
+    allocated = sum(program.workers[worker].arena_bytes for worker in workers)
     filled = {kind: int(nbytes) for kind, nbytes in zip(alive.kinds, fullest, strict=True) if nbytes}
     filled |= {"unused": allocated - live, "workspace": workspace, "reserve": reserve}
     peak = sum(filled.values())
@@ -133,10 +123,6 @@ def _device_memory(
         by_kind={kind: nbytes for kind, nbytes in filled.items() if nbytes},
         largest=alive.largest,
     )
-
-
-def _allocated_bytes(worker: WorkerProgram, allocator: Allocator, room_bytes: float) -> int:
-    return worker.arena_bytes if allocator == "static" else peak_reserved_bytes(requests(worker), room_bytes)
 
 
 def _changes(

@@ -15,7 +15,7 @@ from planner.plans.plan_json import plan_of
 from planner.report.schema import DataParallelism, DeviceMemory, Report, Setting, TaskSeconds, matrix
 from planner.report.task_seconds import task_seconds
 from simulator.breakdown import durations
-from simulator.memory import ALLOCATORS, Accounting, Allocator
+from simulator.memory import Accounting
 from simulator.simulation import Simulation, simulated
 from simulator.systems import SystemProgram, plan_program
 from topologies import Machine, load_topology
@@ -27,32 +27,27 @@ class Settings:
 
     prefetch: int = 1
     overlap: bool = True
-    allocator: Allocator = "static"
 
     def __post_init__(self) -> None:
         """Check what a user may have chosen."""
         if type(self.overlap) is not bool:
             raise PlanError(f"overlap: expected True or False, found {self.overlap!r}")
-        if self.allocator not in ALLOCATORS:
-            raise PlanError(f"allocator: expected one of {', '.join(ALLOCATORS)}, found {self.allocator!r}")
 
 
-def simulate(  # noqa: PLR0913 -- what a user may choose, by name
+def simulate(
     plan: Plan | str | Path,
     machine: str | Machine,
     *,
     prefetch: int = 1,
     overlap: bool = True,
-    allocator: Allocator = "static",
     data_parallel: Plan | str | Path | None = None,
 ) -> Report:
     """Simulate one training iteration of a plan, or of a plan.json.
 
     `machine` is a Machine, a YAML file or the name of one; worker w runs on its w-th device. `prefetch` is how many
-    compute units early fetches start, `overlap` whether transfers overlap computation, `allocator` what memory comes
-    from: the "static" arena, or a "caching" allocator. `data_parallel`, a plan for as many workers, is simulated, too,
-    and stands beside the plan in the report. Raises a TopologyError where the machine has too few devices or no figure
-    for a dtype, a PlanError for what is no plan or makes no sense.
+    compute units early fetches start, `overlap` whether transfers overlap computation. `data_parallel`, a plan for as
+    many workers, is simulated, too, and stands beside the plan in the report. Raises a TopologyError where the machine
+    has too few devices or no figure for a dtype, a PlanError for what is no plan or makes no sense.
 
     >>> import planner, simulator
     >>> plan = planner.plan(planner.model("mlp-2-16", batch=8), workers=4)
@@ -61,7 +56,7 @@ def simulate(  # noqa: PLR0913 -- what a user may choose, by name
     (True, ())
     """
     plan, machine = plan_of(plan), machine_of(machine)
-    settings, program = Settings(prefetch, overlap, allocator), plan_program(plan, machine, prefetch)
+    settings, program = Settings(prefetch, overlap), plan_program(plan, machine, prefetch)
     beside = (
         None if data_parallel is None else data_parallelism(plan_of(data_parallel), plan.workers, machine, settings)
     )
@@ -83,7 +78,7 @@ def simulation_of(program: SystemProgram, settings: Settings, *, record_messages
         program.machine,
         overlap=settings.overlap,
         record_messages=record_messages,
-        accounting=Accounting({} if program.plan is None else phases(graph), contents(graph), settings.allocator),
+        accounting=Accounting({} if program.plan is None else phases(graph), contents(graph)),
     )
 
 

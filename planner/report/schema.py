@@ -45,9 +45,9 @@ class DeviceMemory(_Record, frozen=True, kw_only=True):
 
     `by_kind` sums to `peak_bytes`: what lives when most lives ("inputs", "weights", "optimizer state", "buffers",
     "activations", "gradients", "fetches", "partials", "staging"); what the allocation has beside that ("unused": the
-    arenas are allocated whole, as are a caching allocator's segments); the most that a kernel needs while it runs
-    ("workspace"); and what the device keeps to itself ("reserve"). `peak_at_s` is when most lives, in seconds from the
-    start of the step, `largest` the largest buffers then.
+    arenas are allocated whole); the most that a kernel needs while it runs ("workspace"); and what the device keeps to
+    itself ("reserve"). `peak_at_s` is when most lives, in seconds from the start of the step, `largest` the largest
+    buffers then.
     """
 
     device: str

@@ -14,10 +14,10 @@ from planner.program.tasks import WorkerProgram
 from planner.search import SearchOptions, search
 from results import bars, svg
 from results.experiment import Pages, publish, table
+from results.tofu_memory.caching import reserved_bytes
 from results.tofu_memory.gathering import GatheringPlan
 from results.tofu_memory.rules import Fetching, Reuse, peak_live_bytes, requests
 from simulator import simulated
-from simulator.caching import peak_reserved_bytes
 from topologies import load_topology
 
 HERE = Path(__file__).parent
@@ -77,7 +77,7 @@ def under(worker: WorkerProgram, reuse: Reuse, fetching: Fetching) -> Row:
         "reuse": reuse.value,
         "fetching": fetching.value,
         "alive": peak_live_bytes(asked),
-        "caching": peak_reserved_bytes(asked),
+        "caching": reserved_bytes(asked),
     }
 
 

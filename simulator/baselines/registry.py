@@ -14,7 +14,6 @@ from simulator.baselines.placement import op_placement
 from simulator.baselines.plans import data_parallel, plan_system, recursive, zero
 from simulator.baselines.replicas import ideal, small_batch
 from simulator.baselines.swapping import swapping
-from simulator.memory import Allocator
 from simulator.report import Settings, machine_of, report, simulation_of
 from simulator.systems import System, SystemProgram, SystemRequest
 from tensor_partitioner.display import nearest
@@ -79,7 +78,6 @@ def simulate_system(  # noqa: PLR0913 -- what a user may choose, by name
     plan: Callable[..., Plan] | None = None,
     prefetch: int = 1,
     overlap: bool = True,
-    allocator: Allocator = "static",
 ) -> Report:
     """Simulate one iteration of a graph by one of `SYSTEMS`, by name, on so many of a machine's devices, or all.
 
@@ -87,7 +85,7 @@ def simulate_system(  # noqa: PLR0913 -- what a user may choose, by name
     all. `plan` is what systems that are plans search with: `planner.plan`. What else there is to choose is as for
     `simulate`, and so are errors.
     """
-    machine, settings = machine_of(machine), Settings(prefetch, overlap, allocator)
+    machine, settings = machine_of(machine), Settings(prefetch, overlap)
     devices = len(machine.devices) if workers is None else workers
     machine.require_devices(devices)
     program = system_program(system, SystemRequest(graph, machine, devices, prefetch, plan))

@@ -17,7 +17,6 @@ from planner.files import check_written, write_json
 from planner.model_source import source_files
 from planner.report.schema import write_reports
 from simulator.baselines.registry import SYSTEMS, system_named
-from simulator.memory import ALLOCATORS
 from simulator.simulation import Simulation
 from simulator.tracing import trace
 from tensor_partitioner import display
@@ -36,7 +35,7 @@ from tensor_partitioner.display.progress import progress
 from topologies import available, load_topology
 
 SIMULATING = (
-    *("source", "topo", "prefetch", "overlap", "allocator", "data_parallel", "operator_files", "system"),
+    *("source", "topo", "prefetch", "overlap", "data_parallel", "operator_files", "system"),
     *("json_path", "tasks", "trace_path", "plot_folder", "sweep"),
 )
 """The arguments that have a meaning where the plan is there already."""
@@ -64,12 +63,6 @@ memory does not hold what its workers need."""
 @click.option("--topo", help=f"A topology file, or one of {', '.join(available())}.")
 @click.option("--prefetch", type=click.IntRange(0), default=1, help="Start fetches so many units early.")
 @click.option("--overlap/--no-overlap", default=True, help="Let transfers overlap computation.")
-@click.option(
-    "--allocator",
-    type=click.Choice(ALLOCATORS),
-    default=ALLOCATORS[0],
-    help="What memory comes from: the arena that the executor allocates, or an allocator like PyTorch's.",
-)
 @click.option("--system", metavar="NAME", help=SYSTEM_HELP)
 @click.option("--largest-batch", is_flag=True, help="With the largest batch, a power of two, that fits in memory.")
 @click.option("--data-parallel/--no-data-parallel", default=True, help=DATA_PARALLEL_HELP)

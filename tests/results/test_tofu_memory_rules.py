@@ -18,8 +18,8 @@ from planner.program.tasks import (
     WorkerProgram,
 )
 from planner.search import SearchOptions, search
+from results.tofu_memory.caching import reserved_bytes
 from results.tofu_memory.rules import Fetching, Reuse, peak_live_bytes, requests
-from simulator.caching import peak_reserved_bytes
 from tests.simulator.programs import buffer
 
 MODELS = {"mlp-3-256": {}, "cnn-5-16": {"image": 16}, "wresnet-14-1": {"image": 32}, "rnn-2-128": {"unroll": 3}}
@@ -101,7 +101,7 @@ def test_no_allocation_is_below_what_lives_and_less_frugal_rules_keep_more(model
     alive = {rule: peak_live_bytes(asked) for rule, asked in found.items()}
     assert alive[Reuse.ORDER, Fetching.STAGED] <= one.arena_bytes
     for rule, asked in found.items():
-        assert alive[rule] <= peak_reserved_bytes(asked)
+        assert alive[rule] <= reserved_bytes(asked)
         assert alive[rule] <= plan_arena([], asked)[2]
     for way in Fetching:
         assert alive[Reuse.ORDER, way] <= alive[Reuse.OPERATORS, way] <= alive[Reuse.DATA, way]

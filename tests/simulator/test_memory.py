@@ -8,7 +8,7 @@ from planner.models import build
 from planner.program.workspace import needed_bytes, worker_workspace_bytes
 from planner.search import SearchOptions, search
 from simulator import interpret, simulated
-from simulator.memory import ALLOCATORS, Accounting, device_memories, usage
+from simulator.memory import Accounting, device_memories, usage
 from simulator.report import Settings, simulation_of
 from simulator.systems import plan_program
 from tests.simulator.programs import buffer, compute, program, shared_processor, star
@@ -133,28 +133,18 @@ def test_memory_over_time():
     ]
 
 
-def test_a_caching_allocator_takes_segments():
-    own = [buffer("w", 100, 0, 1, kind="persistent"), buffer("a", 3 << 20, 0, 0, offset=128)]
-    one = program([compute(1), compute(1)], buffers={0: own}, arena=(3 << 20) + 128)
-    memory, *_ = simulated(one, star(), accounting=Accounting(allocator="caching")).memories
-    assert memory.by_kind == {"persistent": 100, "results": 3 << 20, "unused": (22 << 20) - (3 << 20) - 100}
-    assert (memory.peak_bytes, memory.verdict) == (22 << 20, "out of memory")
-
-
-@pytest.mark.parametrize("allocator", ALLOCATORS)
 @pytest.mark.parametrize("machine", ["p2.8xlarge", "uniform-8"])
-def test_kinds_of_a_plan_sum_to_what_is_allocated_workspace_and_reserve(machine, allocator):
+def test_kinds_of_a_plan_sum_to_what_is_allocated_workspace_and_reserve(machine):
     graph = build("wresnet-14-1", batch=16, image=32)
     plan = search(graph, SearchOptions(ways=(2, 2)))
-    found = simulation_of(plan_program(plan, load_topology(machine), 1), Settings(allocator=allocator))
+    found = simulation_of(plan_program(plan, load_topology(machine), 1), Settings())
     for memory, worker in zip(found.memories, found.program.workers, strict=True):
         device = found.machine.devices[worker.worker]
         assert sum(memory.by_kind.values()) == memory.peak_bytes
         assert set(memory.by_kind) >= {"inputs", "weights", "optimizer state", "activations", "gradients", "workspace"}
         assert memory.by_kind.get("reserve", 0) == device.spec.reserved_bytes
         assert memory.by_kind["workspace"] == worker_workspace_bytes(worker, device.spec.workspace_bytes)
-        static = needed_bytes(worker, device)
-        assert memory.peak_bytes == static if allocator == "static" else memory.peak_bytes > static
+        assert memory.peak_bytes == needed_bytes(worker, device)
         weights = sum(b.nbytes for b in worker.buffers if b.name in graph.updates and b.name in weights_of(graph))
         assert memory.by_kind["weights"] == weights
         alive = usage(found.program, found.timeline, memory.workers, found.accounting.contents)

@@ -94,7 +94,7 @@ def test_command(plan_file, tmp_path, capsys):
     assert "seconds per step" in out
     assert "equal to the plan" in out
     (found,) = read_reports(json_file)
-    assert found.settings == {"prefetch": 1, "overlap": True, "allocator": "static"}
+    assert found.settings == {"prefetch": 1, "overlap": True}
     events = json.loads(trace_file.read_text())["traceEvents"]
     received = sum(event["args"]["bytes"] for event in events if "transfer" in event.get("args", ()))
     assert received == found.total_bytes
@@ -120,7 +120,6 @@ def test_a_plan_that_does_not_fit_is_status_1(plan_file, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["PLAN", "--topo", "p2.8xlarge", "--allocator", "pool"], "error: Invalid value for '--allocator': 'pool' is"),
         (["PLAN", "--topo", "nowhere"], r"error: nowhere: expected a topology file or one of dgx-1-p100, "),
         (["PLAN", "--topo", "uniform-2"], r"error: uniform-2: expected at least 4 devices, one per worker, found 2"),
         (["missing.json", "--topo", "p2.8xlarge"], "error: missing.json: No such file"),

@@ -56,14 +56,10 @@ class Block:
 
 
 class CachingAllocator:
-    """Hands out blocks of segments that hold at most `capacity_bytes` between them, if that can be (None: any).
+    """Hands out blocks of segments: `allocated_bytes` are in blocks that are taken, `reserved_bytes` in segments."""
 
-    `allocated_bytes` are in blocks that are taken, `reserved_bytes` in segments; `peak_bytes` is the most of these.
-    """
-
-    def __init__(self, capacity_bytes: float | None = None) -> None:
-        self.capacity_bytes = capacity_bytes
-        self.allocated_bytes = self.reserved_bytes = self.peak_bytes = 0
+    def __init__(self) -> None:
+        self.allocated_bytes = self.reserved_bytes = 0
         self._free: dict[bool, list[Block]] = {True: [], False: []}  # small and large ones, by size and address
         self._end = 0
 
@@ -99,31 +95,22 @@ class CachingAllocator:
 
     def _new_segment(self, size: int) -> Block:
         nbytes = segment_bytes(size)
-        if self.capacity_bytes is not None and self.reserved_bytes + nbytes > self.capacity_bytes:
-            self._give_back()
         block = Block(self._end, nbytes, size <= SMALL)
         self._end += nbytes
         self.reserved_bytes += nbytes
-        self.peak_bytes = max(self.peak_bytes, self.reserved_bytes)
         return block
 
-    def _give_back(self) -> None:
-        for free in self._free.values():
-            for block in [block for block in free if block.before is None and block.after is None]:
-                free.remove(block)
-                self.reserved_bytes -= block.size
 
-
-def peak_reserved_bytes(requests: Iterable[Storage], capacity_bytes: float | None = None) -> int:
-    """Return the most bytes that segments take while requests come and go in the order of their positions.
+def reserved_bytes(requests: Iterable[Storage]) -> int:
+    """Return the bytes of segments that requests take which come and go in the order of their positions.
 
     At a position what is new is taken, in the order given, before what is last used there is given back.
     """
-    allocator = CachingAllocator(capacity_bytes)
+    allocator = CachingAllocator()
     held: list[tuple[int, int, Block]] = []
     for number, request in enumerate(sorted(requests, key=lambda one: one.first)):
         while held and held[0][0] < request.first:
             allocator.free(held.pop(0)[2])
         if request.nbytes:
             bisect.insort(held, (request.last, number, allocator.allocate(request.nbytes)))
-    return allocator.peak_bytes
+    return allocator.reserved_bytes
