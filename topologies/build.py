@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
 
-from topologies import library
 from topologies.errors import TopologyError
-from topologies.expand import FullFile, check_unique
+from topologies.expand import check_unique, link_name, place_of
 from topologies.machine import Device, Link, Machine, Memory, Resource
 from topologies.routes import Routes
-from topologies.schema import (
-    DeviceEntry,
-    DeviceSpec,
-    LinkEntry,
-    LinkType,
-    MemoryEntry,
-    Peak,
-    ProcessorEntry,
-    SwitchEntry,
-)
+from topologies.schema import DeviceEntry, DeviceSpec, LinkEntry, LinkType, Peak, TopologyFile
 
 LISTED = 12  # names that an error lists
+T = TypeVar("T")
 
 
-def build(file: FullFile) -> Machine:
+def build(file: TopologyFile) -> Machine:
     """Build a machine; raises `TopologyError` at the first contradiction."""
     return _Builder(file).machine()
 
@@ -32,72 +24,76 @@ def build(file: FullFile) -> Machine:
 class _Builder:
     """Numbers the resources of one file while it checks how its entries refer to each other."""
 
-    def __init__(self, file: FullFile) -> None:
+    def __init__(self, file: TopologyFile) -> None:
         self.file = file
         self.resources: list[Resource] = []
-        self.types = file.device_types
+        self.nodes = {entry.name: entry for entry in (*file.devices, *file.switches)}
+        self.device_types = {kind.name: kind for kind in file.device_types}
+        self.link_types = {kind.name: kind for kind in file.link_types}
 
     def machine(self) -> Machine:
         """Build everything."""
-        if not self.file.devices:
+        file = self.file
+        if not file.devices:
             raise TopologyError("$.devices: expected at least one device, found none")
-        self._check_names()
-        links = tuple(self._links())
-        processors = {entry.name: self._add(entry.name, "processor", entry.cores) for _, entry in self.file.processors}
-        shared = {
-            entry.name: self._add(entry.name, "memory", entry.memory_bandwidth_bytes_per_s)
-            for _, entry in self.file.memories
+        check_unique("devices and switches", (entry.name for entry in (*file.devices, *file.switches)))
+        check_unique("processors and memories", (entry.name for entry in (*file.processors, *file.memories)))
+        check_unique("links", map(link_name, file.links))
+        links = tuple(map(self._link, file.links))
+        processors = {entry.name: self._add(entry.name, "processor", entry.cores) for entry in file.processors}
+        buses = {
+            entry.name: self._add(entry.name, "memory", entry.memory_bandwidth_bytes_per_s) for entry in file.memories
         }
-        staging = dict(self._staging(shared))
-        devices, memories = self._devices(processors, shared)
+        staging = {
+            entry.name: _known(f"{place_of('switches', entry)}.staged_in", "$.memories", entry.staged_in, buses)
+            for entry in file.switches
+            if entry.staged_in is not None
+        }
+        memories = {memory.name: memory for memory in self._memories(buses)}
+        order = {name: number for number, name in enumerate(memories)}
+        devices = tuple(self._device(entry, order[_memory_name(entry)], processors) for entry in file.devices)
+        forwarding = {entry.name for entry in file.switches}
+        forwarding |= {device.name for device in devices if device.spec.forwards_traffic}
         return Machine(
-            name=self.file.name,
-            description=self.file.description,
+            name=file.name,
+            description=file.description,
             devices=devices,
-            memories=memories,
+            memories=tuple(memories.values()),
             links=links,
             resources=tuple(self.resources),
-            routes=Routes(devices, memories, links, self._forwarding(), staging),
-            switches=tuple(entry.name for _, entry in self.file.switches),
+            routes=Routes(devices, tuple(memories.values()), links, frozenset(forwarding), staging),
+            switches=tuple(entry.name for entry in file.switches),
         )
 
     def _add(self, name: str, kind: str, capacity: float) -> int:
         self.resources.append(Resource(name, kind, capacity))
         return len(self.resources) - 1
 
-    def _check_names(self) -> None:
-        file = self.file
-        check_unique([*_names(file.devices), *_names(file.switches)])
-        check_unique([*_names(file.processors), *_names(file.memories)])
-        check_unique((place, link.name or "-".join(link.ends)) for place, link in file.links)
-
-    def _links(self) -> Iterator[Link]:
-        nodes = {name for _, name in (*_names(self.file.devices), *_names(self.file.switches))}
-        for place, entry in self.file.links:
-            for j, end in enumerate(entry.ends):
-                _check_known(f"{place}.ends[{j}]", "a device or switch", end, nodes)
-            a, b = entry.ends
-            if a == b:
-                raise TopologyError(f"{place}.ends: expected two different nodes, found {a!r} twice")
-            kind = self._link_type(place, entry)
-            bandwidth = kind.bandwidth_bytes_per_s * entry.count
-            label = f"{entry.name} " if entry.name else ""
-            if kind.direction == "shared":
-                forward = backward = self._add(f"{label}{a}<->{b}", "link", bandwidth)
-            else:
-                forward = self._add(f"{label}{a}->{b}", "link", bandwidth)
-                backward = self._add(f"{label}{b}->{a}", "link", bandwidth)
-            yield Link(
-                name=entry.name or f"{a}-{b}",
-                ends=entry.ends,
-                bandwidth_bytes_per_s=bandwidth,
-                latency_s=kind.latency_s,
-                forward=forward,
-                backward=backward,
-                type=entry.type or "",
-                count=entry.count,
-                half_bandwidth_bytes=kind.half_bandwidth_bytes,
-            )
+    def _link(self, entry: LinkEntry) -> Link:
+        place, (a, b) = place_of("links", entry), entry.ends
+        for end in entry.ends:
+            _known(f"{place}.ends", "devices and switches", end, self.nodes)
+        if a == b:
+            raise TopologyError(f"{place}.ends: expected two different nodes, found {a!r} twice")
+        kind = self._link_type(place, entry)
+        bandwidth = kind.bandwidth_bytes_per_s * entry.count
+        label = f"{entry.name} " if entry.name else ""
+        if kind.direction == "shared":
+            forward = backward = self._add(f"{label}{a}<->{b}", "link", bandwidth)
+        else:
+            forward = self._add(f"{label}{a}->{b}", "link", bandwidth)
+            backward = self._add(f"{label}{b}->{a}", "link", bandwidth)
+        return Link(
+            name=link_name(entry),
+            ends=entry.ends,
+            bandwidth_bytes_per_s=bandwidth,
+            latency_s=kind.latency_s,
+            forward=forward,
+            backward=backward,
+            type=entry.type or "",
+            count=entry.count,
+            half_bandwidth_bytes=kind.half_bandwidth_bytes,
+        )
 
     def _link_type(self, place: str, entry: LinkEntry) -> LinkType:
         keys = ("bandwidth_bytes_per_s", "direction", "latency_s")
@@ -107,112 +103,75 @@ class _Builder:
                 raise TopologyError(
                     f"{place}: expected a type or figures of its own, found type and {', '.join(figures)}"
                 )
-            known = {**library.link_types(), **self.file.link_types}
-            _check_known(f"{place}.type", "one of $.link_types or of the package's", entry.type, known)
-            return known[entry.type]
+            return self.link_types[entry.type]
         for key in keys:
             if key not in figures:
                 raise TopologyError(f"{place}: expected the key '{key}', or a type, found none")
         return LinkType(name="", **figures)
 
-    def _staging(self, shared: Mapping[str, int]) -> Iterator[tuple[str, int]]:
-        for place, entry in self.file.switches:
-            if entry.staged_in is not None:
-                _check_known(f"{place}.staged_in", "one of $.memories", entry.staged_in, shared)
-                yield entry.name, shared[entry.staged_in]
-
-    def _devices(
-        self, processors: Mapping[str, int], shared: Mapping[str, int]
-    ) -> tuple[tuple[Device, ...], tuple[Memory, ...]]:
-        places = [self._memory_name(place, entry, shared) for place, entry in self.file.devices]
-        sizes = {entry.name: entry.memory_bytes for _, entry in self.file.memories}
+    def _memories(self, buses: Mapping[str, int]) -> Iterator[Memory]:
+        """Yield the devices' memories in the order in which devices use them first."""
         users: dict[str, list[int]] = {}
-        for i, place in enumerate(places):
-            users.setdefault(place, []).append(i)
-        memories: dict[str, Memory] = {}
-        for (_, entry), place in zip(self.file.devices, places, strict=True):
-            if place in memories:
-                continue
-            kind = self.types[entry.type]
-            is_private = place not in shared
-            memories[place] = Memory(
-                name=place,
-                nbytes=(kind.memory_bytes or 0.0) if is_private else sizes[place],
-                resource=self._add(place, "memory", kind.memory_bandwidth_bytes_per_s) if is_private else shared[place],
-                devices=tuple(users[place]),
-            )
-        order = {place: number for number, place in enumerate(memories)}
-        devices = tuple(
-            self._device(where, entry, order[place], processors)
-            for (where, entry), place in zip(self.file.devices, places, strict=True)
-        )
-        return devices, tuple(memories.values())
+        for number, entry in enumerate(self.file.devices):
+            self._check_memory(entry, buses)
+            users.setdefault(_memory_name(entry), []).append(number)
+        shared = {entry.name: entry for entry in self.file.memories}
+        for name, numbers in users.items():
+            memory = shared.get(name) or self.device_types[self.file.devices[numbers[0]].type]
+            bus = buses[name] if name in buses else self._add(name, "memory", memory.memory_bandwidth_bytes_per_s)
+            yield Memory(name, memory.memory_bytes or 0.0, bus, tuple(numbers))
 
-    def _memory_name(self, where: str, entry: DeviceEntry, shared: Mapping[str, int]) -> str:
-        known = dict.fromkeys((*self.types, *library.device_names()))
-        _check_known(f"{where}.type", "one of $.device_types or of the package's", entry.type, known)
-        kind = self.types[entry.type]
-        place = f"{self._type_place(kind)}.memory_bytes"
+    def _check_memory(self, entry: DeviceEntry, buses: Mapping[str, int]) -> None:
+        kind = self.device_types[entry.type]
+        place = f"$.device_types[{kind.name}].memory_bytes"
         if entry.memory is None:
             if kind.memory_bytes is None:
                 raise TopologyError(f"{place}: expected a number, as {entry.name} names no memory; found none")
-            return f"{entry.name}.memory"
-        _check_known(f"{where}.memory", "one of $.memories", entry.memory, shared)
+            return
+        _known(f"{place_of('devices', entry)}.memory", "$.memories", entry.memory, buses)
         if kind.memory_bytes is not None:
             raise TopologyError(
                 f"{place}: expected none, as {entry.name} uses the memory {entry.memory}; found {kind.memory_bytes:g}"
             )
-        return entry.memory
 
-    def _type_place(self, kind: DeviceSpec) -> str:
-        return f"$.device_types[{list(self.types).index(kind.name)}]"
-
-    def _device(self, where: str, entry: DeviceEntry, memory: int, processors: Mapping[str, int]) -> Device:
-        kind = self.types[entry.type]
+    def _device(self, entry: DeviceEntry, memory: int, processors: Mapping[str, int]) -> Device:
+        kind, processor, engines = self.device_types[entry.type], None, None
         if entry.processor is not None:
-            _check_known(f"{where}.processor", "one of $.processors", entry.processor, processors)
-            processor = processors[entry.processor]
-            there = self.resources[processor]
-            if kind.cores > there.capacity:
+            place = f"{place_of('devices', entry)}.processor"
+            processor = _known(place, "$.processors", entry.processor, processors)
+            shared = self.resources[processor]
+            if kind.cores > shared.capacity:
                 raise TopologyError(
-                    f"{where}.processor: expected a processor of {kind.cores:g} or more cores,"
-                    f" found {there.name} with {there.capacity:g}"
+                    f"{place}: expected a processor of {kind.cores:g} or more cores,"
+                    f" found {shared.name} with {shared.capacity:g}"
                 )
         elif kind.message_core_s_per_byte or kind.measured is not None:
             processor = self._add(f"{entry.name}.processor", "processor", kind.cores)
-        else:
-            processor = None
-        engines = (
-            None if kind.copy_engines is None else self._add(f"{entry.name}.engines", "engines", kind.copy_engines)
-        )
-        self._check_spec(kind)
+        if kind.copy_engines is not None:
+            engines = self._add(f"{entry.name}.engines", "engines", kind.copy_engines)
+        _check_spec(kind)
         return Device(entry.name, kind, memory, processor, engines)
 
-    def _check_spec(self, kind: DeviceSpec) -> None:
-        size = math.inf if kind.memory_bytes is None else kind.memory_bytes
-        if kind.reserved_bytes >= size:
-            raise TopologyError(
-                f"{self._type_place(kind)}.reserved_bytes: expected less than memory_bytes ({size:g}),"
-                f" found {kind.reserved_bytes:g}"
-            )
-        if not kind.peak_flop_per_s.by_dtype():
-            dtypes = ", ".join(Peak.__struct_fields__)
-            raise TopologyError(f"{self._type_place(kind)}.peak_flop_per_s: expected one of {dtypes}, found none")
 
-    def _forwarding(self) -> frozenset[str]:
-        forwarding = {entry.name for _, entry in self.file.switches}
-        forwarding |= {entry.name for _, entry in self.file.devices if self.types[entry.type].forwards_traffic}
-        return frozenset(forwarding)
+def _memory_name(entry: DeviceEntry) -> str:
+    return entry.memory or f"{entry.name}.memory"
 
 
-def _names(
-    placed: Iterable[tuple[str, DeviceEntry | SwitchEntry | ProcessorEntry | MemoryEntry]],
-) -> Iterator[tuple[str, str]]:
-    return ((f"{place}.name", entry.name) for place, entry in placed)
+def _check_spec(kind: DeviceSpec) -> None:
+    size, place = math.inf if kind.memory_bytes is None else kind.memory_bytes, f"$.device_types[{kind.name}]"
+    if kind.reserved_bytes >= size:
+        raise TopologyError(
+            f"{place}.reserved_bytes: expected less than memory_bytes ({size:g}), found {kind.reserved_bytes:g}"
+        )
+    if not kind.peak_flop_per_s.by_dtype():
+        dtypes = ", ".join(Peak.__struct_fields__)
+        raise TopologyError(f"{place}.peak_flop_per_s: expected one of {dtypes}, found none")
 
 
-def _check_known(place: str, what: str, name: str, known: Iterable[str]) -> None:
-    if name not in (names := set(known)):
-        listed = ", ".join(sorted(names)[:LISTED]) or "none"
-        more = ", ..." if len(names) > LISTED else ""
-        raise TopologyError(f"{place}: expected {what} ({listed}{more}), found {name!r}")
+def _known(place: str, group: str, name: str, entries: Mapping[str, T]) -> T:
+    """Look up what an entry refers to."""
+    if name not in entries:
+        listed = ", ".join(sorted(entries)[:LISTED]) or "none"
+        more = ", ..." if len(entries) > LISTED else ""
+        raise TopologyError(f"{place}: expected one of {group} ({listed}{more}), found {name!r}")
+    return entries[name]

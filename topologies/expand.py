@@ -8,104 +8,102 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
 from topologies import library
 from topologies.errors import TopologyError
-from topologies.schema import (
-    FORMAT,
-    DeviceEntry,
-    DeviceSpec,
-    LinkEntry,
-    LinkType,
-    MemoryEntry,
-    ProcessorEntry,
-    SwitchEntry,
-    TopologyFile,
-)
+from topologies.schema import FORMAT, DeviceEntry, LinkEntry, MemoryEntry, ProcessorEntry, SwitchEntry, TopologyFile
 
 MOST = 1 << 17
 """More entries than any machine that can be simulated has; a few stars could otherwise ask for billions."""
 
+ENTRIES = ("devices", "processors", "memories", "switches", "links")
+TYPES = {"device_types": ("devices", library.device_type), "link_types": ("links", library.link_type)}
+"""The kinds of types, which entries have them, and how the package's are found."""
+
 _STAR = re.compile(r"\*(\d+|K\b)")
 _REFERENCES = ("name", "ends", "processor", "memory", "staged_in")
-Kind = TypeVar("Kind", DeviceSpec, LinkType)
 Entry = TypeVar("Entry", DeviceEntry, SwitchEntry, ProcessorEntry, MemoryEntry, LinkEntry)
-Placed = tuple[str, Entry]  # where in the file an entry comes from, and the entry
 
 
-@dataclass(frozen=True, slots=True)
-class FullFile:
-    """Every entry by itself, with its place in the file it comes from; types by name."""
+def expand(file: TopologyFile, number: int | None, open_machine: Callable[[str], TopologyFile]) -> TopologyFile:
+    """Write a file out in full, without stars and nodes, every type in it.
 
-    name: str
-    description: str
-    device_types: dict[str, DeviceSpec]
-    link_types: dict[str, LinkType]
-    devices: tuple[Placed[DeviceEntry], ...]
-    processors: tuple[Placed[ProcessorEntry], ...]
-    memories: tuple[Placed[MemoryEntry], ...]
-    switches: tuple[Placed[SwitchEntry], ...]
-    links: tuple[Placed[LinkEntry], ...]
-
-    def as_file(self) -> TopologyFile:
-        """Return the same as a file without stars, nodes and types from elsewhere."""
-        entries = {key: tuple(entry for _, entry in getattr(self, key)) for key in _ENTRIES}
-        types = {key: tuple(getattr(self, key).values()) for key in ("device_types", "link_types")}
-        return TopologyFile(format=FORMAT, name=self.name, description=self.description, **(types | entries))
-
-
-_ENTRIES = ("devices", "processors", "memories", "switches", "links")
-
-
-def expand(file: TopologyFile, number: int | None, open_machine: Callable[[str], FullFile]) -> FullFile:
-    """Write a file out in full; `number` stands for a family's K, `open_machine` finds the machines of its nodes."""
-    parts: dict[str, list[Any]] = {key: [] for key in _ENTRIES}
-    types: dict[str, Any] = {
-        "device_types": _unique_types("device_types", file.device_types),
-        "link_types": _unique_types("link_types", file.link_types),
-    }
-    for i, entry in enumerate(file.nodes):
-        place, inner = f"$.nodes[{i}]", open_machine(entry.machine)
+    `number` stands for a family's K, `open_machine` finds the machines of nodes, written out in full.
+    """
+    entries: dict[str, list[Any]] = {key: [] for key in ENTRIES}
+    types: dict[str, dict[str, Any]] = {}
+    for key in TYPES:
+        check_unique(key, (kind.name for kind in getattr(file, key)))
+        types[key] = {kind.name: kind for kind in getattr(file, key)}
+    for i, node in enumerate(file.nodes):
+        place, inner = f"$.nodes[{i}]", open_machine(node.machine)
         _add_types(place, types, inner)
-        _add_nodes(place, parts, inner, _spread(f"{place}.name", entry.name, number))
-    for key, entries in parts.items():
-        entries.extend(_spread_all(key, getattr(file, key), file.format, number))
-    _add_library_types(types, parts)
-    name, description = (_numbered(text, number) for text in (file.name, file.description))
-    return FullFile(name=name, description=description, **(types | {key: tuple(parts[key]) for key in _ENTRIES}))
+        _add_entries(place, entries, inner, _spread(f"{place}.name", node.name, number))
+    for key, listed in entries.items():
+        for i, entry in enumerate(getattr(file, key)):
+            place = f"$.{key}[{i}]"
+            listed.extend([entry] if file.format == "topology/1" else _spread_entry(place, entry, number))
+            _check_size(place, len(listed))
+    _add_library_types(types, entries)
+    return msgspec.structs.replace(
+        file,
+        format=FORMAT,
+        name=_numbered(file.name, number),
+        description=_numbered(file.description, number),
+        nodes=(),
+        **{key: tuple(known.values()) for key, known in types.items()},
+        **{key: tuple(listed) for key, listed in entries.items()},
+    )
 
 
-def _add_types(place: str, types: dict[str, Any], inner: FullFile) -> None:
+def place_of(key: str, entry: DeviceEntry | LinkEntry | SwitchEntry) -> str:
+    """Name an entry of a file that is written out, for errors."""
+    return f"$.{key}[{link_name(entry) if isinstance(entry, LinkEntry) else entry.name}]"
+
+
+def link_name(link: LinkEntry) -> str:
+    """Return a link's name, or that of its ends."""
+    return link.name or "-".join(link.ends)
+
+
+def check_unique(key: str, names: Iterable[str]) -> None:
+    """Raise `TopologyError` where a name occurs again."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise TopologyError(f"$.{key}: expected every name once, found {name!r} twice")
+        seen.add(name)
+
+
+def _add_types(place: str, types: dict[str, dict[str, Any]], inner: TopologyFile) -> None:
     for key, known in types.items():
-        for kind in getattr(inner, key).values():
+        for kind in getattr(inner, key):
             if known.setdefault(kind.name, kind) != kind:
                 raise TopologyError(f"{place}: expected one meaning of {kind.name!r} in $.{key}, found two")
 
 
-def _add_nodes(place: str, parts: dict[str, list[Any]], inner: FullFile, nodes: Sequence[str]) -> None:
-    _check_size(place, len(nodes) * sum(len(getattr(inner, key)) for key in _ENTRIES))
-    for node in nodes:
-        for key, entries in parts.items():
-            entries.extend((f"{place} {where}", _prefixed(entry, node)) for where, entry in getattr(inner, key))
+def _add_entries(place: str, entries: dict[str, list[Any]], inner: TopologyFile, nodes: Sequence[str]) -> None:
+    _check_size(place, len(nodes) * sum(len(getattr(inner, key)) for key in ENTRIES))
+    for node, (key, listed) in itertools.product(nodes, entries.items()):
+        listed += [_prefixed(entry, node) for entry in getattr(inner, key)]
+
+
+def _add_library_types(types: dict[str, dict[str, Any]], entries: dict[str, list[Any]]) -> None:
+    for key, (users, find) in TYPES.items():
+        for entry in entries[users]:
+            if entry.type is not None and entry.type not in types[key]:
+                try:
+                    types[key][entry.type] = find(entry.type)
+                except TopologyError as error:
+                    raise TopologyError(f"{place_of(users, entry)}.type: {error}, which is not in $.{key} either") from error
 
 
 def _numbered(text: str, number: int | None) -> str:
     return text if number is None else re.sub(r"\bK\b", str(number), text)
-
-
-def _spread_all(key: str, entries: Sequence[Entry], format: str, number: int | None) -> Iterator[tuple[str, Entry]]:
-    total = 0
-    for i, entry in enumerate(entries):
-        place = f"$.{key}[{i}]"
-        several = [entry] if format == "topology/1" else _spread_entry(place, entry, number)
-        total += len(several)
-        _check_size(f"$.{key}", total)
-        yield from ((place, single) for single in several)
 
 
 def _spread_entry(place: str, entry: Entry, number: int | None) -> list[Entry]:
@@ -132,17 +130,15 @@ def _spread_entry(place: str, entry: Entry, number: int | None) -> list[Entry]:
 
 def _spread(place: str, name: str, number: int | None) -> list[str]:
     """Every name that `name` stands for, in order."""
-    texts, counts = _STAR.split(name)[::2], []
+    texts, counts, size = _STAR.split(name)[::2], [], 1
     for star in _STAR.findall(name):
         if star == "K" and number is None:
             raise TopologyError(f"{place}: expected a number after the *, found {name!r}")
         counts.append(number if star == "K" and number is not None else int(star))
-    size = 1
-    for count in counts:
-        if not 1 <= count <= MOST:
+        if not 1 <= counts[-1] <= MOST:
             raise TopologyError(f"{place}: expected 1 to {MOST} of each, found {name!r}")
-        size *= count
-    _check_size(place, size)
+        size *= counts[-1]
+        _check_size(place, size)
     ranges = itertools.product(*map(range, counts))
     return ["".join(itertools.chain(*zip(texts, (*map(str, indices), ""), strict=True))) for indices in ranges]
 
@@ -160,26 +156,3 @@ def _prefixed(entry: Entry, node: str) -> Entry:
     return msgspec.structs.replace(
         entry, **{field: inside(value) for field, value in references.items() if value is not None}
     )
-
-
-def _unique_types(key: str, kinds: Sequence[Kind]) -> dict[str, Kind]:
-    check_unique((f"$.{key}[{i}].name", kind.name) for i, kind in enumerate(kinds))
-    return {kind.name: kind for kind in kinds}
-
-
-def check_unique(named: Iterable[tuple[str, str]]) -> None:
-    """Raise `TopologyError` where a name, given with its place, occurs again."""
-    first: dict[str, str] = {}
-    for place, name in named:
-        if name in first:
-            raise TopologyError(f"{place}: expected a new name, found {name!r}, which is also at {first[name]}")
-        first[name] = place
-
-
-def _add_library_types(types: dict[str, Any], parts: dict[str, list[Any]]) -> None:
-    for _, device in parts["devices"]:
-        if device.type not in types["device_types"] and device.type in library.device_names():
-            types["device_types"][device.type] = library.device_type(device.type)
-    for _, link in parts["links"]:
-        if link.type is not None and link.type not in types["link_types"] and link.type in library.link_types():
-            types["link_types"][link.type] = library.link_types()[link.type]

@@ -71,6 +71,13 @@ def device_type(name: str) -> DeviceSpec:
     return read_record(DEVICES / f"{name}.yaml", DeviceSpec)
 
 
+def link_type(name: str) -> LinkType:
+    """Return one of the package's types of links; raises `TopologyError` for another name."""
+    if name not in link_types():
+        raise TopologyError(f"expected a type of link ({', '.join(link_types())}), found {name!r}")
+    return link_types()[name]
+
+
 @cache
 def link_types() -> Mapping[str, LinkType]:
     """Return the package's types of links by name."""

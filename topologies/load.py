@@ -7,7 +7,7 @@ from pathlib import Path
 
 from topologies.build import build
 from topologies.errors import TopologyError, TopologyWarning
-from topologies.expand import FullFile, expand
+from topologies.expand import expand
 from topologies.library import MachineFile, find_machine
 from topologies.machine import Machine
 from topologies.plausibility import doubts
@@ -35,7 +35,7 @@ def full_text(name_or_path: str | Path) -> str:
     Raises and warns as `load_topology` does.
     """
     _, full = _load(name_or_path)
-    return encode_record(full.as_file())
+    return encode_record(full)
 
 
 def parse_topology(text: str, source: str = "topology") -> Machine:
@@ -45,7 +45,7 @@ def parse_topology(text: str, source: str = "topology") -> Machine:
     return machine
 
 
-def _load(name_or_path: str | Path) -> tuple[Machine, FullFile]:
+def _load(name_or_path: str | Path) -> tuple[Machine, TopologyFile]:
     location, loading = find_machine(name_or_path), _Loading()
     loaded = loading.machine(read_record(location.path, TopologyFile), location)
     for doubt in loading.doubts:
@@ -58,19 +58,19 @@ class _Loading:
 
     def __init__(self) -> None:
         self.doubts: list[str] = []
-        self._read: dict[MachineFile, FullFile] = {}
+        self._read: dict[MachineFile, TopologyFile] = {}
 
-    def machine(self, file: TopologyFile, location: MachineFile) -> tuple[Machine, FullFile]:
+    def machine(self, file: TopologyFile, location: MachineFile) -> tuple[Machine, TopologyFile]:
         try:
             full = self._full(file, location, (location,))
             return build(full), full
         except TopologyError as error:
             raise TopologyError(f"{location.source}: {error}") from error
 
-    def _full(self, file: TopologyFile, location: MachineFile, within: tuple[MachineFile, ...]) -> FullFile:
+    def _full(self, file: TopologyFile, location: MachineFile, within: tuple[MachineFile, ...]) -> TopologyFile:
         self.doubts += (f"{location.source}: {doubt}" for doubt in doubts(file))
 
-        def open_machine(name: str) -> FullFile:
+        def open_machine(name: str) -> TopologyFile:
             inner = find_machine(name, location.path.parent)
             if inner in within:
                 raise TopologyError(f"$.nodes: expected another machine than those around it, found {name!r}")

@@ -76,7 +76,7 @@ def test_what_devices_reserve_and_drive():
     assert (plain.spec.streams_messages, device.spec.streams_messages, device.spec.reserved_bytes) == (False, True, 3e8)
     engines = found.resources[device.copy_engines]
     assert (engines.kind, engines.capacity) == ("engines", 2)
-    with pytest.raises(TopologyError, match=r"device_types\[0\]\.reserved_bytes: expected less than memory_bytes"):
+    with pytest.raises(TopologyError, match=r"device_types\[d\]\.reserved_bytes: expected less than memory_bytes"):
         one(reserved_bytes=1e9)
 
 
@@ -164,11 +164,11 @@ ERRORS = {
     "no devices": ("", r"\$\.devices: expected at least one device"),
     "type and figures": (
         DEVICES + "links: [{ends: [gpu0, gpu1], type: nvlink1, latency_s: 0}]",
-        r"\$\.links\[0\]: expected a type or figures of its own, found type and latency_s",
+        r"\$\.links\[gpu0-gpu1\]: expected a type or figures of its own, found type and latency_s",
     ),
     "unknown type": (
         DEVICES + "links: [{ends: [gpu0, gpu1], type: wet-string}]",
-        r"\$\.links\[0\]\.type: expected one of .*, found 'wet-string'",
+        r"\$\.links\[gpu0-gpu1\]\.type: expected a type of link .*, found 'wet-string'",
     ),
     "neither": (DEVICES + "links: [{ends: [gpu0, gpu1]}]", r"expected the key 'bandwidth_bytes_per_s', or a type"),
     "count": (

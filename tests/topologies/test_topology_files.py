@@ -106,7 +106,7 @@ ERRORS = {
     ),
     "missing key": (
         PAIR.replace(", latency_s: 1", ""),
-        r"\$\.links\[0\]: expected the key 'latency_s', or a type, found none",
+        r"\$\.links\[a-s\]: expected the key 'latency_s', or a type, found none",
     ),
     "format": (PAIR.replace("topology/1", "topology/9"), r"\$\.format: .*found 'topology/9'"),
     "text for a number": (
@@ -129,49 +129,49 @@ ERRORS = {
     "efficiency missing": (PAIR.replace("matmul: 1, ", ""), r"efficiency: expected the key 'matmul', found none"),
     "no dtype": (
         PAIR.replace("{float32: 100}", "{}"),
-        r"\$\.device_types\[0\]\.peak_flop_per_s: expected one of .*, found none",
+        r"\$\.device_types\[d\]\.peak_flop_per_s: expected one of .*, found none",
     ),
     "direction": (PAIR.replace("direction: each", "direction: both"), r"\$\.links\[0\]\.direction: .*, found 'both'"),
     "duplicate type": (
         PAIR.replace("devices: [", TYPE[TYPE.index("  - name") :] + "devices: ["),
-        r"\$\.device_types\[1\]\.name: expected a new name, found 'd'",
+        r"\$\.device_types: expected every name once, found 'd' twice",
     ),
     "duplicate device": (
         PAIR.replace("{name: b", "{name: a"),
-        r"\$\.devices\[1\]\.name: expected a new name, found 'a', which is also at \$\.devices\[0\]\.name",
+        r"\$\.devices and switches: expected every name once, found 'a' twice",
     ),
-    "device named as a switch": (PAIR.replace("{name: s}", "{name: b}"), r"\$\.switches\[0\]\.name: .*found 'b'"),
+    "device named as a switch": (PAIR.replace("{name: s}", "{name: b}"), r"\$\.devices and switches: .*found 'b'"),
     "duplicate link": (
         PAIR.replace("ends: [s, b]", "ends: [a, s]"),
-        r"\$\.links\[1\]: expected a new name, found 'a-s'",
+        r"\$\.links: expected every name once, found 'a-s'",
     ),
     "unknown type": (
         PAIR.replace("name: b, type: d", "name: b, type: e"),
-        r"\$\.devices\[1\]\.type: .*\(.*\bd\b.*\), found 'e'",
+        r"\$\.devices\[b\]\.type: .*\(.*\bgk210\b.*\), found 'e'",
     ),
     "unknown end": (
         PAIR.replace("ends: [s, b]", "ends: [s, z]"),
-        r"\$\.links\[1\]\.ends\[1\]: .*\(a, b, s\), found 'z'",
+        r"\$\.links\[s-z\]\.ends: .*\(a, b, s\), found 'z'",
     ),
-    "link to itself": (PAIR.replace("ends: [s, b]", "ends: [s, s]"), r"\$\.links\[1\]\.ends: expected two different"),
+    "link to itself": (PAIR.replace("ends: [s, b]", "ends: [s, s]"), r"\$\.links\[s-s\]\.ends: expected two different"),
     "unreachable": (
         PAIR.replace("ends: [s, b]", "ends: [s, t]").replace("{name: s}", "{name: s}, {name: t}"),
         r"\$\.links: expected a path from a to b, found none",
     ),
     "no memory": (
         PAIR.replace("    memory_bytes: 1000\n", ""),
-        r"\$\.device_types\[0\]\.memory_bytes: expected a number, as a names no memory; found none",
+        r"\$\.device_types\[d\]\.memory_bytes: expected a number, as a names no memory; found none",
     ),
     "two memories": (TYPE + SHARED, r"memory_bytes: expected none, as a uses the memory dram; found 1000"),
     "unknown memory": (
         NO_MEMORY + SHARED.replace("memory: dram}", "memory: ram}", 1),
-        r"\$\.devices\[0\]\.memory: .*found 'ram'",
+        r"\$\.devices\[a\]\.memory: .*found 'ram'",
     ),
     "unknown processor": (NO_MEMORY + SHARED.replace("processor: cpu", "processor: gpu", 1), r"found 'gpu'"),
     "unknown staging": (NO_MEMORY + SHARED.replace("staged_in: dram", "staged_in: disk"), r"staged_in: .*found 'disk'"),
     "too few cores": (
         NO_MEMORY.replace("launch_latency_s: 0", "launch_latency_s: 0\n    cores: 4") + SHARED,
-        r"\$\.devices\[0\]\.processor: expected a processor of 4 or more cores, found cpu with 2",
+        r"\$\.devices\[a\]\.processor: expected a processor of 4 or more cores, found cpu with 2",
     ),
 }
 
