@@ -99,7 +99,7 @@ def best(
         batch, found, _ = max(tried, key=lambda one: one[2], default=(None, None, 0.0))
         return batch, found, {"tried": {str(one): rate for one, _, rate in tried}}
     try:
-        return *largest_batch(deploy, start), {}
+        return *largest_batch(deploy), {}
     except NoRoomError:
         return None, None, {}
 

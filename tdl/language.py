@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from tdl.errors import TDLError
 from tdl.expr import Call, Constant, Coordinate, Element, Expr, OpaqueElement, Reduce, apply, lift, walk
-from tdl.functions import FUNCTIONS
+from tdl.functions import FUNCTIONS, REDUCERS
 from tdl.index import Affine, Digits, Index, Whole
 
 __all__ = [
@@ -104,18 +104,9 @@ def _declared(parameter: Parameter) -> int:
     return extent
 
 
-def _reduce(reducer: str, body: Body, rank: int | None, names: Sequence[str] | None) -> Reduce:
-    if not callable(body):
-        raise TDLError(f"{reducer} takes a lambda of the index variables it reduces over, found {body}")
-    lambda_ = tensor(body, rank=rank, names=names)
-    if not lambda_.names:
-        shown = f"{reducer}(lambda: {lambda_()})"
-        raise TDLError(f"{reducer} reduces over no index variable in {shown}; give its lambda at least one")
-    return Reduce(reducer, lambda_.names, lambda_.extents, lift(lambda_()))
-
-
-def Sum(body: Body, *, rank: int | None = None, names: Sequence[str] | None = None) -> Expr:  # noqa: N802
-    """Add the body over all values of the lambda's variables.
+@dataclass(frozen=True, slots=True)
+class Reducer:
+    """Combines the values of a lambda's body over all values of the lambda's variables.
 
     >>> import tdl
     >>> @tdl.op
@@ -124,22 +115,21 @@ def Sum(body: Body, *, rank: int | None = None, names: Sequence[str] | None = No
     >>> {name: strategy.reducer for name, strategy in product.describe((2, 2)).strategies.items()}
     {'i': None, 'j': None, 'k': 'Sum'}
     """
-    return _reduce("Sum", body, rank, names)
+
+    name: str
+
+    def __call__(self, body: Body, *, rank: int | None = None, names: Sequence[str] | None = None) -> Expr:
+        """Reduce a lambda's body; variables of `lambda *r: ...` are counted by `rank`, or called by `names`."""
+        if not callable(body):
+            raise TDLError(f"{self.name} takes a lambda of the index variables it reduces over, found {body}")
+        lambda_ = tensor(body, rank=rank, names=names)
+        if not lambda_.names:
+            shown = f"{self.name}(lambda: {lambda_()})"
+            raise TDLError(f"{self.name} reduces over no index variable in {shown}; give its lambda at least one")
+        return Reduce(self.name, lambda_.names, lambda_.extents, lift(lambda_()))
 
 
-def Max(body: Body, *, rank: int | None = None, names: Sequence[str] | None = None) -> Expr:  # noqa: N802
-    """Greatest value of the body over all values of the lambda's variables."""
-    return _reduce("Max", body, rank, names)
-
-
-def Min(body: Body, *, rank: int | None = None, names: Sequence[str] | None = None) -> Expr:  # noqa: N802
-    """Least value of the body over all values of the lambda's variables."""
-    return _reduce("Min", body, rank, names)
-
-
-def Prod(body: Body, *, rank: int | None = None, names: Sequence[str] | None = None) -> Expr:  # noqa: N802
-    """Multiply the body over all values of the lambda's variables."""
-    return _reduce("Prod", body, rank, names)
+Sum, Max, Min, Prod = map(Reducer, REDUCERS)
 
 
 class OpaqueFunction(Struct, frozen=True):

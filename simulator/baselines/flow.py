@@ -23,14 +23,12 @@ PERSISTENT = "persistent"
 class Flow:
     """The blocks of a program of one worker, and what its tasks, by position, do with them.
 
-    `held` is the block of every buffer; a block has the number of the first of its buffers. `made_by` gives, per task,
-    the task that made the version of each block that it reads: None for what is there before the iteration. `after`
-    are the earlier tasks that a task must follow: those that made what it reads, and those that read, or made, what
-    it overwrites.
+    A block has the number of the first of its buffers. `made_by` gives, per task, the task that made the version of
+    each block that it reads: None for what is there before the iteration. `after` are the earlier tasks that a task
+    must follow: those that made what it reads, and those that read, or made, what it overwrites.
     """
 
     worker: WorkerProgram
-    held: tuple[int, ...]
     nbytes: Mapping[int, int]
     persistent: frozenset[int]
     reads: tuple[tuple[int, ...], ...]
@@ -51,8 +49,12 @@ def flow_of(worker: WorkerProgram, layers: Mapping[str, int]) -> Flow:
     Where results are added up in one buffer, those of later layers come first, so that no layer waits for one before it
     to begin a sum (`_later_layers_first`).
     """
-    held = tuple(holders(worker))
-    worker = _later_layers_first(worker, held, layers)
+    return blocks_in_order(_later_layers_first(worker, holders(worker), layers))
+
+
+def blocks_in_order(worker: WorkerProgram) -> Flow:
+    """Follow the blocks through the tasks in their order."""
+    held = holders(worker)
     nbytes: dict[int, int] = {}
     for number, buffer in enumerate(worker.buffers):
         nbytes[held[number]] = max(nbytes.get(held[number], 0), buffer.nbytes)
@@ -75,9 +77,7 @@ def flow_of(worker: WorkerProgram, layers: Mapping[str, int]) -> Flow:
         made_by.append(makers)
         after.append(frozenset(before - {position}))
     persistent = frozenset(held[n] for n, buffer in enumerate(worker.buffers) if buffer.kind == PERSISTENT)
-    return Flow(
-        worker, held, nbytes, persistent, tuple(reads), tuple(writes), tuple(made_by), tuple(after), dict(writer)
-    )
+    return Flow(worker, nbytes, persistent, tuple(reads), tuple(writes), tuple(made_by), tuple(after), dict(writer))
 
 
 def _later_layers_first(worker: WorkerProgram, held: Sequence[int], layers: Mapping[str, int]) -> WorkerProgram:
@@ -118,78 +118,55 @@ def _combined(task: Task, reducer: str | None) -> Task:
     return replace(task, kernels=(*task.kernels[:-1], replace(kernel, calls=calls)))
 
 
+class _Ready:
+    """The tasks that can be done, by group, each group's a heap by a key; doing one may add those that follow it."""
+
+    def __init__(self, after: Sequence[frozenset[int]], group_of: Sequence[int]) -> None:
+        self._followers: list[list[int]] = [[] for _ in after]
+        for position, before in enumerate(after):
+            for earlier in before:
+                self._followers[earlier].append(position)
+        self._missing = [len(before) for before in after]
+        self._group_of = group_of
+        self.groups: dict[int, list[tuple[float, int]]] = {group: [] for group in sorted({*group_of})}
+        for position, count in enumerate(self._missing):
+            if not count:
+                heappush(self.groups[group_of[position]], (0.0, position))
+        self._keys = [0.0] * len(after)
+
+    def do(self, group: int, key: float) -> None:
+        """Do the first task of a group; those that follow have the greatest key of the tasks that they follow."""
+        for follower in self._followers[heappop(self.groups[group])[1]]:
+            self._missing[follower] -= 1
+            self._keys[follower] = max(self._keys[follower], key)
+            if not self._missing[follower]:
+                heappush(self.groups[self._group_of[follower]], (self._keys[follower], follower))
+
+
 def in_order_of_start(after: Sequence[frozenset[int]], device_of: Sequence[int], seconds: Sequence[float]) -> list[int]:
     """Return tasks in the order in which they start, where each starts as soon as it can on its device.
 
     Of those that can start on a device, that comes first which could the earliest. Messages take no time here.
     """
-    followers, missing = _followers(after)
-    devices = max(device_of, default=0) + 1
-    free_s = [0.0] * devices
-    waiting: list[list[tuple[float, int]]] = [[] for _ in range(devices)]
-    ready_s = [0.0] * len(after)
-    for position, count in enumerate(missing):
-        if not count:
-            heappush(waiting[device_of[position]], (0.0, position))
-    order: list[int] = []
-    while len(order) < len(after):
-        start_s, device = min((max(free_s[d], queue[0][0]), d) for d, queue in enumerate(waiting) if queue)
-        position = heappop(waiting[device])[1]
-        free_s[device] = start_s + seconds[position]
-        order.append(position)
-        for follower in followers[position]:
-            missing[follower] -= 1
-            ready_s[follower] = max(ready_s[follower], free_s[device])
-            if not missing[follower]:
-                heappush(waiting[device_of[follower]], (ready_s[follower], follower))
+    ready, order = _Ready(after, device_of), []
+    free_s = dict.fromkeys(ready.groups, 0.0)
+    for _ in after:
+        start_s, device = min((max(free_s[d], queue[0][0]), d) for d, queue in ready.groups.items() if queue)
+        order.append(ready.groups[device][0][1])
+        free_s[device] = start_s + seconds[order[-1]]
+        ready.do(device, free_s[device])
     return order
 
 
 def layer_by_layer(after: Sequence[frozenset[int]], layer_of: Sequence[int]) -> list[int]:
     """Return tasks in an order that stays with a layer for as long as it has any that can be done."""
-    followers, missing = _followers(after)
-    waiting: dict[int, list[int]] = {layer: [] for layer in layer_of}
-    for position, count in enumerate(missing):
-        if not count:
-            heappush(waiting[layer_of[position]], position)
-    order: list[int] = []
-    queue: list[int] = []
-    while len(order) < len(after):
-        queue = queue or min(
-            (positions for positions in waiting.values() if positions), key=lambda positions: positions[0]
-        )
-        order.append(heappop(queue))
-        for follower in followers[order[-1]]:
-            missing[follower] -= 1
-            if not missing[follower]:
-                heappush(waiting[layer_of[follower]], follower)
+    ready, order, layer = _Ready(after, layer_of), [], -1
+    for _ in after:
+        if not ready.groups.get(layer):
+            _, layer = min((queue[0][1], layer) for layer, queue in ready.groups.items() if queue)
+        order.append(ready.groups[layer][0][1])
+        ready.do(layer, 0.0)
     return order
-
-
-def reordered(flow: Flow, order: Sequence[int]) -> Flow:
-    """Return the same tasks in another order that dependencies allow, everything by their new positions."""
-    new = {old: position for position, old in enumerate(order)}
-    return replace(
-        flow,
-        worker=replace(flow.worker, tasks=tuple(flow.worker.tasks[old] for old in order)),
-        reads=tuple(flow.reads[old] for old in order),
-        writes=tuple(flow.writes[old] for old in order),
-        made_by=tuple(
-            {block: None if maker is None else new[maker] for block, maker in flow.made_by[old].items()}
-            for old in order
-        ),
-        after=tuple(frozenset(new[earlier] for earlier in flow.after[old]) for old in order),
-        rewritten={block: new[old] for block, old in flow.rewritten.items()},
-    )
-
-
-def _followers(after: Sequence[frozenset[int]]) -> tuple[list[list[int]], list[int]]:
-    """Return, per task, those that follow it, and how many it must follow."""
-    followers: list[list[int]] = [[] for _ in after]
-    for position, before in enumerate(after):
-        for earlier in before:
-            followers[earlier].append(position)
-    return followers, [len(before) for before in after]
 
 
 def next_transfer(worker: WorkerProgram) -> int:

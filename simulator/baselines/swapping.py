@@ -17,7 +17,7 @@ import numpy as np
 from planner.graph.facts import phases
 from planner.program.tasks import Buffer, Message, Program, Receive, Send, Task, Wait, WorkerProgram
 from planner.program.workspace import worker_workspace_bytes
-from simulator.baselines.flow import Flow, flow_of, layer_by_layer, next_transfer, reordered, worker_program
+from simulator.baselines.flow import Flow, blocks_in_order, flow_of, layer_by_layer, next_transfer, worker_program
 from simulator.baselines.layers import layers_of
 from simulator.baselines.placement import devices_of_tasks
 from simulator.interpreter import interpret
@@ -232,7 +232,8 @@ def swapping(request: SystemRequest) -> SystemProgram:
     flow = flow_of(worker_program(request.graph), layers)
     last, phase_of = 1 + max(layers.values(), default=0), phases(request.graph)
     layer_of = devices_of_tasks(flow, lambda node: last if phase_of[node] == "update" else layers[node])
-    orders = flow, reordered(flow, layer_by_layer(flow.after, layer_of))
+    tasks = tuple(flow.worker.tasks[position] for position in layer_by_layer(flow.after, layer_of))
+    orders = flow, blocks_in_order(replace(flow.worker, tasks=tasks))
     capacity = room_bytes(flow.worker, request.machine.devices[0], request.machine)
     alone = _with_share_of_links(request.machine, request.devices)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from inspect import Parameter, signature
 from typing import Any
 
 from tdl.errors import TDLError
@@ -17,27 +16,28 @@ Dims = tuple[int, ...] | None
 
 def pointwise(function: Callable[..., Any]) -> Operator:
     """Describe an operator by its function of elements; an operand of rank 0 is broadcast."""
+    return op(category="elementwise")(of_elements(function))
+
+
+def of_elements(function: Callable[..., Any]) -> Callable[..., Body]:
+    """Return the description of what a function makes of elements."""
 
     @wraps(function)
     def description(*operands: Operand, **attributes: Any) -> Body:
         return lambda *i: function(*(x[i] if x.rank else x[()] for x in operands), **attributes)
 
-    return op(category="elementwise")(description)
+    return description
 
 
-def broadcast(function: Callable[..., Any]) -> Operator:
-    """Describe an operator whose last two operands, a and b, are broadcast as `spread` says; all others are not."""
+def of_broadcast_elements(function: Callable[..., Any]) -> Callable[..., Lambda]:
+    """Return the description where the last two operands, a and b, are broadcast as `spread` says; no others are."""
 
     def description(*operands: Operand, dims: Dims = None, a_dims: Dims = None) -> Lambda:
         *full, a, b = operands
         rank = full[0].rank if full else broadcast_rank(a.rank, b.rank, dims, a_dims)
         return tensor(lambda *i: function(*(x[i] for x in full), a[spread(i, a_dims)], b[spread(i, dims)]), rank=rank)
 
-    named = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in signature(function).parameters]
-    given = [Parameter(name, Parameter.KEYWORD_ONLY, default=None) for name in ("dims", "a_dims")]
-    description.__name__ = function.__name__
-    description.__signature__ = signature(description).replace(parameters=[*named, *given])  # type: ignore[attr-defined]
-    return op(category="elementwise")(description)
+    return description
 
 
 def spread(i: tuple[Expr, ...], dims: Dims) -> tuple[Expr, ...]:

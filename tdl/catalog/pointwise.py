@@ -9,13 +9,12 @@ A scalar row has the second operand as `value`. Rows without slopes have gradien
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from inspect import Parameter, signature
-from itertools import zip_longest
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from tdl import language as fn
-from tdl.catalog.elementwise import broadcast, pointwise
+from tdl.catalog.elementwise import of_broadcast_elements, of_elements, pointwise
 from tdl.expr import Expr
 from tdl.language import power
 from tdl.operator import Operator
@@ -229,53 +228,42 @@ BITS: Mapping[str, Function] = {
 }
 
 
-def named(name: str, function: Function, operands: tuple[str, ...] = ()) -> Function:
-    """Give a function of elements the name of its operator, and its operands names."""
-
-    def renamed(*elements: Expr, **attributes: Any) -> Any:
-        return function(*elements, **attributes)
-
-    unnamed = signature(function)
-    renaming = zip_longest(unnamed.parameters.values(), operands[: len(unnamed.parameters)])
-    parameters = [
-        parameter if parameter.kind is Parameter.KEYWORD_ONLY or not to else parameter.replace(name=to)
-        for parameter, to in renaming
-    ]
-    renamed.__name__ = name
-    renamed.__signature__ = unnamed.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return renamed
+def _unary(name: str, function: Function, operands: tuple[str, ...] = ()) -> Operator:
+    """Return the operator of a function of elements, its operands named if they are not as in the function."""
+    operator = pointwise(function)
+    return replace(operator, name=name, operands=operands[: len(operator.operands)] or operator.operands)
 
 
-def backward(name: str, *slopes: Function) -> Function:
-    """Return the function of (grad, operands) that is grad times each slope."""
+def _binary(name: str, function: Function) -> Operator:
+    attributes = {"dims": None, "a_dims": None}
+    return Operator(name, "elementwise", of_broadcast_elements(function), ("a", "b"), False, attributes)
+
+
+def _backward(forward: Operator, describe: Callable[[Function], Function], *slopes: Function) -> Operator:
+    """Return the operator of grad and an operator's operands that is grad times each slope."""
 
     def products(grad: Expr, *elements: Expr, **attributes: Any) -> Any:
         gradients = tuple(grad * slope(*elements, **attributes) for slope in slopes)
         return gradients if len(gradients) > 1 else gradients[0]
 
-    parameters = signature(slopes[0]).parameters.values()
-    grad = Parameter("grad", Parameter.POSITIONAL_OR_KEYWORD)
-    products.__name__ = f"{name}_backward"
-    products.__signature__ = signature(slopes[0]).replace(parameters=[grad, *parameters])  # type: ignore[attr-defined]
-    return products
+    name, operands = f"{forward.name}_backward", ("grad", *forward.operands)
+    return replace(forward, name=name, function=describe(products), operands=operands, descriptions={})
 
 
-def _operators() -> list[Operator]:
+def _operators() -> Iterator[Operator]:
     """Make the operators of every row, and those of the rows' slopes."""
-    operators = []
     for name, (function, slope) in {**UNARY, **SCALAR}.items():
-        operators.append(pointwise(named(name, function)))
+        yield (forward := _unary(name, function))
         if slope is not None:
-            operators.append(pointwise(backward(name, slope)))
+            yield _backward(forward, of_elements, slope)
     for name, (function, first, second) in BINARY.items():
-        operators.append(broadcast(named(name, function)))
+        yield (forward := _binary(name, function))
         if first is not None and second is not None:
-            operators.append(broadcast(backward(name, first, second)))
-    operators += [pointwise(named(name, function, ("mask", "other_mask"))) for name, function in MASKS.items()]
-    operators += [pointwise(named(name, function, ("bits", "other_bits"))) for name, function in BITS.items()]
-    operators += [pointwise(named(name, function)) for name, function in PLAIN.items()]
-    operators += [broadcast(named(name, function)) for name, function in ARITHMETIC.items()]
-    return operators
+            yield _backward(forward, of_broadcast_elements, first, second)
+    yield from (_unary(name, function, ("mask", "other_mask")) for name, function in MASKS.items())
+    yield from (_unary(name, function, ("bits", "other_bits")) for name, function in BITS.items())
+    yield from (_unary(name, function) for name, function in PLAIN.items())
+    yield from (_binary(name, function) for name, function in ARITHMETIC.items())
 
 
 OPERATORS: Mapping[str, Operator] = {operator.name: operator for operator in _operators()}

@@ -409,17 +409,14 @@ def test_a_stage_that_there_is_not():
 # --- batches
 
 
-@pytest.mark.parametrize(
-    ("system", "start"),
-    [("small-batch", 1), ("small-batch", 1024), ("zero-2", 1), ("op-placement", 64), ("planned", 8)],
-)
-def test_the_largest_batch_fits_and_twice_as_much_does_not(system, start, machine):
+@pytest.mark.parametrize("system", ["small-batch", "zero-2", "op-placement", "planned"])
+def test_the_largest_batch_fits_and_twice_as_much_does_not(system, machine):
     small = smaller(machine, machine.devices[0].spec.reserved_bytes + (400 << 10))
 
     def deploy(batch):
         return built(system, build("mlp-2-64", batch=batch), small)
 
-    batch, found = largest_batch(deploy, start)
+    batch, found = largest_batch(deploy)
     assert not found.too_large
     assert deploy(2 * batch).too_large
 
