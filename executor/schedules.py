@@ -65,7 +65,7 @@ def read_schedule(text: str) -> Schedule:
     """Read a schedule as FORM has it; raises ScheduleError."""
     warmup, kind, steps, factor = match.groups() if (match := _SPELLED.fullmatch(text)) else (None, "", None, None)
     kind = "constant" if kind is None and text else kind
-    if not kind or not _is_complete(kind, steps, factor):
+    if not kind or not _is_complete(kind, steps, factor) or (warmup and not int(warmup)):
         raise ScheduleError(f"expected {FORM}, with steps above 0 and factors up to 1, found {text!r}")
     return Schedule(text, int(warmup or 0), kind, int(steps or 1), float(factor or 0.0))
 

@@ -74,6 +74,11 @@ def _interrupted(_error: KeyboardInterrupt) -> tuple[str, int]:
 
 
 @describe_failure.register
+def _left(error: SystemExit) -> tuple[str, int]:
+    return f"expected code of one's own to return or raise, found that it calls sys.exit({error.code!r})", BAD_INPUT
+
+
+@describe_failure.register
 def _missing(error: ImportError) -> tuple[str, int]:
     hint = needed_extra(error)
     if not hint:

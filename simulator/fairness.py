@@ -11,9 +11,8 @@ level at which each resource became full: a class's rate is the least of its cap
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +20,6 @@ from numpy.typing import NDArray
 Levels = NDArray[np.float64]
 
 TIE = 1e-12  # relative difference below which two levels are one
-MOST_ENDED = 8  # classes; where more end at once, filling begins anew
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,26 +45,8 @@ def rate(kind: ActivityClass, levels: Sequence[float] | Levels) -> float:
     return min([math.inf if kind.cap is None else kind.cap, *(levels[resource] for resource, _ in kind.uses)])
 
 
-class _Step(NamedTuple):
-    """Filling before a step: who rises, what is left of each resource, at which level each will be full, levels so far.
-
-    Then the step itself: the level that it reached, and whom it stops.
-    """
-
-    rising: int
-    left: list[float]
-    full: dict[int, float]
-    levels: Levels
-    level: float
-    stopped: int
-
-
 class Solver:
-    """Finds the levels of sets of classes.
-
-    Where nothing but some activities ended since the set before, filling goes on from the first step that stopped one
-    of them: what came earlier did not depend on them.
-    """
+    """Finds the levels of sets of classes, of which a class has one activity, and 2**n more if it is in `more[n]`."""
 
     def __init__(self, capacities: Sequence[float]) -> None:
         self._capacities = list(capacities)
@@ -75,11 +55,6 @@ class Solver:
         self._plain: list[dict[float, int]] = [{} for _ in capacities]  # resource -> coefficient -> uncapped classes
         self._fastest_plain = [0.0] * len(self._capacities)
         self._capped = 0
-        self._running = 0
-        self._more: tuple[int, ...] = ()
-        self._groups: dict[int, list[tuple[float, int]]] = {}  # resource -> (units per unit of the rate, whose)
-        self._caps: list[tuple[float, int]] = []
-        self._steps: list[_Step] = []
 
     def add(self, kind: ActivityClass) -> int:
         """Add a class and return its number, which is its bit in sets."""
@@ -101,81 +76,34 @@ class Solver:
         return self._fastest[number]
 
     def levels(self, running: int, more: Sequence[int] = ()) -> Levels:
-        """Return the level of each resource where a set of classes runs, infinite where it is not full, and infinity.
-
-        A class has one activity, and 2**n more if it is in `more[n]`.
-        """
-        before, self._running, self._more = (self._running, self._more), running, tuple(more)
-        ended = self._ended(*before)
-        return self._fill(self._resumed(ended, before[1]) if ended and self._steps else self._begin())
-
-    def _ended(self, running: int, more: tuple[int, ...]) -> int:
-        """Return the classes of which activities ended, none if there are many, or if any activity started."""
-        changed = running ^ self._running
-        if self._running & ~running or len(more) != len(self._more):
-            return 0
-        for before, now in zip(more, self._more, strict=True):
-            changed |= before ^ now
-        if changed.bit_count() > MOST_ENDED:
-            return 0
-        if more != self._more and any(
-            _count(number, self._running, self._more) > _count(number, running, more) for number in bits(changed)
-        ):
-            return 0
-        return changed
-
-    def _resumed(self, ended: int, more: tuple[int, ...]) -> _Step:
-        """Return to before the first step that stopped an activity that ended, as if it had not been there."""
-        at = next((n for n, step in enumerate(self._steps) if step.stopped & ended), len(self._steps) - 1)
-        step = self._steps[at]
-        del self._steps[at:]
-        if more != self._more:
-            for resource in {resource for number in bits(ended) for resource, _ in self._classes[number].uses}:
-                if resource in self._groups:
-                    self._groups[resource] = self._users(resource)
-        rising = step.rising & self._running
-        full: dict[int, float] = {}
-        for resource in step.full:
-            units = 0.0
-            for weight, who in self._groups[resource]:
-                units += weight * (who & rising).bit_count()
-            if units:
-                full[resource] = step.left[resource] / units
-        return _Step(rising, step.left, full, step.levels, step.level, 0)
-
-    def _begin(self) -> _Step:
-        """Note who uses what, of all that can become full, and which caps there are."""
-        self._steps.clear()
-        self._groups = {}
+        """Return the level of each resource where these classes run, infinite where it is not full, and infinity."""
+        groups: dict[int, list[tuple[float, int]]] = {}  # resource -> (units per unit of the rate, whose)
+        full: dict[int, float] = {}  # resource -> the level at which it will be full
+        for resource, capacity in enumerate(self._capacities):
+            users = self._users(resource, running, more)
+            if self._most(resource, users) >= capacity * (1 - TIE):
+                groups[resource] = users
+                full[resource] = capacity / sum(weight * who.bit_count() for weight, who in users)
         caps: dict[float, int] = {}
-        for number in bits(self._running & self._capped):
+        for number in bits(running & self._capped):
             cap = self._classes[number].cap or math.inf
             caps[cap] = caps.get(cap, 0) | 1 << number
-        self._caps = sorted(caps.items())
-        full: dict[int, float] = {}
-        for resource, capacity in enumerate(self._capacities):
-            users = self._users(resource)
-            if self._most(resource, users) >= capacity * (1 - TIE):
-                self._groups[resource] = users
-                units = sum(weight * who.bit_count() for weight, who in users)
-                full[resource] = capacity / units
-        nowhere = np.full(len(self._capacities) + 1, np.inf)
-        return _Step(self._running, list(self._capacities), full, nowhere, 0.0, 0)
+        return self._fill(running, groups, full, sorted(caps.items()))
 
-    def _users(self, resource: int) -> list[tuple[float, int]]:
+    def _users(self, resource: int, running: int, more: Sequence[int]) -> list[tuple[float, int]]:
         """Return who uses a resource, and how many units of it per unit of the rate."""
-        sets = [(1, self._running), *((2**place, who) for place, who in enumerate(self._more) if who)]
-        found = [
+        sets = [(1, running), *((2**place, who) for place, who in enumerate(more) if who)]
+        users = [
             (units * count, who & among)
             for count, among in sets
             for units, who in self._plain[resource].items()
             if who & among
         ]
-        for number in bits(self._running & self._capped):
+        for number in bits(running & self._capped):
             for used, units in self._classes[number].uses:
                 if used == resource:
-                    found.append((units * _count(number, self._running, self._more), 1 << number))
-        return found
+                    users.append((units * _count(number, running, more), 1 << number))
+        return users
 
     def _most(self, resource: int, users: Sequence[tuple[float, int]]) -> float:
         """Return a bound on what of a resource can be in use at once."""
@@ -186,52 +114,50 @@ class Solver:
             for units, who in users
         )
 
-    def _fill(self, step: _Step) -> Levels:
+    def _fill(
+        self,
+        rising: int,
+        groups: Mapping[int, Sequence[tuple[float, int]]],
+        full: dict[int, float],
+        caps: Sequence[tuple[float, int]],
+    ) -> Levels:
         """Raise the common rate until everyone is stopped."""
-        rising, left, full, levels, level, _ = step
+        left, level = list(self._capacities), 0.0
+        levels = np.full(len(left) + 1, np.inf)
         while rising:
             lowest = min(full.values()) if full else math.inf
             level = max(level, lowest)  # rounding must not let it fall
-            stopped, stopped_at = self._reached(rising, level) if self._caps else (0, 0.0)
-            found = levels
+            stopped, stopped_at = _reached(caps, rising, level)
             if not stopped:
-                stopped_at, limit, found = level, lowest + abs(lowest) * TIE, levels.copy()
-                for resource, at in full.items():
-                    if at <= limit:
-                        found[resource] = level
-                        for _, who in self._groups[resource]:
-                            stopped |= who
+                stopped_at, limit = level, lowest + abs(lowest) * TIE
+                for resource in [resource for resource, at in full.items() if at <= limit]:
+                    levels[resource] = level
+                    for _, who in groups[resource]:
+                        stopped |= who
                 stopped &= rising
-            self._steps.append(_Step(rising, left, full, levels, level, stopped))
-            levels, rising = found, rising & ~stopped
-            if rising:
-                left, full = left.copy(), full.copy()
-                self._stop(full, left, rising, stopped, stopped_at)
+            rising &= ~stopped
+            for resource in list(full):
+                used = units = 0.0
+                for weight, who in groups[resource]:
+                    used += weight * (who & stopped).bit_count()
+                    units += weight * (who & rising).bit_count()
+                if used:
+                    left[resource] -= used * stopped_at
+                    if units:
+                        full[resource] = left[resource] / units
+                    else:
+                        del full[resource]
         return levels
 
-    def _reached(self, rising: int, level: float) -> tuple[int, float]:
-        """Return those at the lowest cap not above the level: below it, stopping one only leaves more to the others."""
-        for cap, who in self._caps:
-            if cap > level:
-                break
-            if who & rising:
-                return who & rising, cap
-        return 0, 0.0
 
-    def _stop(self, full: dict[int, float], left: list[float], rising: int, stopped: int, rate: float) -> None:
-        """Charge everything for those who stop, and find anew at which rate of the others it is full."""
-        groups = self._groups
-        for resource in list(full):
-            used = units = 0.0
-            for weight, who in groups[resource]:
-                used += weight * (who & stopped).bit_count()
-                units += weight * (who & rising).bit_count()
-            if used:
-                left[resource] -= used * rate
-                if units:
-                    full[resource] = left[resource] / units
-                else:
-                    del full[resource]
+def _reached(caps: Sequence[tuple[float, int]], rising: int, level: float) -> tuple[int, float]:
+    """Return those at the lowest cap not above the level: below it, stopping one only leaves more to the others."""
+    for cap, who in caps:
+        if cap > level:
+            break
+        if who & rising:
+            return who & rising, cap
+    return 0, 0.0
 
 
 def _count(number: int, running: int, more: Sequence[int]) -> int:

@@ -104,8 +104,7 @@ def _declared(parameter: Parameter) -> int:
     return extent
 
 
-@dataclass(frozen=True, slots=True)
-class Reducer:
+class Reducer(Struct, frozen=True):
     """Combines the values of a lambda's body over all values of the lambda's variables.
 
     >>> import tdl

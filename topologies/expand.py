@@ -99,7 +99,8 @@ def _add_library_types(types: dict[str, dict[str, Any]], entries: dict[str, list
                 try:
                     types[key][entry.type] = find(entry.type)
                 except TopologyError as error:
-                    raise TopologyError(f"{place_of(users, entry)}.type: {error}, which is not in $.{key} either") from error
+                    place = f"{place_of(users, entry)}.type"
+                    raise TopologyError(f"{place}: {error}, which is not in $.{key} either") from error
 
 
 def _numbered(text: str, number: int | None) -> str:

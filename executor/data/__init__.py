@@ -43,7 +43,10 @@ def data_set(name: str, graph: Graph, seed: int, mixed: bool = True) -> DataSet:
     if name in DATA_SETS and not mixed:
         raise DataError(f"data set {name}: expected a file, whose samples have an order to be left in, with --in-order")
     if name in DATA_SETS:
-        return DATA_SETS[name](graph, seed)
+        data = DATA_SETS[name](graph, seed)
+        if not isinstance(getattr(data, "identity", None), str):
+            raise DataError(f"data set {name}: expected a DataSet, found {data!r}")
+        return data
     if name.endswith(ARRAYS) or Path(name).is_dir():
         return user_arrays(Path(name), graph, seed, mixed)
     raise DataError(

@@ -51,7 +51,13 @@ def register_target(name: str, title: str, template: Path, **options: Any) -> Ca
     register = register_named(TARGETS, "target", name)
 
     def enter(splits: Splits) -> Splits:
-        register(Target(title, template, splits, **options))
+        def checked(signature: Signature) -> tuple[tuple[str, ...], str]:
+            result = splits(signature)
+            if not isinstance(result, tuple) or len(result) != 2:
+                raise PlanError(f"target {name}: expected variables and why no others, found {result!r}")
+            return result
+
+        register(Target(title, template, checked, **options))
         return splits
 
     return enter

@@ -63,11 +63,17 @@ class Optimizer(Shown):
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        """Check what gradients are clipped to, and what is added."""
+        """Check every number that has limits of its own."""
         for name in CLIPPING:
             most = getattr(self, name)
             if most is not None and not (type(most) in (int, float) and 0 < most < math.inf):
                 raise GraphError(f"{name} must be a finite number above 0, found {most!r}")
+        for name in ("beta1", "beta2", "alpha"):
+            share = getattr(self, name)
+            if not (type(share) in (int, float) and 0 <= share < 1):
+                raise GraphError(f"{name} must be a number from 0 and below 1, found {share!r}")
+        if not (type(self.eps) in (int, float) and 0 < self.eps < math.inf):
+            raise GraphError(f"eps must be a finite number above 0, found {self.eps!r}")
         if not (type(self.weight_decay) in (int, float) and 0 <= self.weight_decay < math.inf):
             raise GraphError(f"weight_decay must be a finite number from 0, found {self.weight_decay!r}")
 
@@ -121,7 +127,7 @@ def update_weights(
 
 def _check_epsilon(builder: GraphBuilder, attrs: Mapping[str, Value]) -> None:
     eps = attrs.get("eps")
-    if builder.dtype == "float16" and isinstance(eps, float) and eps < LEAST_FLOAT16:
+    if builder.weight_dtype == "float16" and isinstance(eps, float) and eps < LEAST_FLOAT16:
         raise GraphError(
             f"eps must be at least {LEAST_FLOAT16:.2g} in float16, where less is zero, found {eps:g};"
             " mixed-float16 keeps optimizer state in float32"

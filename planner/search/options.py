@@ -11,12 +11,11 @@ from planner.layout import PlacementSet, Ways
 from planner.plans.plan import Plan
 from planner.search.coarse.coarsen import Coarsenings, Ties
 from planner.search.option import RULES_TEXT, described, read_rules, read_ties, whole_numbers
-from planner.search.searchers import SEARCHERS
+from planner.search.searchers import OBJECTIVES, SEARCHERS
 from planner.search.solver.limits import Limits
 from tensor_partitioner.display import Shown, nearest
 
 PLACEMENTS = tuple(PlacementSet)
-OBJECTIVES = ("bytes", "time")
 
 WAYS = "Factors to split by, outermost first.  [default: the best]"
 TIES = f"Coarsening rules to apply: {RULES_TEXT}.  [default: by searcher and the graph's size]"

@@ -13,6 +13,9 @@ from planner.search.coarse.coarsen import Ties
 from planner.search.solver.limits import Limits
 from planner.search.space import Outcome, Space
 
+OBJECTIVES = ("bytes", "time")
+"""What a plan may have little of."""
+
 REPLICATING = (PlacementSet.REPLICATED,)
 WITHOUT_PARTIAL = (PlacementSet.SPLIT, PlacementSet.REPLICATED)
 
@@ -59,6 +62,9 @@ def register(searcher: Searcher) -> Searcher:
         raise PlanError(f"expected a Searcher to register, found {searcher!r}")
     if not callable(searcher.search) or not all(isinstance(one, PlacementSet) for one in searcher.placements):
         raise PlanError(f"searcher {searcher.name}: expected a function and sets of placements, found {searcher!r}")
+    if not isinstance(searcher.rival_under, tuple) or not {*searcher.rival_under} <= {*OBJECTIVES}:
+        objectives = ", ".join(OBJECTIVES)
+        raise PlanError(f"searcher {searcher.name}: expected a tuple of {objectives}, found {searcher.rival_under!r}")
     if searcher.name in SEARCHERS:
         raise PlanError(f"searcher {searcher.name}: expected a new name, found it among {', '.join(SEARCHERS)}")
     SEARCHERS[searcher.name] = searcher

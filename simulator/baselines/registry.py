@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 from planner.errors import PlanError
+from planner.extensions import register_named
 from planner.graph.ir import Graph
 from planner.plans.plan import Plan
 from planner.report.schema import Report
@@ -40,15 +41,15 @@ SYSTEMS: dict[str, System] = {
 def register_system(name: str, *, batch_per_device: bool = False, is_plan: bool = False) -> Callable[[Build], Build]:
     """Register the decorated function as a system: from a SystemRequest to a SystemProgram.
 
-    The flags are those of `System`. Raises a PlanError where a system has that name.
+    The flags are those of `System`. Raises a TDLError where a system has that name, and a PlanError for
+    what is no function.
     """
-    if not isinstance(name, str) or not name:
-        raise PlanError(f"expected a name to register a system by, found {name!r}")
-    if name in SYSTEMS:
-        raise PlanError(f"{name}: name clash: there is a system of this name already")
+    register = register_named(SYSTEMS, "system", name)
 
     def enter(build: Build) -> Build:
-        SYSTEMS[name] = System(build, batch_per_device, is_plan)
+        if not callable(build):
+            raise PlanError(f"system {name}: expected a function of a SystemRequest, found {build!r}")
+        register(System(build, batch_per_device, is_plan))
         return build
 
     return enter

@@ -6,6 +6,7 @@ import atexit
 import gc
 import math
 import os
+import shutil
 import sys
 import traceback
 import warnings
@@ -89,7 +90,7 @@ class Main:
                 warnings.simplefilter("once", TopologyWarning)
                 status = self.command.main(args=args, prog_name=self.command.name, standalone_mode=False, obj=obj)
             sys.stdout.flush()
-        except (Exception, KeyboardInterrupt) as error:
+        except (Exception, KeyboardInterrupt, SystemExit) as error:
             if os.environ.get(TRACEBACK_VARIABLE):
                 traceback.print_exc()
             message, status = describe_failure(error)
@@ -109,11 +110,14 @@ with_version = click.version_option(__version__, message="tensor-partitioner %(v
 
 
 def stdout() -> Console:
-    """Return the console that tables are printed on: as wide as the terminal; in a pipe plain, and never cut.
+    """Return the console that tables are printed on: as wide as the terminal, or as COLUMNS says.
 
-    Names are shown as they are, square brackets and colons included.
+    In a pipe they are plain and, without COLUMNS, never cut. Names are shown as they are, square brackets
+    and colons included.
     """
-    return console() if sys.stdout.isatty() else console(width=UNCUT, color_system=None)
+    if sys.stdout.isatty():
+        return console()
+    return console(width=shutil.get_terminal_size((UNCUT, 0)).columns, color_system=None)
 
 
 def _warn(message: Warning | str) -> None:

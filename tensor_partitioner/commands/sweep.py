@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 import msgspec
+from click.core import ParameterSource
 from rich.table import Table
 
 from planner.extensions import load_operators
@@ -98,6 +99,8 @@ def _parameter(context: click.Context, name: str, allowed: Sequence[str] | None)
     }
     if name not in known:
         raise click.UsageError(f"--sweep {name}: expected one of {', '.join(sorted(known))}")
+    if context.get_parameter_source(known[name].name or "") == ParameterSource.COMMANDLINE:
+        raise click.UsageError(f"--sweep {name}: expected its values here alone, found --{name} besides")
     return known[name]
 
 

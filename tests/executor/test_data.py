@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from executor.data import DataError, Random
+from executor.data import DATA_SETS, DataError, Random, data_set
 from executor.data.digits import HELD_OUT, digit_images
 from planner.graph.ir import Graph, Init, Tensor
 from tests.executor.training import get, index_of
@@ -20,6 +20,12 @@ def graph(*shape, classes=CLASSES, dtype="float32"):
 
 def batch(data, of, step=0):
     return get(data, of.tensors["images"], step), get(data, of.tensors["labels"], step)
+
+
+def test_a_data_set_that_is_none(monkeypatch):
+    monkeypatch.setitem(DATA_SETS, "odd", lambda graph, seed: None)
+    with pytest.raises(DataError, match="data set odd: expected a DataSet, found None"):
+        data_set("odd", graph(64, 3), 0)
 
 
 def test_random_batches():

@@ -54,7 +54,7 @@ def test_a_cosine_stays_at_its_least():
     assert read_schedule("cosine=10:0.25").at(1000) == 0.25
 
 
-WRONG = "", "cosine", "cosine=0", "step=3", "step=3:2", "warmup=4,", "warmup=x", ",cosine=3", "constant=3"
+WRONG = "", "cosine", "cosine=0", "step=3", "step=3:2", "warmup=4,", "warmup=0", "warmup=x", ",cosine=3", "constant=3"
 
 
 @pytest.mark.parametrize("text", [*WRONG, "cosine=3,warmup=2"])

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from planner.export.targets import TARGETS
 from planner.graph.graph_json import to_data
 from planner.models import build
+from planner.search import SEARCHERS
 from tensor_partitioner.commands.compare import main as compare
 from tensor_partitioner.commands.plan import main as plan
 from tensor_partitioner.commands.simulate import main as simulate
@@ -300,6 +302,8 @@ def test_a_cyclic_graph(refused, tmp_path):
         (("mlp-2-8", "--workers", "2", "-o", "absent/folder/plan.json"), r"absent/folder/plan\.json: No such file"),
         (("mlp-2-8", "--workers", "2", "-o", "-"), r"found -, .*/dev/stdout"),
         (("mlp-2-8", "--workers", "2", "--beta1", "0.5"), r"momentum has no constant beta1.*its constants are lr, mom"),
+        (("mlp-2-8", "--workers", "2", "--optimizer", "adam", "--beta1", "1"), r"beta1 must be .* below 1, found 1"),
+        (("mlp-2-8", "--workers", "2", "--optimizer", "rmsprop", "--eps", "0"), r"eps must be .* above 0, found 0"),
         (("mlp-2-8", "--workers", "2", "--optimizer", "none", "--lr", "1"), r"none has no constant lr.*are none"),
         (("mlp-2-8", "--workers", "2", "--dtype", "float16", "--loss-scale", "1e6"), r"at most 65504 in float16"),
         (("mlp-2-8", "--workers", "2", "--dtype", "float16", "--optimizer", "adam"), r"eps must be at least 6e-08"),
@@ -325,6 +329,48 @@ def test_options_of_plan(refused, arguments, match):
 def test_functions_of_ones_own(refused, tmp_path, source, match):
     (tmp_path / "own.py").write_text(source)
     refused(plan, f"{tmp_path / 'own.py'}:model", "--workers", "2", match=match)
+
+
+SEARCHER = "from planner.search import register, Searcher\nregister(Searcher('odd', {}, ''{}))\n"
+TARGET = """
+from pathlib import Path
+from planner.export.targets import register_target
+register_target("odd", "odd", Path("odd.txt"))(lambda signature: None)
+"""
+EXTENSIONS = {
+    "exit": (SEARCHER.format("lambda *_: exit(0)", ""), ("--search", "odd"), r"found that it calls sys\.exit\(0\)"),
+    "rivals": (SEARCHER.format("print", ", rival_under=('speed',)"), (), r"expected a tuple of bytes, time.*'speed'"),
+    "number": (SEARCHER.format("print", ", rival_under=3"), (), r"expected a tuple of bytes, time, found 3"),
+    "system": ("import simulator\nsimulator.register_system('odd')(3)\n", (), r"expected a function.*found 3"),
+    "nameless": ("import simulator\nsimulator.register_system(3)\n", (), r"expected the name of a system.*found 3"),
+}
+
+
+@pytest.mark.parametrize("case", EXTENSIONS)
+def test_extensions_that_are_not_what_they_should_be(refused, tmp_path, case):
+    source, options, match = EXTENSIONS[case]
+    (tmp_path / "own.py").write_text(source)
+    known = dict(SEARCHERS)
+    try:
+        refused(plan, "mlp-2-8", "--workers", "2", "--operators", tmp_path / "own.py", *options, match=match)
+    finally:
+        SEARCHERS.clear()
+        SEARCHERS.update(known)
+
+
+def test_a_target_that_says_nothing(refused, tmp_path):
+    (tmp_path / "own.py").write_text(TARGET)
+    file = ROOT / "examples" / "product.plan.json"
+    try:
+        refused(plan, file, "--export", "odd", "--operators", tmp_path / "own.py", match=r"target odd: .*found None")
+    finally:
+        TARGETS.pop("odd", None)
+
+
+def test_mixed_float16_keeps_state_in_float32(tmp_path):
+    with pytest.raises(SystemExit) as ended:
+        plan(["mlp-2-8", "--workers", "2", "--dtype", "mixed-float16", "--optimizer", "adam"])
+    assert ended.value.code == 0
 
 
 def test_model_options_for_a_graph_of_ones_own(refused):

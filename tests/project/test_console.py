@@ -122,6 +122,13 @@ def test_work_within_work_counts_towards_the_estimate():
     assert status([Task("searching", 4, started=0.0)], 5.0) == "searching: 0 of 4, 5 s"
 
 
+def test_a_pipe_is_as_wide_as_columns_says(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert stdout().width > 10_000
+    monkeypatch.setenv("COLUMNS", "72")
+    assert stdout().width == 72
+
+
 def test_names_are_shown_as_they_are(capsys):
     stdout().print(facts("plan[red].json", [("largest", "[/b]fc1.w :warning:")]))
     shown = capsys.readouterr().out

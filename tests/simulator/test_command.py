@@ -144,11 +144,13 @@ def test_a_sweep_is_every_combination(tmp_path, capsys):
         (("--sweep", "batch=8", "--trace", "t.json"), r"many plans: expected no --trace"),
         (("--sweep", "batch=8", "-o", "p.json"), r"many plans: expected no -o"),
         (("--sweep", "batch=8,16", "--largest-batch"), r"finds the batch: expected no --sweep batch"),
+        (("--batch", "8", "--sweep", "batch=8,16"), r"--sweep batch: .* alone, found --batch besides"),
         (("--sweep", "largest-batch=true,false"), r"--sweep largest-batch: expected one of .*batch"),
     ],
 )
 def test_what_a_sweep_refuses(arguments, message, capsys):
-    assert run(*MODEL, *arguments) == 2
+    topo = () if any("topo=" in argument for argument in arguments) else ("--topo", "uniform-8")
+    assert run("mlp-2-16", "--workers", "4", *topo, *arguments) == 2
     assert re.fullmatch(rf"error: .*{message}.*\n", capsys.readouterr().err)
 
 
