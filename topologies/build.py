@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from topologies.errors import TopologyError
 from topologies.expand import check_unique, link_name, place_of
 from topologies.machine import Device, Link, Machine, Memory, Resource
 from topologies.routes import Routes
-from topologies.schema import DeviceEntry, DeviceSpec, LinkEntry, LinkType, Peak, TopologyFile
+from topologies.schema import (
+    DeviceEntry,
+    DeviceSpec,
+    LinkEntry,
+    LinkType,
+    MemoryEntry,
+    Peak,
+    ProcessorEntry,
+    SwitchEntry,
+    TopologyFile,
+)
 
 LISTED = 12  # names that an error lists
 T = TypeVar("T")
@@ -27,7 +37,7 @@ class _Builder:
     def __init__(self, file: TopologyFile) -> None:
         self.file = file
         self.resources: list[Resource] = []
-        self.nodes = {entry.name: entry for entry in (*file.devices, *file.switches)}
+        self.nodes = dict.fromkeys(_names(file.devices) + _names(file.switches))
         self.device_types = {kind.name: kind for kind in file.device_types}
         self.link_types = {kind.name: kind for kind in file.link_types}
 
@@ -36,8 +46,8 @@ class _Builder:
         file = self.file
         if not file.devices:
             raise TopologyError("$.devices: expected at least one device, found none")
-        check_unique("devices and switches", (entry.name for entry in (*file.devices, *file.switches)))
-        check_unique("processors and memories", (entry.name for entry in (*file.processors, *file.memories)))
+        check_unique("devices and switches", _names(file.devices) + _names(file.switches))
+        check_unique("processors and memories", _names(file.processors) + _names(file.memories))
         check_unique("links", map(link_name, file.links))
         links = tuple(map(self._link, file.links))
         processors = {entry.name: self._add(entry.name, "processor", entry.cores) for entry in file.processors}
@@ -52,7 +62,7 @@ class _Builder:
         memories = {memory.name: memory for memory in self._memories(buses)}
         order = {name: number for number, name in enumerate(memories)}
         devices = tuple(self._device(entry, order[_memory_name(entry)], processors) for entry in file.devices)
-        forwarding = {entry.name for entry in file.switches}
+        forwarding = {*_names(file.switches)}
         forwarding |= {device.name for device in devices if device.spec.forwards_traffic}
         return Machine(
             name=file.name,
@@ -62,7 +72,7 @@ class _Builder:
             links=links,
             resources=tuple(self.resources),
             routes=Routes(devices, tuple(memories.values()), links, frozenset(forwarding), staging),
-            switches=tuple(entry.name for entry in file.switches),
+            switches=_names(file.switches),
         )
 
     def _add(self, name: str, kind: str, capacity: float) -> int:
@@ -151,6 +161,10 @@ class _Builder:
             engines = self._add(f"{entry.name}.engines", "engines", kind.copy_engines)
         _check_spec(kind)
         return Device(entry.name, kind, memory, processor, engines)
+
+
+def _names(entries: Sequence[DeviceEntry | SwitchEntry | ProcessorEntry | MemoryEntry]) -> tuple[str, ...]:
+    return tuple(entry.name for entry in entries)
 
 
 def _memory_name(entry: DeviceEntry) -> str:

@@ -8,20 +8,33 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
 from topologies import library
 from topologies.errors import TopologyError
-from topologies.schema import FORMAT, DeviceEntry, LinkEntry, MemoryEntry, ProcessorEntry, SwitchEntry, TopologyFile
+from topologies.schema import (
+    FORMAT,
+    DeviceEntry,
+    DeviceSpec,
+    LinkEntry,
+    LinkType,
+    MemoryEntry,
+    ProcessorEntry,
+    SwitchEntry,
+    TopologyFile,
+)
 
 MOST = 1 << 17
 """More entries than any machine that can be simulated has; a few stars could otherwise ask for billions."""
 
 ENTRIES = ("devices", "processors", "memories", "switches", "links")
-TYPES = {"device_types": ("devices", library.device_type), "link_types": ("links", library.link_type)}
+TYPES: Mapping[str, tuple[str, Callable[[str], DeviceSpec | LinkType]]] = {
+    "device_types": ("devices", library.device_type),
+    "link_types": ("links", library.link_type),
+}
 """The kinds of types, which entries have them, and how the package's are found."""
 
 _STAR = re.compile(r"\*(\d+|K\b)")

@@ -23,7 +23,7 @@ from simulator.systems import SystemProgram, SystemRequest, TooFewSamplesError, 
 from tensor_partitioner.commands.planning_options import given_options, is_saved_plan, plan_model
 from topologies import Machine, load_topology
 
-ALSO_DATA_PARALLEL = "also simulating data parallelism for comparison; --no-data-parallel leaves it out"
+ALSO_DATA_PARALLEL = "also simulating data parallelism; --no-data-parallel leaves it out"
 
 
 @dataclass(frozen=True, slots=True)
