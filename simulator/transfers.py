@@ -113,40 +113,32 @@ def transfers(program: Program) -> dict[int, Transfer]:
                 posts = sends if isinstance(task, Send) else receives
                 posts[task.transfer][worker.worker] += task.messages
                 starters[task.transfer][worker.worker] += 1
-    shapes = _Shapes(k)
-    return {
-        number: Transfer(number, shapes.agreed(number, sends[number], receives[number]), counts, number in combined)
-        for number, counts in starters.items()
-    }
+    shapes: dict[tuple[int, ...], Shape] = {}  # by the identities of their messages
+    result = {}
+    for number, counts in starters.items():
+        key = (*map(id, sends[number]), *map(id, receives[number]))
+        if key not in shapes:
+            shapes[key] = _shape(number, sends[number], receives[number])
+        result[number] = Transfer(number, shapes[key], counts, number in combined)
+    return result
 
 
-class _Shapes:
-    """The distinct shapes of transfers, known by the identities of their messages."""
+def _shape(transfer: int, sends: Posts, receives: Posts) -> Shape:
+    """Return the shape on which both ends agree."""
+    sent, received = _matrix(sends), _matrix(receives).T
+    differ = (sent != received) & (sent != NO_MESSAGE) & (received != NO_MESSAGE)
+    if differ.any():
+        u, w = np.argwhere(differ)[0].tolist()
+        raise ValueError(
+            f"transfer {transfer}: expected one size of the message from worker {u} to {w} at both ends,"
+            f" found {sent[u, w]} and {received[u, w]}"
+        )
+    return Shape(sent, received)
 
-    def __init__(self, workers: int) -> None:
-        self._workers = workers
-        self._known: dict[tuple[int, ...], Shape] = {}
-        self._kept: list[Posts] = []
 
-    def agreed(self, transfer: int, sends: Posts, receives: Posts) -> Shape:
-        """Return the shape on which both ends agree."""
-        key = (*map(id, sends), *map(id, receives))
-        if key not in self._known:
-            out, into = self._matrix(sends), self._matrix(receives).T
-            differ = (out != into) & (out != NO_MESSAGE) & (into != NO_MESSAGE)
-            if differ.any():
-                u, w = np.argwhere(differ)[0].tolist()
-                raise ValueError(
-                    f"transfer {transfer}: expected one size of the message from worker {u} to {w} at both ends,"
-                    f" found {out[u, w]} and {into[u, w]}"
-                )
-            self._known[key] = Shape(out, into)
-            self._kept += [sends, receives]  # so that no other messages are given their identities
-        return self._known[key]
-
-    def _matrix(self, posts: Posts) -> Sizes:
-        sizes = np.full((self._workers,) * 2, NO_MESSAGE, dtype=np.int64)
-        for worker, messages in enumerate(posts):
-            for message in messages:
-                sizes[worker, message.peer] = message.nbytes
-        return sizes
+def _matrix(posts: Posts) -> Sizes:
+    sizes = np.full((len(posts),) * 2, NO_MESSAGE, dtype=np.int64)
+    for worker, messages in enumerate(posts):
+        for message in messages:
+            sizes[worker, message.peer] = message.nbytes
+    return sizes

@@ -62,9 +62,16 @@ def system_named(name: str) -> System:
     return SYSTEMS[name]
 
 
-def system_program(name: str, request: SystemRequest) -> SystemProgram:
-    """Let a system make its program; PlanError where there is no such system, or where it makes none."""
-    program = system_named(name).program(request)
+def system_program(  # noqa: PLR0913, PLR0917 -- what a SystemRequest is made of
+    name: str, graph: Graph, machine: Machine, workers: int | None, prefetch: int, plan: Callable[..., Plan] | None
+) -> SystemProgram:
+    """Let a system make its program for so many of a machine's devices, or all.
+
+    Raises PlanError where there is no such system, or where it makes none.
+    """
+    devices = len(machine.devices) if workers is None else workers
+    machine.require_devices(devices)
+    program = system_named(name).program(SystemRequest(graph, machine, devices, prefetch, plan))
     if not isinstance(program, SystemProgram):
         raise PlanError(f"{name}: expected a SystemProgram from the system, found {program!r}")
     return program
@@ -87,8 +94,6 @@ def simulate_system(  # noqa: PLR0913 -- what a user may choose, by name
     `simulate`, and so are errors.
     """
     machine, settings = machine_of(machine), Settings(prefetch, overlap)
-    devices = len(machine.devices) if workers is None else workers
-    machine.require_devices(devices)
-    program = system_program(system, SystemRequest(graph, machine, devices, prefetch, plan))
+    program = system_program(system, graph, machine, workers, prefetch, plan)
     simulation = simulation_of(program, settings)
     return report(program, graph.name or "graph", simulation, {"system": system, **asdict(settings)})

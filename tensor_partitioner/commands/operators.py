@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from planner.extensions import load_operators
 from planner.failures import JobError
 from planner.graph.rules import RULES
 from tensor_partitioner.commands.console import command_errors, operators_option, stdout
-from tensor_partitioner.display import table
+from tensor_partitioner.display import nearest, table
 from tensor_partitioner.display.progress import tracked
 
 SHOWN_FAILURES = 3
@@ -137,9 +136,7 @@ def _known(name: str) -> str:
     """Return `name` if the catalog has it; else a usage error with the nearest names."""
     if name in tdl.catalog:
         return name
-    nearest = get_close_matches(name, list(tdl.catalog), n=3, cutoff=0.5)
-    hint = f"did you mean {', '.join(nearest)}?" if nearest else "`operators list` shows those there are"
-    raise click.UsageError(f"unknown operator {name!r}: {hint}")
+    raise click.UsageError(f"unknown operator {name!r}{nearest(name, tdl.catalog)}; `operators list` shows all")
 
 
 def _operators_table(results: list[Verification]) -> Table:

@@ -19,7 +19,7 @@ from simulator.baselines.largest_batch import largest_batch
 from simulator.baselines.registry import system_named, system_program
 from simulator.report import Settings, data_parallelism, report, simulation_of
 from simulator.simulation import Simulation
-from simulator.systems import SystemProgram, SystemRequest, TooFewSamplesError, plan_program
+from simulator.systems import SystemProgram, TooFewSamplesError, plan_program
 from tensor_partitioner.commands.planning_options import given_options, is_saved_plan, plan_model
 from topologies import Machine, load_topology
 
@@ -76,10 +76,7 @@ class SimulationRequest:
         if options["system"] is None:
             return plan_program(self._plan(options), machine, options["prefetch"])
         graph, workers = self._graph(options)
-        devices = len(machine.devices) if workers is None else workers
-        machine.require_devices(devices)
-        request = SystemRequest(graph, machine, devices, options["prefetch"], search_plan)
-        return system_program(options["system"], request)
+        return system_program(options["system"], graph, machine, workers, options["prefetch"], search_plan)
 
     def _plan(self, options: Mapping[str, Any]) -> Plan:
         """Load the plan, or search it; for little time, or within memory, on the machine that is simulated."""
