@@ -6,7 +6,9 @@ import sys
 
 import pytest
 
+import planner
 from tensor_partitioner.commands import compare, operators, plan, simulate, topo
+from tensor_partitioner.commands.entry import COMMANDS
 
 MAINS = {module.__name__.rpartition(".")[2]: module.main for module in (compare, operators, plan, simulate, topo)}
 MODEL = "mlp-2-16 --batch 8 --workers 4"
@@ -55,3 +57,23 @@ def test_no_row_is_broken(line, capsys, monkeypatch, tmp_path):
         shown = shown_by(line, capsys)
         assert max(map(len, shown.splitlines())) <= width
         assert sorted(figures - set(FIGURE.findall(shown))) == []
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_no_row_of_ranks_is_broken(width, command, mpirun, tmp_path):
+    saved = tmp_path / "plan.json"
+    planner.plan(planner.model("mlp-2-16", batch=8), workers=2).save(saved)
+    calibrating = ("calibrate", saved, "--only-plans", "--seconds", "0.1", "-o", tmp_path / "here.yaml")
+    for line in (("execute", saved, "--check"), calibrating):
+        done = command(*line, launcher=(mpirun, "-n", "2"), environment={"COLUMNS": str(width)})
+        assert done.returncode == 0, done.stderr
+        assert 0 < max(map(len, done.stdout.splitlines())) <= width
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_is_wrapped_at_its_words(name, command):
+    shown = command(name, "--help", environment={"COLUMNS": "60"}).stdout
+    assert "Usage" in shown
+    for line in shown.splitlines():
+        assert len(line) <= 60 or max(map(len, line.split())) > 40, line
