@@ -30,6 +30,9 @@ from planner.pytorch.private import OpOverload
 from planner.pytorch.tracing import Inputs, Step, Trace, in_order, is_data, is_parameter, names_of, traced
 from planner.pytorch.translation import UNKNOWN, Translation
 
+FIXED = ", as of a mask that selects: use torch.where, or as many indices in every batch"
+"""What makes a tensor's extent depend on data, and what to do about it."""
+
 MOST_PASSES = 5
 """How often a model is translated, each time with the cuts that the time before asked for; two or three do."""
 
@@ -189,7 +192,9 @@ class _Pass:
         arguments = bound(node)
         results = [result for result in leaves(example(node)) if isinstance(result, torch.Tensor)]
         if any(not isinstance(extent, int) for result in results for extent in result.shape):
-            raise UnsupportedError(f"{name} has a result whose extent depends on data, as of a mask that selects")
+            raise UnsupportedError(
+                f"{name} has a result whose extent depends on data, as of a mask that selects: {FIXED}"
+            )
         return TracedCall(
             name,
             {key: self._value(argument) for key, argument in arguments.items()},
