@@ -63,7 +63,7 @@ def _part(node: Node) -> GraphModule | None:
     def run(*tensors: Any) -> Any:
         values = dict(zip(operands, tensors, strict=True))
         args, named = tree_unflatten([values.get(a, a) if isinstance(a, Node) else a for a in arguments], spec)
-        return function(*args, **named)
+        return function(*(list(a) if isinstance(a, list) else a for a in args), **named)  # which some change
 
     examples = [example(operand) for operand in operands]
     with fake_mode_of(examples), torch.no_grad():

@@ -58,7 +58,7 @@ class Drawn(nn.Module):
             try:
                 with torch.no_grad():
                     result = step(self, x.clone()) if step else None
-            except (RuntimeError, IndexError, ValueError, AssertionError):
+            except (RuntimeError, IndexError, ValueError, TypeError, AssertionError):
                 continue
             if result is not None and result.is_floating_point() and 0 < result.numel() < 4096:
                 self.steps.append(step)

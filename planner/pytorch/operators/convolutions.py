@@ -148,6 +148,7 @@ def _windows(call: TracedCall) -> dict[str, Pair]:
 
     A window that is alone along a dimension ends where the image ends.
     """
+    refuse_if(call["self"].rank != 4, f"{call.op} of a single sample: expected a first dimension of samples")
     kernel, padding, apart = _pair(call, "kernel_size"), _pair(call, "padding"), _pair(call, "dilation", (1, 1))
     sides = zip(call["self"].shape[2:], call.shapes[0][2:], kernel, padding, apart, strict=True)
     rows, columns = (min(k, (extent + 2 * p - 1) // d + 1) if n == 1 else k for extent, n, k, p, d in sides)
