@@ -9,6 +9,7 @@ from planner.pytorch.operators.call import TracedCall, converter, refuse_if
 from planner.pytorch.operators.elementwise import in_dtype, of_truth_values
 from planner.pytorch.operators.shapes import expanded
 from planner.pytorch.translation import Translation
+from planner.pytorch.views import densely
 
 LOGICAL = {
     f"{prefix}_{name}{suffix}": f"logical_{name}"
@@ -96,9 +97,12 @@ def _where(t: Translation, call: TracedCall) -> Value:
 
 def _chosen(t: Translation, mask: Value, chosen: Value, other: Value, call: TracedCall) -> Value:
     """Take an element of one value where the mask is true, else of the other."""
-    nothing = in_dtype(0, call.dtypes[0])
+    nothing, shape = in_dtype(0, call.dtypes[0]), call.shapes[0]
     pairs = (chosen, negated(t, mask)), (other, mask)
-    parts = [masked(t, _as_result(t, call, value), hidden, nothing) for value, hidden in pairs]
+    dense = [
+        (densely(t, _as_result(t, call, value)), densely(t, expanded(t, hidden, shape))) for value, hidden in pairs
+    ]
+    parts = [masked(t, value, hidden, nothing) for value, hidden in dense]
     return binary(t, "add", *parts)
 
 
