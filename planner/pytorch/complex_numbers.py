@@ -26,7 +26,10 @@ def real_alone(module: GraphModule) -> None:
         if node.op == "placeholder" and _is_complex(node):
             parts[node] = _parts_of_source(node)
         elif node.op == "call_function" and (_is_complex(node) or not parts.keys().isdisjoint(node.all_input_nodes)):
-            _rewrite(module, node, parts)
+            if node.users:
+                _rewrite(module, node, parts)
+            else:  # an assertion, of which nothing is left
+                module.graph.erase_node(node)
     for node in reversed(list(module.graph.nodes)):
         if node.op == "call_function" and _is_complex(node) and not node.users:
             module.graph.erase_node(node)

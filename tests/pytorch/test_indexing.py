@@ -57,7 +57,7 @@ def attended(w, i, j, x):
 def turned(w, i, j, x):
     pairs = torch.view_as_complex(w.view(ROWS, COLUMNS // 2, 2))
     angles = torch.polar(torch.ones(COLUMNS // 2, dtype=torch.float64), x[0, ::2])
-    return torch.view_as_real(pairs * angles).flatten(1)
+    return torch.view_as_real(pairs * angles.to(pairs.device, torch.complex128)).flatten(1)
 
 
 CASES = {
