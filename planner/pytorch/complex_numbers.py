@@ -63,6 +63,8 @@ def _rewrite(module: GraphModule, node: Node, parts: dict[Node, tuple[Node, Node
         values = given | pairs
         args, named = tree_unflatten([values.get(a, a) if isinstance(a, Node) else a for a in arguments], spec)
         result = function(*args, **named)  # type: ignore[operator]
+        if isinstance(result, torch.Tensor) and not isinstance(result, ComplexTensor) and result.is_complex():
+            raise NotImplementedError
         return [result.re, result.im] if isinstance(result, ComplexTensor) else result
 
     examples = [example(operand) for operand in operands]

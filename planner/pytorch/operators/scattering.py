@@ -7,6 +7,7 @@ from math import prod
 import torch
 
 from planner.pytorch.axes import Value
+from planner.pytorch.contents import Content
 from planner.pytorch.operations import as_dtype, binary, reduce, unary
 from planner.pytorch.operators.call import TracedCall, converter, refuse_if
 from planner.pytorch.operators.comparing import masked, negated
@@ -23,6 +24,7 @@ def _index_put(t: Translation, call: TracedCall) -> Value:
     value, source = call["self"], as_dtype(t, call["values"], call.dtypes[0])
     if (mask := _mask_of_data(t, call)) is not None and prod(source.shape) == 1:
         return _merged(t, value, expanded(t, source, value.shape), negated(t, mask))
+    _refuse_repeated(call, value)
     indices = indices_of(t, call, value)
     if _is_order(t, call, [index for _, index in indices]):
         return t.plain(t.emit_as("sort", "sort", densely(t, indices[0][1]).tensor, dim=0, descending=False)[1])
@@ -41,6 +43,18 @@ def _index_put(t: Translation, call: TracedCall) -> Value:
         written = _rows_written(t, rows, source, flat)
     whole = view(t, written, (*(value.shape[dim] for dim in dims), *kept))
     return whole.permuted([(dims + rest).index(dim) for dim in range(value.rank)])
+
+
+def _refuse_repeated(call: TracedCall, value: Value) -> None:
+    """Refuse known indices that name an element twice, of which PyTorch leaves open what it then holds."""
+    known = [(dim, index.tensor) for dim, index in enumerate(call.argument("indices")) if isinstance(index, Content)]
+    if call.flag("accumulate") or not known or any(isinstance(index, Value) for index in call.argument("indices")):
+        return
+    if any(index.dtype is torch.bool for _, index in known):
+        return
+    places = torch.broadcast_tensors(*(index % value.shape[dim] for dim, index in known))
+    rows = torch.stack([place.flatten() for place in places], 1)
+    refuse_if(len(rows.unique(dim=0)) < len(rows), "an element is written twice by one index: write each once")
 
 
 def _mask_of_data(t: Translation, call: TracedCall) -> Value | None:

@@ -12,7 +12,7 @@ import torch.nn.functional as F  # noqa: N812
 from planner.graph.ir import FLOATING
 from planner.pytorch.axes import Value
 from planner.pytorch.operations import as_dtype
-from planner.pytorch.operators.call import TracedCall, converter
+from planner.pytorch.operators.call import TracedCall, converter, of_vectors
 from planner.pytorch.translation import Translation
 from planner.pytorch.views import dense, densely, merged, squeezed, view
 
@@ -37,6 +37,7 @@ def _reversed(t: Translation, call: TracedCall) -> Value:
 
 
 @converter("movedim")
+@of_vectors
 def _moved(t: Translation, call: TracedCall) -> Value:
     """Move dimensions to other places; the rest stay in order."""
     value = call["self"]
@@ -262,6 +263,7 @@ def _repeated_at_bounds(t: Translation, value: Value, amounts: Amounts, mode: st
 
 
 @converter("flip")
+@of_vectors
 def _flip(t: Translation, call: TracedCall) -> Value:
     value = densely(t, call["self"])
     dims = tuple(dim % value.rank for dim in call.integers("dims"))
