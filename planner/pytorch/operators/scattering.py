@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
+import numpy as np
 import torch
 
 from planner.pytorch.axes import Value
@@ -52,9 +53,9 @@ def _refuse_repeated(call: TracedCall, value: Value) -> None:
         return
     if any(index.dtype is torch.bool for _, index in known):
         return
-    places = torch.broadcast_tensors(*(index % value.shape[dim] for dim, index in known))
-    rows = torch.stack([place.flatten() for place in places], 1)
-    refuse_if(len(rows.unique(dim=0)) < len(rows), "an element is written twice by one index: write each once")
+    places = np.broadcast_arrays(*((index % value.shape[dim]).numpy() for dim, index in known))
+    rows = np.stack([place.ravel() for place in places], 1)
+    refuse_if(len(np.unique(rows, axis=0)) < len(rows), "an element is written twice by one index: write each once")
 
 
 def _mask_of_data(t: Translation, call: TracedCall) -> Value | None:
