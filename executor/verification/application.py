@@ -71,9 +71,11 @@ class Application:
         return tuple((0,) * operand.ndim for operand in self.case.operands)
 
     def call(self, inputs: Sequence[Any], outputs: Sequence[Any], ranges: Ranges, origins: Origins) -> None:
-        """Run the kernel; of a variable whose iterations need not be contiguous, it is told no more than the length."""
+        """Run the kernel; of a part of a variable that need not be contiguous, it is told no more than the length."""
         told = {
-            name: (start, stop) if name in self.description.contiguous else (NOWHERE, NOWHERE + stop - start)
+            name: (start, stop)
+            if name in self.description.contiguous or ranges == self.whole
+            else (NOWHERE, NOWHERE + stop - start)
             for name, (start, stop) in ranges.items()
         }
         attributes: dict[str, Value] = {**self.case.attributes, "extents": self.extents}

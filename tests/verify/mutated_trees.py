@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
+from msgspec.structs import replace as with_fields
+
 import tdl
 from tdl.expr import Call, Constant, Coordinate, Element, Expr, OpaqueElement, Reduce
 from tdl.index import Affine, Digits
@@ -81,8 +83,8 @@ def changed(traced: Traced, change: Change) -> Traced:
     placed = traced.outputs[change.output]
     value = _rebuilt(placed.value, change.path, traced.output_variables, change.label)
     outputs = list(traced.outputs)
-    outputs[change.output] = replace(placed, value=value)
-    return replace(traced, outputs=tuple(outputs))
+    outputs[change.output] = with_fields(placed, value=value)
+    return with_fields(traced, outputs=tuple(outputs))
 
 
 def places(node: Expr, scope: Scope, path: Path = ()) -> Iterator[tuple[Path, Scope, Expr]]:

@@ -18,6 +18,11 @@ SPECIAL = np.array([np.inf, -np.inf, np.nan, 0.0, 1.0, -1.0])
 anywhere, above_zero = Draw.array, Draw.positive
 
 
+def zero_or_above(draw: Draw, *shape: int) -> Array:
+    """Positive values, and zeros among them."""
+    return draw.positive(*shape) * draw.generator.integers(0, 3, shape).clip(0, 1)
+
+
 def off_zero(draw: Draw, *shape: int) -> Array:
     """Values of both signs but not zero."""
     return draw.positive(*shape) * (2 * draw.generator.integers(0, 2, shape) - 1)
@@ -64,7 +69,7 @@ def _two_operands(draw: Draw, row: str, operands: int) -> Case:
     """Draw a case of a binary row or of its slopes, the last operand possibly spread over the first's dimensions."""
     shape = draw.shape()
     arrays = [draw.array(*shape) for _ in range(operands - 2)]
-    arrays.append((above_zero if row == "pow" else anywhere)(draw, *shape))
+    arrays.append((zero_or_above if row == "pow" else anywhere)(draw, *shape))
     last = anywhere if row in ("maximum", "minimum", "eq", "ne", "lt", "le", "gt", "ge") else off_zero
     return spread(draw, arrays, last)
 
