@@ -5,8 +5,12 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tensor_partitioner.display import progress
+
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 ROOT = Path(__file__).parent
 SLOW = (

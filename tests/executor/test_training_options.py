@@ -151,7 +151,8 @@ def test_resuming_on_a_file_needs_it_in_the_same_order(tmp_path):
     np.savez(path, **arrays)
     assert run(plan, "--data", path, "--in-order", "--checkpoint", folder) == 0
     again = (plan, "--resume", folder, "--steps", 2)
-    with pytest.raises(SharedError, match=r"expected --data FILE.npz or FILE.safetensors or a FOLDER of .npy --in-order$"):
+    expected = r"expected --data FILE.npz or FILE.safetensors or a FOLDER of .npy --in-order$"
+    with pytest.raises(SharedError, match=expected):
         run(*again)
     content = "FILE of content [0-9a-f]{12}"
     with pytest.raises(SharedError, match=f"expected data {content}, found that of {content} --in-order$"):

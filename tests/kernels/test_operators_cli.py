@@ -16,7 +16,8 @@ def run(capsys, *args):
     return ended.value.code, printed.out, printed.err
 
 
-def test_list_shows_every_operator(capsys):
+def test_list_shows_every_operator(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     status, out, err = run(capsys, "list")
     assert (status, err) == (0, "")
     assert all(name in out for name in tdl.catalog)
