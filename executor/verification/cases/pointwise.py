@@ -20,7 +20,7 @@ anywhere, above_zero = Draw.array, Draw.positive
 
 def zero_or_above(draw: Draw, *shape: int) -> Array:
     """Positive values, and zeros among them."""
-    return draw.positive(*shape) * draw.generator.integers(0, 3, shape).clip(0, 1)
+    return draw.positive(*shape) * (draw.generator.integers(0, 3, shape) > 0)
 
 
 def off_zero(draw: Draw, *shape: int) -> Array:
