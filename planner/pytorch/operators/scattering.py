@@ -25,7 +25,8 @@ def _index_put(t: Translation, call: TracedCall) -> Value:
     value, source = call["self"], as_dtype(t, call["values"], call.dtypes[0])
     if (mask := _mask_of_data(t, call)) is not None and prod(source.shape) == 1:
         return _merged(t, value, expanded(t, source, value.shape), negated(t, mask))
-    _refuse_repeated(call, value)
+    if _is_trained(t, source):
+        _refuse_repeated(call, value)
     indices = indices_of(t, call, value)
     if _is_order(t, call, [index for _, index in indices]):
         return t.plain(t.emit_as("sort", "sort", densely(t, indices[0][1]).tensor, dim=0, descending=False)[1])
@@ -46,8 +47,22 @@ def _index_put(t: Translation, call: TracedCall) -> Value:
     return whole.permuted([(dims + rest).index(dim) for dim in range(value.rank)])
 
 
+def _is_trained(t: Translation, value: Value) -> bool:
+    """Return True where a value depends on a weight."""
+    tensors, seen = [value.tensor], set[str]()
+    while tensors:
+        name = tensors.pop()
+        maker = t.maker(name)
+        if t.builder.tensors[name].role == "weight":
+            return True
+        if name not in seen and maker is not None and maker.op != "stop_gradient":
+            tensors.extend(maker.inputs)
+        seen.add(name)
+    return False
+
+
 def _refuse_repeated(call: TracedCall, value: Value) -> None:
-    """Refuse known indices that name an element twice, of which PyTorch leaves open what it then holds."""
+    """Refuse known indices that name an element twice: PyTorch gives a gradient to what was overwritten, too."""
     known = [(dim, index.tensor) for dim, index in enumerate(call.argument("indices")) if isinstance(index, Content)]
     if call.flag("accumulate") or not known or any(isinstance(index, Value) for index in call.argument("indices")):
         return
