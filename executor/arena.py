@@ -54,7 +54,11 @@ class Memory:
         self.program = program
         self.buffers = program.buffers
         self.arena = arena
-        self.views = tuple(self.raw(buffer).view(buffer.dtype).reshape(buffer.shape) for buffer in program.buffers)
+        self.views = tuple(map(self.array, program.buffers))
+
+    def array(self, buffer: Buffer) -> Array:
+        """Return a buffer as an array of its shape and dtype."""
+        return self.raw(buffer).view(buffer.dtype).reshape(buffer.shape)
 
     def raw(self, buffer: Buffer) -> Array:
         """Return a buffer's bytes."""

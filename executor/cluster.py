@@ -48,6 +48,12 @@ class Cluster(ABC):
     def choose_transport(self, name: str, xp: ArrayModule) -> str:
         """Return the name of the transport that a job uses; a TransportError where the one asked for cannot be."""
 
+    def with_collectives(self, choice: str) -> Cluster:
+        """Return the ranks that carry out collectives as chosen; a TransportError where they have messages alone."""
+        if choice != "pairs":
+            raise TransportError(f"collectives {choice}: expected ranks of torchrun: use --collectives pairs")
+        return self
+
     @abstractmethod
     def launch_advice(self, count: int) -> str:
         """Say how a job of so many ranks is started."""

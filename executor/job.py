@@ -22,7 +22,8 @@ from executor.checkpoint import Checkpoint, Saver
 from executor.cluster import Cluster
 from executor.data import DataSet
 from executor.kernels import LIBRARIES
-from executor.schedules import CONSTANT, LEARNING_RATE, Schedule
+from executor.logs import Log
+from executor.schedules import CONSTANT, Schedule
 from executor.training import RankPrograms, Score, Trainer, right_answers, whole_input
 from executor.weights import Weights
 from executor.weights.saving import save_weights
@@ -74,6 +75,7 @@ class JobRequest:
     evaluate: bool = False
     evaluate_every: Interval | None = None
     log_every: Interval | None = None
+    log_to: Path | None = None
     checkpoint: Path | None = None
     checkpoint_every: Interval | None = None
     resume: Checkpoint | None = None
@@ -145,10 +147,11 @@ class JobResult:
 
 
 class Job:
-    """A plan being trained; every method is collective."""
+    """A plan being trained, of which rank 0 tells a log, if there is one; every method is collective."""
 
-    def __init__(self, programs: RankPrograms, cluster: Cluster, request: JobRequest) -> None:
+    def __init__(self, programs: RankPrograms, cluster: Cluster, request: JobRequest, log: Log | None = None) -> None:
         self._request = request
+        self._log = log
         self._data = request.data
         self._cluster = cluster
         self._graph = programs.plan.graph
@@ -236,8 +239,9 @@ class Job:
             self._saver.save(done)
         if last:
             self._save_weights(done)
-        if is_due(request.log_every) and self._cluster.rank == 0:
-            print(self._line(done, seconds), flush=True)
+        if self._log is not None and is_due(request.log_every or Interval(1)):
+            loss = self._result.losses[-1] if self._result.losses else None
+            self._log.tell(done, seconds, loss, self._result.evaluations.get(done, Score()))
 
     def _save_weights(self, done: int) -> None:
         if self._request.save_weights is not None:
@@ -250,18 +254,6 @@ class Job:
         score = self._trainer.evaluate(held_out)
         if score is not None:
             self._result.evaluations[done] = score
-
-    def _line(self, done: int, seconds: float) -> str:
-        """Return what is logged after a step."""
-        parts = [f"step {done} of {self._request.steps}", f"epoch {done / self._data.steps_per_epoch:.2f}"]
-        if self._result.losses:
-            parts.append(f"loss {self._result.losses[-1]:.6g}")
-        rates = {node.attrs.get(LEARNING_RATE) for node in self._graph.nodes}
-        numbers = sorted(rate for rate in rates if isinstance(rate, int | float))
-        parts += [f"lr {rate * self._request.schedule.at(done - 1):.4g}" for rate in numbers]
-        if done in self._result.evaluations:
-            parts.append(f"held-out {self._result.evaluations[done]}")
-        return ", ".join([*parts, f"{seconds * 1e3:.4g} ms"])
 
     def _note_loss(self) -> None:
         name = self._graph.metrics.get("loss")
@@ -278,7 +270,10 @@ class Job:
         return self._result.diverged is not None
 
     def _note_answers(self, step: int) -> None:
-        """Count right answers in the last epoch of training, unless it is the loss by which the data set scores."""
+        """Count right answers in the last epoch of training, unless it is the loss by which the data set scores.
+
+        Of several micro-batches the last one's logits are there.
+        """
         held_out, metrics = self._data.held_out, classification(self._graph)
         is_scored = held_out is None or held_out.metric == "logits"
         if metrics is None or not is_scored or step < self._request.steps - self._data.steps_per_epoch:
@@ -286,7 +281,7 @@ class Job:
         name, labels = metrics
         logits = self._trainer.whole(name)
         if logits is not None:
-            expected = whole_input(labels, self._data, step)
+            expected = whole_input(labels, self._data, step, self._graph.micro_batches - 1)
             right, seen = self._result.answers
             self._result.answers = right + right_answers(logits, expected), seen + len(expected)
 

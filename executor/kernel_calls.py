@@ -12,7 +12,7 @@ from executor.kernels import NARROW, KernelCall, KernelSet
 from executor.schedules import Rate
 from executor.values import Array
 from planner.program.arena import align
-from planner.program.tasks import Compute, Kernel, SlicedCall, Task
+from planner.program.tasks import Compute, Kernel, SlicedCall, Task, distinct
 from planner.program.workspace import combined_bytes
 
 
@@ -30,7 +30,7 @@ class KernelCalls:
 
     def __init__(self, memory: Memory, kernels: KernelSet, rate: Rate) -> None:
         self._memory, self._kernels, self._rate = memory, kernels, rate
-        combined = (combined_bytes(memory.program, call) for _, call in kernel_calls(memory.program.tasks))
+        combined = (combined_bytes(memory.program, call) for _, call in kernel_calls(distinct(memory.program.tasks)))
         self.scratch = memory.xp.empty(max(combined, default=0), np.uint8)
 
     def action(self, kernel: Kernel, call: SlicedCall) -> Action:

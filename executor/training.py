@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -18,7 +18,7 @@ from executor.fastest import kernel_set
 from executor.process.launch import agree
 from executor.schedules import CONSTANT, Rate, Schedule
 from executor.transport import Transport
-from executor.values import Tile, fill, first_stream, indices
+from executor.values import Tile, fill, indices, stream
 from executor.weights import Weights
 from executor.worker import Worker
 from planner.graph.averages import inference_graph
@@ -26,17 +26,19 @@ from planner.graph.ir import Graph, Tensor
 from planner.layout import Region
 from planner.layout.region import whole
 from planner.plans.plan import Plan
+from planner.program.in_order import in_order
 from planner.program.lower import Lowering
 from planner.program.tasks import WorkerProgram
 
 
 @dataclass(frozen=True, slots=True)
 class RankProgram:
-    """One rank's tasks and buffers, and where stored tensors lie on all ranks."""
+    """One rank's tasks as they run, its buffers, where stored tensors lie on all ranks, and which is which metric."""
 
     worker: WorkerProgram
     tensors: Mapping[str, int]
     regions: Mapping[str, Sequence[Region]]
+    metrics: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +60,16 @@ class RankPrograms:
 
 def rank_programs(plan: Plan, rank: int, prefetch: int = 1, evaluate: str | None = None) -> RankPrograms:
     """Lower one rank's part of a plan; evaluation runs what this metric needs, and reads running averages."""
-    training = _lowered(Lowering(plan, prefetch), rank)
+    training = _lowered(Lowering(plan, prefetch), rank, plan.graph)
     if evaluate is None:
         return RankPrograms(plan, training, None)
     inference = replace(plan, graph=inference_graph(plan.graph))
-    nodes = needed_nodes(inference.graph, plan.graph.metrics[evaluate])
-    return RankPrograms(plan, training, _lowered(Lowering(inference, prefetch, nodes), rank))
+    nodes = needed_nodes(inference.graph, inference.graph.metrics[evaluate])
+    return RankPrograms(plan, training, _lowered(Lowering(inference, prefetch, nodes), rank, inference.graph))
 
 
-def _lowered(lowering: Lowering, rank: int) -> RankProgram:
-    return RankProgram(lowering.worker(rank), lowering.tensors, lowering.regions)
+def _lowered(lowering: Lowering, rank: int, graph: Graph) -> RankProgram:
+    return RankProgram(in_order(lowering.worker(rank)), lowering.tensors, lowering.regions, graph.metrics)
 
 
 def needed_nodes(graph: Graph, tensor: str) -> tuple[str, ...]:
@@ -112,11 +114,12 @@ class Trainer:
         for name, tensor in self.graph.tensors.items():
             if tensor.init is None or tensor.init.kind == "data":
                 continue
-            tile = self._tile(self.programs.training, name)
             if self.weights is not None and name in self.weights:
+                tile = self._tile(self.programs.training, name)
                 self.view(name)[...] = self.xp.asarray(self.weights.tile(tensor, tile.region))
-            else:
-                fill(self.xp, self.view(name), tile, first_stream(tensor, self.programs.plan.seed))
+                continue
+            for view, tile in self.tiles(name):
+                fill(self.xp, view, tile, stream(self.programs.plan.seed, name))
 
     def _worker(self, program: RankProgram) -> Worker:
         def transport(memory: Memory) -> Transport:
@@ -134,6 +137,14 @@ class Trainer:
     def _tile(self, program: RankProgram, name: str) -> Tile:
         return Tile(self.graph.tensors[name], program.regions[name][self.cluster.rank])
 
+    def tiles(self, name: str) -> Iterator[tuple[Any, Tile]]:
+        """Yield a stored tensor's local array and what it holds, of an input those of every micro-batch."""
+        memory, tile = self.worker.memory, self._tile(self.programs.training, name)
+        buffer = memory.buffers[self.programs.training.tensors[name]]
+        for slot in range(buffer.slots or 1):
+            first_row = slot * tile.tensor.shape[0] if slot else 0
+            yield memory.array(buffer.slot(slot)), replace(tile, first_row=first_row)
+
     def view(self, name: str) -> Any:
         """Return the local array of a stored tensor."""
         return self.worker.memory.views[self.programs.training.tensors[name]]
@@ -141,11 +152,9 @@ class Trainer:
     def load(self, data: DataSet, step: int) -> None:
         """Put the inputs of a step into their buffers, and set the step's learning rate."""
         self.rate.multiply(self.schedule.at(step))
-        self._fill(data, step)
-
-    def _fill(self, data: DataSet | HeldOut, step: int) -> None:
         for tensor in data_tensors(self.graph):
-            data.fill(self.xp, self.view(tensor.name), self._tile(self.programs.training, tensor.name), step)
+            for view, tile in self.tiles(tensor.name):
+                data.fill(self.xp, view, tile, step)
 
     @property
     def waits(self) -> tuple[tuple[float, float], ...]:
@@ -160,8 +169,11 @@ class Trainer:
         moments = self.worker.run(settle)
         return moments, sent.copy()
 
-    def run_keeping(self, names: Iterable[str]) -> dict[str, HostArray]:
-        """Run one step on what was loaded; return local arrays of stored tensors as they were before their last use."""
+    def run_keeping(self, names: Sequence[str]) -> dict[str, HostArray]:
+        """Run one step on what was loaded; return local arrays of stored tensors as they were before their last use.
+
+        They come in the order of their names, which is every rank's.
+        """
         kept: dict[str, HostArray] = {}
 
         def keep(name: str) -> None:
@@ -169,7 +181,7 @@ class Trainer:
 
         buffers, numbers = self.programs.training.worker.buffers, self.programs.training.tensors
         self.worker.run(looks=[(buffers[numbers[name]].last, partial(keep, name)) for name in names])
-        return kept
+        return {name: kept[name] for name in names}
 
     def write(self, name: str, whole: HostArray) -> None:
         """Take this rank's part of a stored tensor's elements, given as a whole in their order."""
@@ -198,11 +210,14 @@ class Trainer:
             return Score(accuracy=sum(scores) / held_out.count)
         return Score(loss=sum(scores) / len(scores))
 
-    def evaluated(self, metric: str, data: DataSet | HeldOut, step: int) -> HostArray | None:
-        """Return, on rank 0, a batch's metric by the program for evaluation (collective); None elsewhere."""
+    def evaluated(self, metric: str, data: DataSet | HeldOut, step: int, micro_batch: int = 0) -> HostArray | None:
+        """Return, on rank 0, a micro-batch's metric by the program for evaluation (collective); None elsewhere."""
         program, worker = self._evaluator
-        name = self.graph.metrics[metric]
-        self._fill(data, step)
+        name = program.metrics[metric]
+        for tensor in data_tensors(self.graph):
+            first_row = micro_batch * tensor.shape[0] if micro_batch else 0
+            part = replace(self._tile(program, tensor.name), first_row=first_row)
+            data.fill(self.xp, self.view(tensor.name), part, step)
         worker.run()
         tile = asnumpy(worker.memory.views[program.tensors[name]])
         return self.cluster.assemble(self.graph.tensors[name], program.regions[name], tile)
@@ -230,9 +245,9 @@ class Score:
         return f"loss {self.loss:.6g}"
 
 
-def whole_input(tensor: Tensor, data: DataSet | HeldOut, step: int) -> HostArray:
-    """Return the whole of an input at a step, in host memory."""
-    tile = Tile(tensor, whole(tensor.shape))
+def whole_input(tensor: Tensor, data: DataSet | HeldOut, step: int, micro_batch: int = 0) -> HostArray:
+    """Return the whole of a micro-batch's input at a step, in host memory."""
+    tile = Tile(tensor, whole(tensor.shape), micro_batch * tensor.shape[0] if micro_batch else 0)
     out = np.empty(tensor.shape, tensor.dtype)
     data.fill(np, out, tile, step)
     return out

@@ -31,10 +31,14 @@ SECOND_FACTOR = np.uint64(0x94D049BB133111EB)
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """What one worker holds of a tensor: its local array is the product of the region's runs."""
+    """What one worker holds of a tensor: its local array is the product of the region's runs.
+
+    A tensor of a micro-batch holds the rows of the whole batch's from `first_row` on.
+    """
 
     tensor: Tensor
     region: Region
+    first_row: int = 0
 
 
 def stream(seed: int, name: str, iteration: int = 0) -> np.uint64:
@@ -43,16 +47,9 @@ def stream(seed: int, name: str, iteration: int = 0) -> np.uint64:
     return np.uint64(int.from_bytes(digest, "little"))
 
 
-def first_stream(tensor: Tensor, seed: int, iteration: int = 0) -> np.uint64:
-    """Return the stream number of a tensor's first values; a micro-batch's are those of the whole batch."""
-    source = "" if tensor.init is None else tensor.init.source
-    return stream(seed, source or tensor.name, iteration)
-
-
 def rows(tile: Tile) -> NDArray[np.int64]:
     """Return the indices of a tile's rows in the batch, the whole batch where the tensor is of a micro-batch."""
-    init = tile.tensor.init
-    return indices(tile.region[0]) + (0 if init is None else init.row)
+    return indices(tile.region[0]) + tile.first_row
 
 
 def indices(runs: Runs) -> NDArray[np.int64]:
@@ -129,6 +126,8 @@ def fill(xp: ArrayModule, out: Array, tile: Tile, number: np.uint64) -> None:
     `number` comes from `stream`. Raises ValueError for an initial value that the hash does not make (data).
     """
     tensor, init = tile.tensor, tile.tensor.init
+    if not out.size:
+        return
     if init is not None and init.kind == "values":
         out[...] = xp.asarray(array_of(tensor)[np.ix_(*map(indices, tile.region))])
         return

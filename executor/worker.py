@@ -6,6 +6,8 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 
+import numpy as np
+
 from executor.arena import Arena, Memory
 from executor.backend import synchronize
 from executor.exchange import Action, in_order
@@ -13,7 +15,7 @@ from executor.kernel_calls import KernelCalls, kernel_calls
 from executor.kernels import LIBRARIES, KernelSet
 from executor.schedules import Rate
 from executor.transport import Transport
-from planner.program.tasks import Compute, Receive, Send, Task, Wait, WorkerProgram
+from planner.program.tasks import Compute, Receive, Send, Task, Wait, WorkerProgram, distinct
 
 
 class Worker:
@@ -35,8 +37,8 @@ class Worker:
         self.memory = Memory(arena, program)
         self.transport = transport(self.memory)
         self._calls = KernelCalls(self.memory, kernels, rate or Rate())
-        ordered = self.transport.ordered
-        self._actions = [ordered(number, self._action(task)) for number, task in enumerate(program.tasks)]
+        ordered, actions = self.transport.ordered, {id(task): self._action(task) for task in distinct(program.tasks)}
+        self._actions = [ordered(number, actions[id(task)]) for number, task in enumerate(program.tasks)]
         self._finish = self.transport.finish()
 
     @property
@@ -57,13 +59,14 @@ class Worker:
         for position, look in looks:
             before[position].append(look)
         moments = [time.perf_counter()]
-        for position, action in enumerate(self._actions):
-            for look in before.get(position, ()):
-                look()
-            action()
-            if settle:
-                synchronize(xp)
-            moments.append(time.perf_counter())
+        with np.errstate(all="ignore"):  # what is no number is a result like others
+            for position, action in enumerate(self._actions):
+                for look in before.get(position, ()):
+                    look()
+                action()
+                if settle:
+                    synchronize(xp)
+                moments.append(time.perf_counter())
         self._finish()
         synchronize(xp)
         moments[-1] = time.perf_counter() if self._actions else moments[-1]

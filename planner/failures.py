@@ -26,6 +26,7 @@ EXTRAS: Mapping[str, str] = {
     "threadpoolctl": "execute",
     "sklearn": "data",
     "matplotlib": "plot",
+    "tensorboard": "tensorboard",
     "torch": "torch",
     "cupy": "cuda12",
 }

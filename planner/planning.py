@@ -10,13 +10,16 @@ from typing import Any
 
 import topologies
 from planner.errors import PlanError
+from planner.graph.facts import batch_size
 from planner.graph.ir import Graph
 from planner.plans.check import check_workers
 from planner.plans.plan import Plan
 from planner.search import SearchOptions, best_plan
 from planner.search.memory import parse_memory
 from planner.search.option import Option, options_of
+from planner.search.parallel import Parallel
 from planner.search.solver.limits import Tuning
+from planner.search.stages import with_stages
 
 DEVICES = "devices"
 """As memory: that of each worker's own device."""
@@ -31,6 +34,12 @@ WORKERS = (
 MEMORY = (
     f"What every worker must fit in, as in 11GiB; with a machine all that it takes there, and '{DEVICES}' is its own "
     "device's.  [default: no limit]"
+)
+
+
+STAGES = (
+    "Stages of a pipeline: each has as many of the workers and divides its part of the forward pass over them; ways "
+    "are those within a stage."
 )
 
 
@@ -49,6 +58,7 @@ SEARCH_OPTIONS: Mapping[str, Option] = options_of(SearchOptions)
 OPTIONS: Mapping[str, Option] = {
     "workers": Option("--workers", WORKERS, least=1),
     **SEARCH_OPTIONS,
+    "stages": Option("--stages", STAGES, least=1, default=1),
     "memory": Option("--memory", MEMORY, read=read_memory, metavar="BYTES"),
 }
 """What `plan` takes of a graph, by name: commands have these by their flags."""
@@ -60,13 +70,16 @@ def plan(
     *,
     machine: str | topologies.Machine | None = None,
     memory: int | str | None = None,
+    stages: int = 1,
     **options: Any,
 ) -> Plan:
     """Return the best plan found for a graph on `workers` workers.
 
     All factorisations of up to 16 workers are tried, unless `ways=(4, 2)` fixes one. `machine`, a name, a YAML file or
     a Machine, is what `objective="time"` is about. `memory`, as in "11GiB" or in bytes, is what every worker's arena
-    must fit in, on a `machine` with its workspace and what the device reserves; "devices" is what its own has.
+    must fit in, on a `machine` with its workspace and what the device reserves; "devices" is what its own has. With
+    `stages` above 1 each of so many groups of workers has a part of the forward pass, with what belongs to it; ways are
+    those within a stage, and a `machine` says which cut makes the slowest fastest.
     Other options are those of `SearchOptions`: `searcher`, `placements`, `seed`, `shares`, ... Raises a PlanError for
     what makes no sense or where nothing fits, a TopologyError for a machine that cannot run the plan.
 
@@ -85,16 +98,51 @@ def plan(
     machine = topologies.load_topology(machine) if isinstance(machine, str) else machine
     capacities = _capacities(machine) if limit == DEVICES else []
     arena_of = _arena_sizes if machine is None else partial(_needed_bytes, machine, capacities)
-    of_memory_only = limit is not None and options.get("objective", "bytes") == "bytes"
+    limit_bytes = max(capacities) if isinstance(limit, str) else limit
+    stages = _stages(stages, options.get("parallel"))
+    of_bytes_only = options.get("objective", "bytes") == "bytes" and (limit is not None or stages > 1)
     search = SearchOptions(
-        machine=None if of_memory_only else machine,
-        memory_bytes=max(capacities) if isinstance(limit, str) else limit,
+        machine=None if of_bytes_only else machine,
+        memory_bytes=limit_bytes if stages == 1 else None,
         arena_of=arena_of,
         **options,
     )
     if workers is None and search.shares:
         workers = len(search.shares)
-    return best_plan(graph, _workers(workers, search.division.factors), search)
+    if search.parallel is not None:
+        workers = _workers_of_parallel(workers, search.parallel)
+        _check_micro_batches(graph, search.parallel)
+    found = best_plan(graph, _workers_of_stage(workers, search.division.factors, stages), search)
+    return found if stages == 1 else with_stages(found, stages, machine, limit_bytes, arena_of)
+
+
+def _workers_of_parallel(workers: int | None, parallel: Parallel) -> int:
+    if workers not in (None, parallel.workers):
+        raise PlanError(f"parallel {parallel} makes {parallel.workers} workers, not {workers}")
+    return parallel.workers
+
+
+def _check_micro_batches(graph: Graph, parallel: Parallel) -> None:
+    """Refuse a graph that is not cut as named parallelism says."""
+    samples = batch_size(graph)
+    if parallel.micro_batch is None or samples is None:
+        return
+    if (expected := parallel.micro_batches(samples)) != graph.micro_batches:
+        raise PlanError(
+            f"parallel {parallel}: expected a graph of {expected} micro-batches (micro_batches={expected}), found "
+            f"{graph.micro_batches}"
+        )
+
+
+def _stages(stages: int, parallel: Parallel | None) -> int:
+    """Return the number of stages, which named parallelism may say, too."""
+    if type(stages) is not int or stages < 1:
+        raise PlanError(f"stages: expected a whole number from 1, found {stages!r}")
+    if parallel is None or parallel.pp == 1:
+        return stages
+    if stages not in (1, parallel.pp):
+        raise PlanError(f"stages: expected those of parallel {parallel}, found {stages}")
+    return parallel.pp
 
 
 def _read(name: str, value: object) -> object:
@@ -130,13 +178,18 @@ def _capacities(machine: topologies.Machine | None) -> list[int]:
     return [int(one.nbytes / len(one.devices)) for one in memories]
 
 
-def _workers(workers: int | None, ways: tuple[int, ...]) -> int:
+def _workers_of_stage(workers: int | None, ways: tuple[int, ...], stages: int) -> int:
     if workers is None and not ways:
         raise PlanError("expected a number of workers (--workers 8) or ways (--ways 4,2), found neither")
-    found = math.prod(ways) if workers is None else workers
+    found = stages * math.prod(ways) if workers is None else workers
     if type(found) is not int or found < 1:
         raise PlanError(f"expected a whole number of workers from 1, found {workers!r}")
     check_workers(found)
-    if ways and found != math.prod(ways):
-        raise PlanError(f"ways {','.join(map(str, ways))} makes {math.prod(ways)} workers, not {workers}")
-    return found
+    if found % stages:
+        raise PlanError(f"stages: expected a number that divides {found} workers, found {stages}")
+    if ways and found != stages * math.prod(ways):
+        within = f" in {stages} stages" if stages > 1 else ""
+        raise PlanError(
+            f"ways {','.join(map(str, ways))}{within} makes {stages * math.prod(ways)} workers, not {workers}"
+        )
+    return found // stages

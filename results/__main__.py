@@ -1,10 +1,8 @@
-"""Make experiments anew: `python -m results` all of them, `python -m results NAME...` some.
-
-`python -m results --pages [NAME...]` measures nothing: it writes the pages and pictures anew from the data.
-"""
+"""Make experiments anew: `python -m results` all of them, `python -m results NAME...` some."""
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import time
@@ -34,14 +32,17 @@ def measure(name: str) -> int:
     return status
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Make these experiments, by default all, and the README's figures; return an exit status."""
-    names = [argument.replace("-", "_") for argument in arguments if argument != "--pages"] or EXPERIMENTS
+    parser = argparse.ArgumentParser(prog="python -m results", description="Make experiments anew.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(EXPERIMENTS)} (default: all)")
+    parser.add_argument("--pages", action="store_true", help="measure nothing: write pages and pictures from the data")
+    options = parser.parse_args(arguments)
+    names = [name.replace("-", "_") for name in options.names] or EXPERIMENTS
     if unknown := [name for name in names if name not in EXPERIMENTS]:
-        print(f"expected experiments among {', '.join(EXPERIMENTS)}, found {', '.join(unknown)}", file=sys.stderr)
-        return 2
+        parser.error(f"no experiment {', '.join(unknown)}: expected some of {', '.join(EXPERIMENTS)}")
     for name in names:
-        if "--pages" in arguments:
+        if options.pages:
             write_anew(name)
         elif measure(name):
             return 1
@@ -50,4 +51,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -6,7 +6,7 @@ and until the worker has noticed it waits again; so it does from its last task o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from planner.program.tasks import Compute, Program, Receive, WorkerProgram
 from planner.report.schema import Bottleneck, Spending
@@ -62,7 +62,7 @@ def bottlenecks(
         kind = max(KINDS, key=spent_s.__getitem__)
         name = machine.devices[last].name if kind in ("compute", "copies", "launches") else ""
         if kind == "wire":
-            name = _busiest_link(program, machine, [tasks[number] for tasks in positions])
+            name = _busiest_link(program, machine, timeline, [tasks[number] for tasks in positions])
         result.append(
             Bottleneck(
                 phase=phase,
@@ -102,11 +102,12 @@ def _spent_s(worker: WorkerProgram, machine: Machine, timeline: Timeline, positi
 
 
 def _positions(worker: WorkerProgram, phases: Mapping[str, str], order: Sequence[str]) -> list[range]:
-    """List the tasks that belong to each phase."""
-    last_of = [-1] * len(order)
+    """List the tasks that belong to each phase; what comes after a task of a later phase belongs to that one."""
+    last_of, latest = [-1] * len(order), 0
     for position, task in enumerate(worker.tasks):
         if isinstance(task, Compute):
-            last_of[order.index(phases[task.nodes[-1]])] = position
+            latest = max(latest, order.index(phases[task.nodes[-1]]))
+            last_of[latest] = position
     ranges, begin = [], 0
     for number, last in enumerate(last_of):
         end = len(worker.tasks) if number == len(order) - 1 else max(begin, last + 1)
@@ -115,15 +116,29 @@ def _positions(worker: WorkerProgram, phases: Mapping[str, str], order: Sequence
     return ranges
 
 
-def _busiest_link(program: Program, machine: Machine, positions: Sequence[range]) -> str:
+def _busiest_link(program: Program, machine: Machine, timeline: Timeline, positions: Sequence[range]) -> str:
     """Name the link that the messages received in these tasks keep busy for longest."""
     busy_s = [0.0] * len(machine.resources)
-    for worker, tasks in zip(program.workers, positions, strict=True):
-        for task in worker.tasks[tasks.start : tasks.stop]:
-            for message in task.messages if isinstance(task, Receive) else ():
-                route = machine.route(message.peer, worker.worker)
-                for resource, units in route.uses:
-                    work = message.nbytes + route.half_bandwidth_bytes
-                    busy_s[resource] += work * units / machine.resources[resource].capacity
+    for source, target, nbytes in _received(program, timeline, positions):
+        route = machine.route(source, target)
+        for resource, units in route.uses:
+            work = nbytes + route.half_bandwidth_bytes
+            busy_s[resource] += work * units / machine.resources[resource].capacity
     links = [number for number, resource in enumerate(machine.resources) if resource.kind == "link"]
     return machine.resources[max(links, key=busy_s.__getitem__)].name if links else ""
+
+
+def _received(program: Program, timeline: Timeline, positions: Sequence[range]) -> Iterator[tuple[int, int, float]]:
+    """Yield (from, to, bytes) of what these tasks receive; of a library's operations, what its algorithms send."""
+    operations = set()
+    for worker, tasks in zip(program.workers, positions, strict=True):
+        for task in worker.tasks[tasks.start : tasks.stop]:
+            if not isinstance(task, Receive):
+                continue
+            if task.transfer in timeline.operations:
+                operations.add(task.transfer)
+                continue
+            yield from ((message.peer, worker.worker, message.nbytes) for message in task.messages)
+    for operated in (operated for number in sorted(operations) for operated in timeline.operations[number]):
+        flows = operated.operation.pattern.flows.items()
+        yield from ((*pair, share * operated.payload_bytes) for pair, share in flows)

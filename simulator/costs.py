@@ -6,7 +6,7 @@ evenly. On a rank whose tasks were measured all progress in seconds of its proce
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +15,9 @@ from planner.program import task_keys
 from planner.program.tasks import Compute, Message, Receive, Send, WorkerProgram
 from simulator.fairness import ActivityClass
 from simulator.sharing import Sharing
+from simulator.transfers import Together
 from topologies import Device, Estimates, Kernel, Machine, Product, TransferAmounts
+from topologies.collectives import Choice, Pattern, choices, fastest
 from topologies.schema import Measured
 
 COPY = "elementwise"  # packing and unpacking attain what an element-wise kernel does
@@ -34,6 +36,17 @@ class Activity:
     host_s: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An operation of a library, or `part` of one, and what its algorithm sends, in shares of the payload."""
+
+    activity: Activity
+    kind: str
+    algorithm: str
+    pattern: Pattern
+    part: float
+
+
 class Costs:
     """Prices the tasks of one program on one machine; worker w runs on the w-th device."""
 
@@ -41,6 +54,8 @@ class Costs:
         self._machine = machine
         self._sharing = sharing
         self._routes: dict[tuple[int, int, bool], Activity] = {}
+        self._choices: dict[tuple[str, tuple[int, ...]], tuple[Choice, ...]] = {}
+        self._operations: dict[tuple[int, float, bool], tuple[int, float, Pattern]] = {}  # by the identity of choices
         self._kernels: dict[object, Activity] = {}
         self._totals: dict[int, int] = {}  # by the identity of messages, which transfers share
         self._estimates: dict[int, Estimates] = {}  # by the identity of what was measured
@@ -64,9 +79,14 @@ class Costs:
             self._kernels[key] = self._activity(device, calls)
         return self._kernels[key]
 
-    def pack(self, program: WorkerProgram, task: Send) -> Activity | None:
-        """Price the copy of every outgoing message into staging; a device that streams messages only launches it."""
+    def pack(self, program: WorkerProgram, task: Send, *, together: bool) -> Activity | None:
+        """Price the copy of every outgoing message into staging; a device that streams messages only launches it.
+
+        `together` they are a library's operation, whose latency has its launch.
+        """
         device = self._machine.devices[program.worker]
+        if together and device.spec.streams_messages:
+            return None
         if device.spec.measured is not None:
             return self._part_of_transfer(device, "send", task_keys.sent(program, task))
         nbytes = self._total(task.messages)
@@ -84,12 +104,15 @@ class Costs:
             return None
         return self._on_processor(device, device.spec.measured.wake_s + waited_s * device.spec.measured.waiting_share)
 
-    def unpack(self, program: WorkerProgram, task: Receive) -> Activity | None:
+    def unpack(self, program: WorkerProgram, task: Receive, *, together: bool) -> Activity | None:
         """Price what ends a transfer: received and local pieces copied into the buffer, or combined in it.
 
-        Where messages are streamed, local pieces are left, unless they were combined with the first message.
+        Where messages are streamed, local pieces are left, unless they were combined with the first message; where they
+        are `together` a library's operation, nothing is.
         """
         device = self._machine.devices[program.worker]
+        if together and device.spec.streams_messages:
+            return None
         if device.spec.measured is not None:
             kind = "reduce" if task.reducer is not None else "fetch"
             return self._part_of_transfer(device, kind, task_keys.received(program, task))
@@ -110,13 +133,46 @@ class Costs:
             route, device = self._machine.route(source, target), self._machine.devices[target]
             if device.spec.measured is not None and device.memory == self._machine.devices[source].memory:
                 return self._routes.setdefault(key, Activity(NO_WORK, 0.0, route.latency_s))
-            uses = dict(route.uses)
-            if device.spec.streams_messages:
-                touched = COMBINE if combined else READ_AND_WRITE
-                uses[self._machine.memories[device.memory].resource] += touched / device.spec.efficiency.elementwise
-            number = self._sharing.number(ActivityClass(tuple(uses.items())))
+            number = self._sharing.number(ActivityClass(tuple(self._message_uses(source, target, combined).items())))
             self._routes[key] = Activity(number, route.half_bandwidth_bytes, route.latency_s)
         return self._routes[key]
+
+    def operation(self, group: Together, *, combined: bool) -> Operation:
+        """Price messages among workers as one operation of a library, by the algorithm that is fastest for their size.
+
+        The halves of an all-reduce take half of its time each, and of what it moves.
+        """
+        kind, part, devices = group.collective.kind, 1.0, group.workers
+        if group.collective.is_half:
+            kind, part = "all-reduce", 0.5
+        if (kind, devices) not in self._choices:
+            self._choices[kind, devices] = choices(self._machine, kind, devices)
+        choice = fastest(self._choices[kind, devices], group.nbytes)
+        key = (id(choice), part, combined)
+        if key not in self._operations:
+            self._operations[key] = self._shared_links(choice, part, combined)
+        number, units, pattern = self._operations[key]
+        activity = Activity(number, group.nbytes * units, choice.delay_s * part)
+        return Operation(activity, kind, choice.algorithm, pattern, part)
+
+    def _shared_links(self, choice: Choice, part: float, combined: bool) -> tuple[int, float, Pattern]:
+        """Return the class of an operation, in bytes of the link that it uses most, these, and its flows."""
+        pattern, uses = choice.pattern.times(part), defaultdict[int, float](float)
+        for (source, target), share in pattern.flows.items():
+            for resource, amount in self._message_uses(source, target, combined).items():
+                uses[resource] += share * amount
+        units = max(amount for resource, amount in uses.items() if self._machine.resources[resource].kind == "link")
+        cap = None if choice.bandwidth_share == 1 else units / (choice.s_per_byte * part)
+        kind = ActivityClass(tuple((resource, amount / units) for resource, amount in uses.items()), cap)
+        return self._sharing.number(kind), units, pattern
+
+    def _message_uses(self, source: int, target: int, combined: bool) -> dict[int, float]:
+        """Return what a byte of a message uses; who streams messages unpacks or combines it at the same time."""
+        uses, device = dict(self._machine.route(source, target).uses), self._machine.devices[target]
+        if device.spec.streams_messages:
+            touched = COMBINE if combined else READ_AND_WRITE
+            uses[self._machine.memories[device.memory].resource] += touched / device.spec.efficiency.elementwise
+        return uses
 
     def _estimated(self, measured: Measured) -> Estimates:
         if id(measured) not in self._estimates:

@@ -10,15 +10,17 @@ from collections import defaultdict
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from simpy import Environment, Event
 
+from planner.program.in_order import program_in_order
 from planner.program.tasks import Compute, Program, Receive, Send, Wait, WorkerProgram
-from simulator.costs import NO_WORK, Activity, Costs
+from simulator.costs import NO_WORK, Activity, Costs, Operation
 from simulator.sharing import Sharing
-from simulator.transfers import Sent, Transfer, transfers
+from simulator.transfers import Numbers, Sent, Together, Transfer, transfers
 from tensor_partitioner.display.progress import progress
 from topologies import Machine
 
@@ -32,16 +34,23 @@ class DeadlockError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Switches:
-    """Do transfers overlap computation, do they take time, is every message recorded."""
+    """Do transfers overlap computation, do they take time, is every message recorded.
+
+    With a `library`, transfers that are collectives are its operations: who takes part waits for all others.
+    """
 
     overlap: bool = True
     communicate: bool = True
     record_messages: bool = False
+    library: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class MessageSpan:
-    """One message on its way: from when both ends had started it to its completion."""
+    """One message on its way: from when both ends had started it to its completion.
+
+    Of a library's operation, what its algorithm sends from one worker to another, in all.
+    """
 
     transfer: int
     source: int
@@ -49,6 +58,15 @@ class MessageSpan:
     nbytes: int
     start_s: float
     stop_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Operated:
+    """A library's operation on a payload, for messages of so many bytes between pairs."""
+
+    operation: Operation
+    payload_bytes: int
+    pair_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +90,20 @@ class Timeline:
     """When each worker began and ended each of its tasks, and what was moved.
 
     `blocked` lists, per worker, when it waited for messages; `in_flight_s` is how long each worker had messages of its
-    own, in or out, on their way.
+    own, in or out, on their way. `bytes` are what workers lack, by who has it; `wire_bytes` what is sent for that, by
+    whom and to whom, which is something else where `operations`, by transfer, are a library's.
     """
 
     starts_s: list[list[float]]
     stops_s: list[list[float]]
     bytes: NDArray[np.int64]
+    wire_bytes: NDArray[np.float64] | NDArray[np.int64]
     compute_s: list[float]
     blocked: list[list[Blocked]]
     in_flight_s: list[float]
     seconds: float = 0.0
     messages: list[MessageSpan] = field(default_factory=list)
+    operations: dict[int, list[Operated]] = field(default_factory=dict)
 
 
 def interpret(program: Program, machine: Machine, switches: Switches | None = None) -> Timeline:
@@ -91,7 +112,7 @@ def interpret(program: Program, machine: Machine, switches: Switches | None = No
     Raises `DeadlockError` where workers wait for ever, `TopologyError` where the machine is too small.
     """
     machine.require_devices(len(program.workers))
-    return _Interpreter(program, machine, switches or Switches()).run()
+    return _Interpreter(program_in_order(program), machine, switches or Switches()).run()
 
 
 class _InFlight:
@@ -123,7 +144,7 @@ class _Interpreter:
         self._costs = Costs(machine, self._sharing)
         self._switches = switches
         self._workers = program.workers
-        self._transfers = transfers(program)
+        self._transfers = transfers(program, switches.library)
         self._posted: defaultdict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
         self._receiving: list[dict[int, Receive]] = [{} for _ in program.workers]
         k = len(program.workers)
@@ -132,10 +153,12 @@ class _Interpreter:
         self._latency_s = np.zeros((k, k))
         self._work_beyond_bytes = np.zeros((k, k))
         self._in_flight = _InFlight(k)
+        moved = np.zeros((k, k), dtype=np.int64)
         self._timeline = Timeline(
             starts_s=[[] for _ in range(k)],
             stops_s=[[] for _ in range(k)],
-            bytes=np.zeros((k, k), dtype=np.int64),
+            bytes=moved,
+            wire_bytes=np.zeros((k, k)) if switches.library else moved,
             compute_s=[0.0] * k,
             blocked=[[] for _ in range(k)],
             in_flight_s=[0.0] * k,
@@ -172,11 +195,13 @@ class _Interpreter:
             yield from self._complete(number, self._transfers.get(task.transfer))
             started = self._receiving[number].pop(task.transfer, None)
             if started is not None and self._switches.communicate:
-                yield from self._busy(number, self._costs.unpack(worker, started))
+                together = self._transfers[task.transfer].is_together
+                yield from self._busy(number, self._costs.unpack(worker, started, together=together))
             return
         if isinstance(task, Send):
             if self._switches.communicate:
-                yield from self._busy(number, self._costs.pack(worker, task))
+                together = self._transfers[task.transfer].is_together
+                yield from self._busy(number, self._costs.pack(worker, task, together=together))
         else:
             self._receiving[number][task.transfer] = task
             if self._switches.communicate:
@@ -244,21 +269,43 @@ class _Interpreter:
         self._posted.clear()
         for number, (senders, receivers) in posted:
             transfer = self._transfers[number]
-            sent = transfer.start(senders, receivers)
-            if len(sent):
+            if transfer.is_together:
+                for group, sent in transfer.start_together(senders, receivers):
+                    self._operate(transfer, group, sent)
+            elif len(sent := transfer.start(senders, receivers)):
                 self._flow(transfer, sent)
 
     def _flow(self, transfer: Transfer, sent: Sent) -> None:
         now_s = self._environment.now
         self._in_flight.add(sent, now_s)
         if not self._switches.communicate:
-            self._arrive(transfer, sent, now_s, 0.0)
+            self._complete_messages(transfer, sent, now_s, 0.0)
             return
         numbers, latency_s = self._priced(sent, transfer.combined)
         for latency in np.unique(latency_s).tolist():
             chosen = np.flatnonzero(latency_s == latency)
             arrive = partial(self._arrive, transfer, start_s=now_s, latency_s=latency)
             self._sharing.after(latency, partial(self._begin, sent[chosen], numbers[chosen], arrive))
+
+    def _operate(self, transfer: Transfer, group: Together, sent: Sent) -> None:
+        """Let a group's messages flow as a library's operation."""
+        now_s = self._environment.now
+        self._in_flight.add(sent, now_s)
+        if not self._switches.communicate:
+            self._complete_messages(transfer, sent, now_s, 0.0)
+            return
+        operation = self._costs.operation(group, combined=transfer.combined)
+        operated = Operated(operation, group.nbytes, int(sent.nbytes.sum()))
+        self._timeline.operations.setdefault(transfer.number, []).append(operated)
+        activity = operation.activity
+
+        def arrive() -> None:
+            flows = operation.pattern.flows
+            sources, targets = np.array(list(flows)).T
+            self._cross(transfer, sources, targets, np.array(list(flows.values())) * group.nbytes, now_s)
+            self._complete_messages(transfer, sent, now_s, activity.delay_s)
+
+        self._sharing.after(activity.delay_s, partial(self._sharing.start, activity.number, activity.work, arrive))
 
     def _begin(self, sent: Sent, numbers: NDArray[np.intp], arrive: Callable[[Sent], None]) -> None:
         empty = (sent.nbytes == 0) | (numbers == NO_WORK)
@@ -282,13 +329,25 @@ class _Interpreter:
         return numbers, self._latency_s[sent.sources, sent.targets]
 
     def _arrive(self, transfer: Transfer, sent: Sent, start_s: float, latency_s: float) -> None:
-        now_s = self._environment.now
-        self._timeline.bytes[sent.sources, sent.targets] += sent.nbytes
-        self._in_flight.remove(sent, now_s)
-        transfer.complete(sent, start_s, latency_s)
+        if self._switches.library or self._switches.record_messages:
+            self._cross(transfer, sent.sources, sent.targets, sent.nbytes, start_s)
+        self._complete_messages(transfer, sent, start_s, latency_s)
+
+    def _cross(
+        self, transfer: Transfer, sources: Numbers, targets: Numbers, nbytes: NDArray[Any], start_s: float
+    ) -> None:
+        """Note what went over links."""
+        if self._switches.library:
+            self._timeline.wire_bytes[sources, targets] += nbytes
         if self._switches.record_messages:
-            spans = zip(sent.sources.tolist(), sent.targets.tolist(), sent.nbytes.tolist(), strict=True)
+            spans = zip(sources.tolist(), targets.tolist(), np.rint(nbytes).astype(int).tolist(), strict=True)
+            now_s = self._environment.now
             self._timeline.messages += [MessageSpan(transfer.number, *span, start_s, now_s) for span in spans]
+
+    def _complete_messages(self, transfer: Transfer, sent: Sent, start_s: float, latency_s: float) -> None:
+        self._timeline.bytes[sent.sources, sent.targets] += sent.nbytes
+        self._in_flight.remove(sent, self._environment.now)
+        transfer.complete(sent, start_s, latency_s)
 
     def _check_finished(self) -> None:
         stuck = []

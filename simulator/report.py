@@ -2,52 +2,74 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 
-from msgspec.structs import replace
+from msgspec import structs
 
 from planner.errors import PlanError
 from planner.graph.facts import batch_size, contents, phases, weight_dtype
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
-from planner.report.schema import DataParallelism, DeviceMemory, Report, Setting, TaskSeconds, matrix
+from planner.report.schema import CollectiveUse, DataParallelism, DeviceMemory, Report, Setting, TaskSeconds, matrix
 from planner.report.task_seconds import task_seconds
 from simulator.breakdown import durations
+from simulator.interpreter import Operated, Switches
 from simulator.memory import Accounting
 from simulator.simulation import Simulation, simulated
 from simulator.systems import SystemProgram, plan_program
 from topologies import Machine, load_topology
 
+COLLECTIVES = ("auto", "pairs", "library")
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a program is simulated, as `simulate` says it; PlanError for what makes no sense."""
+    """How a program is simulated, as `simulate` says it; PlanError for what makes no sense.
+
+    `collectives` are messages between pairs, or the operations of a library; "auto" is a library's on machines whose
+    devices stream messages, which are GPUs under NCCL.
+    """
 
     prefetch: int = 1
     overlap: bool = True
+    collectives: str = "auto"
 
     def __post_init__(self) -> None:
         """Check what a user may have chosen."""
+        if self.collectives not in COLLECTIVES:
+            raise PlanError(f"collectives: expected {', '.join(COLLECTIVES)}, found {self.collectives!r}")
         if type(self.overlap) is not bool:
             raise PlanError(f"overlap: expected True or False, found {self.overlap!r}")
 
+    def by_library(self, machine: Machine) -> bool:
+        """Whether a machine's collectives are a library's."""
+        return machine.has_library if self.collectives == "auto" else self.collectives == "library"
 
-def simulate(
+    def told(self, machine: Machine) -> dict[str, Setting]:
+        """Return the settings for a report, with what "auto" means on a machine."""
+        return asdict(self) | {"collectives": "library" if self.by_library(machine) else "pairs"}
+
+
+def simulate(  # noqa: PLR0913 -- the settings by their names
     plan: Plan | str | Path,
     machine: str | Machine,
     *,
     prefetch: int = 1,
     overlap: bool = True,
+    collectives: str = "auto",
     data_parallel: Plan | str | Path | None = None,
 ) -> Report:
     """Simulate one training iteration of a plan, or of a plan.json.
 
     `machine` is a Machine, a YAML file or the name of one; worker w runs on its w-th device. `prefetch` is how many
-    compute units early fetches start, `overlap` whether transfers overlap computation. `data_parallel`, a plan for as
-    many workers, is simulated, too, and stands beside the plan in the report. Raises a TopologyError where the machine
-    has too few devices or no figure for a dtype, a PlanError for what is no plan or makes no sense.
+    compute units early fetches start, `overlap` whether transfers overlap computation, `collectives` as in `Settings`.
+    `data_parallel`, a plan for as many workers, is simulated, too, and stands beside the plan in the report. Raises a
+    TopologyError where the machine has too few devices or no figure for a dtype, a PlanError for what is no plan or
+    makes no sense.
 
     >>> import planner, simulator
     >>> plan = planner.plan(planner.model("mlp-2-16", batch=8), workers=4)
@@ -56,11 +78,13 @@ def simulate(
     (True, ())
     """
     plan, machine = plan_of(plan), machine_of(machine)
-    settings, program = Settings(prefetch, overlap), plan_program(plan, machine, prefetch)
+    settings, program = Settings(prefetch, overlap, collectives), plan_program(plan, machine, prefetch)
     beside = (
         None if data_parallel is None else data_parallelism(plan_of(data_parallel), plan.workers, machine, settings)
     )
-    return report(program, plan.search.model or "plan", simulation_of(program, settings), asdict(settings), beside)
+    return report(
+        program, plan.search.model or "plan", simulation_of(program, settings), settings.told(machine), beside
+    )
 
 
 def machine_of(machine: str | Machine) -> Machine:
@@ -76,9 +100,8 @@ def simulation_of(program: SystemProgram, settings: Settings, *, record_messages
     return simulated(
         program.program,
         program.machine,
-        overlap=settings.overlap,
-        record_messages=record_messages,
-        accounting=Accounting({} if program.plan is None else phases(graph), contents(graph)),
+        Switches(settings.overlap, record_messages=record_messages, library=settings.by_library(program.machine)),
+        Accounting({} if program.plan is None else phases(graph), contents(graph)),
     )
 
 
@@ -126,6 +149,8 @@ def report(  # noqa: PLR0913 -- what was simulated, the result, and what to tell
         ways=(devices,) if plan is None else tuple(plan.ways),
         planned_bytes=matrix(program.bytes[:devices, :devices] if plan is None else plan.bytes),
         bytes=matrix(moved),
+        wire_bytes=round(simulation.timeline.wire_bytes.sum()),
+        collectives=tuple(_collectives(simulation)),
         arena_bytes=tuple(worker.arena_bytes for worker in program.workers[:devices]),
         batch=batch,
         dtype=weight_dtype(system.graph),
@@ -144,11 +169,26 @@ def report(  # noqa: PLR0913 -- what was simulated, the result, and what to tell
     )
 
 
+def _collectives(simulation: Simulation) -> Iterator[CollectiveUse]:
+    """Yield what a library did in a step, by operation and algorithm."""
+    found: defaultdict[tuple[str, str], list[Operated]] = defaultdict(list)
+    for operated in chain.from_iterable(simulation.timeline.operations.values()):
+        found[operated.operation.kind, operated.operation.algorithm].append(operated)
+    for (kind, algorithm), same in sorted(found.items()):
+        yield CollectiveUse(
+            operation=kind,
+            algorithm=algorithm,
+            count=round(sum(one.operation.part for one in same)),
+            nbytes=sum(one.pair_bytes for one in same),
+            wire_bytes=round(sum(sum(one.operation.pattern.flows.values()) * one.payload_bytes for one in same)),
+        )
+
+
 def _memories(system: SystemProgram, simulation: Simulation) -> Iterator[DeviceMemory]:
     """Yield what fills the devices' memories; where these are taken to be unlimited, no capacity."""
     for memory in simulation.memories:
         if max(memory.workers) < system.devices:
-            yield memory if system.limited else replace(memory, capacity_bytes=None, verdict="unknown")
+            yield memory if system.limited else structs.replace(memory, capacity_bytes=None, verdict="unknown")
 
 
 def _task_seconds(system: SystemProgram, simulation: Simulation) -> Iterator[TaskSeconds]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
+from planner.program.in_order import program_in_order
 from planner.program.tasks import Program
 from planner.report.schema import Bottleneck, DeviceMemory, LinkUse, Spending, overfull
 from simulator.breakdown import bottlenecks, breakdown
@@ -15,10 +16,12 @@ from simulator.memory import STATIC, Accounting, device_memories
 from tensor_partitioner.display.progress import tracked
 from topologies import Machine
 
+WITH_COMMUNICATION = Switches()
+
 
 @dataclass(frozen=True, eq=False)
 class Simulation:
-    """One simulated iteration of a program on a machine.
+    """One simulated iteration of a program, whose tasks are in the order in which they run, on a machine.
 
     `seconds_without_communication` is the same iteration with every transfer at no cost, its order kept.
     """
@@ -54,20 +57,16 @@ class Simulation:
 
 
 def simulated(
-    program: Program,
-    machine: Machine,
-    *,
-    overlap: bool = True,
-    record_messages: bool = False,
-    accounting: Accounting = STATIC,
+    program: Program, machine: Machine, switches: Switches = WITH_COMMUNICATION, accounting: Accounting = STATIC
 ) -> Simulation:
     """Simulate one iteration; worker w runs on the machine's w-th device.
 
     Raises `TopologyError` where the machine has too few devices or no figure for a dtype, and `DeadlockError` where the
     program's workers wait for each other for ever.
     """
-    runs = (Switches(overlap, record_messages=record_messages), Switches(overlap, communicate=False))
-    timeline, silent = (interpret(program, machine, switches) for switches in tracked("simulating", runs))
+    program = program_in_order(program)
+    runs = (switches, replace(switches, communicate=False, record_messages=False))
+    timeline, silent = (interpret(program, machine, run) for run in tracked("simulating", runs))
     return Simulation(
         program=program,
         machine=machine,
@@ -80,14 +79,14 @@ def simulated(
 
 
 def _links(machine: Machine, timeline: Timeline) -> tuple[LinkUse, ...]:
-    crossed = [0] * len(machine.resources)
-    for source, target in zip(*np.nonzero(timeline.bytes), strict=True):
+    crossed = [0.0] * len(machine.resources)
+    for source, target in zip(*np.nonzero(timeline.wire_bytes), strict=True):
         for resource, _ in machine.route(int(source), int(target)).uses:
-            crossed[resource] += int(timeline.bytes[source, target])
+            crossed[resource] += float(timeline.wire_bytes[source, target])
     return tuple(
         LinkUse(
             name=resource.name,
-            nbytes=crossed[i],
+            nbytes=round(crossed[i]),
             utilisation=crossed[i] / (resource.capacity * timeline.seconds) if timeline.seconds else 0.0,
         )
         for i, resource in enumerate(machine.resources)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from simpy import Event
 
+from planner.graph.ir import ITEM_BYTES
+from planner.layout import Collective
 from planner.program.tasks import Message, Program, Receive, Send
 
 NO_MESSAGE = -1
@@ -54,17 +56,31 @@ class Shape:
         self.count = stated[0].sum(axis=1) + stated[1].sum(axis=0)
 
 
+@dataclass(frozen=True, slots=True)
+class Together:
+    """The messages of a group of workers as one operation of a library on a payload of so many bytes."""
+
+    collective: Collective
+    workers: tuple[int, ...]
+    nbytes: int
+
+
 class Transfer:
     """One transfer while it is under way; what arrives is `combined` with what is there, or copied.
 
+    `together` are the groups, not started yet, whose messages are one operation each: it starts when all are there.
     `pending` counts each worker's messages, in and out, that are not complete. `last_start_s` and `last_latency_s` are
     of the message that each worker completed last; `waiting` are the events that workers wait for.
     """
 
-    def __init__(self, number: int, shape: Shape, starters: Sequence[int], combined: bool) -> None:
+    def __init__(
+        self, number: int, shape: Shape, starters: Sequence[int], combined: bool, together: Iterable[Together]
+    ) -> None:
         k = len(shape.count)
         self.number = number
         self.combined = combined
+        self.together = list(together)
+        self.is_together = bool(self.together)
         self.shape = shape
         self.pending = shape.count.copy()
         self.posted = np.zeros(k, dtype=np.bool_)
@@ -82,6 +98,19 @@ class Transfer:
         sources, targets = np.nonzero(self.shape.exists & self.posted[:, None] & self.wanted & ~before)
         return Sent(sources, targets, self.shape.nbytes[sources, targets])
 
+    def start_together(self, senders: Sequence[int], receivers: Sequence[int]) -> list[tuple[Together, Sent]]:
+        """Note the halves that workers start now, and return the groups that these complete, with their messages."""
+        self.posted[senders] = True
+        self.wanted[receivers] = True
+        ready = [group for group in self.together if (self.posted & self.wanted)[[*group.workers]].all()]
+        self.together = [group for group in self.together if group not in ready]
+        return [(group, self._among(group.workers)) for group in ready]
+
+    def _among(self, workers: tuple[int, ...]) -> Sent:
+        here = np.array(workers)
+        sources, targets = (here[places] for places in np.nonzero(self.shape.exists[np.ix_(here, here)]))
+        return Sent(sources, targets, self.shape.nbytes[sources, targets])
+
     def complete(self, sent: Sent, start_s: float, latency_s: float) -> None:
         """Note that messages are complete, and wake those who have none left."""
         self.pending -= sent.count(len(self.pending))
@@ -92,8 +121,8 @@ class Transfer:
             self.waiting.pop(worker).succeed()
 
 
-def transfers(program: Program) -> dict[int, Transfer]:
-    """Return a program's transfers by number.
+def transfers(program: Program, by_library: bool) -> dict[int, Transfer]:
+    """Return a program's transfers by number; `by_library`, collectives are done together.
 
     Raises ValueError where the two ends of a message disagree on its size.
     """
@@ -101,6 +130,7 @@ def transfers(program: Program) -> dict[int, Transfer]:
     sends: defaultdict[int, Posts] = defaultdict(lambda: [()] * k)
     receives: defaultdict[int, Posts] = defaultdict(lambda: [()] * k)
     starters: defaultdict[int, list[int]] = defaultdict(lambda: [0] * k)
+    tasks: dict[int, Send | Receive] = {}
     combined = {
         task.transfer
         for worker in program.workers
@@ -113,14 +143,24 @@ def transfers(program: Program) -> dict[int, Transfer]:
                 posts = sends if isinstance(task, Send) else receives
                 posts[task.transfer][worker.worker] += task.messages
                 starters[task.transfer][worker.worker] += 1
+                tasks[task.transfer] = task
     shapes: dict[tuple[int, ...], Shape] = {}  # by the identities of their messages
     result = {}
     for number, counts in starters.items():
         key = (*map(id, sends[number]), *map(id, receives[number]))
         if key not in shapes:
             shapes[key] = _shape(number, sends[number], receives[number])
-        result[number] = Transfer(number, shapes[key], counts, number in combined)
+        together = _together(program, tasks[number]) if by_library else ()
+        result[number] = Transfer(number, shapes[key], counts, number in combined, together)
     return result
+
+
+def _together(program: Program, task: Send | Receive) -> Iterator[Together]:
+    """Yield the groups of a transfer that is a collective, given any of its tasks."""
+    if task.collective is not None:
+        item = ITEM_BYTES[program.workers[0].buffers[task.buffer].dtype]
+        for group in task.collective.groups:
+            yield Together(task.collective, group.workers, group.elements * item)
 
 
 def _shape(transfer: int, sends: Posts, receives: Posts) -> Shape:

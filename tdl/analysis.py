@@ -108,7 +108,7 @@ def strategies(traced: Traced, found: tuple[Access, ...]) -> tuple[dict[str, Str
     for name in (*traced.output_variables, *traced.reduction_variables):
         if name in opaque:
             reasons[name] = f"it indexes the result of {opaque[name]}, which is computed whole"
-        elif name in traced.reduction_variables and (reason := _no_reduction(name, traced, reducers)):
+        elif reason := _no_dimension(name, traced) or _no_reduction(name, traced, reducers):
             reasons[name] = reason
         else:
             reducer = reducers[0][name] if name in traced.reduction_variables else None
@@ -121,8 +121,18 @@ def _opaque_coordinates(traced: Traced) -> dict[str, str]:
     return {name: node.name for node in results for index in node.index for name in index.variables}
 
 
+def _no_dimension(name: str, traced: Traced) -> str | None:
+    """Say which output has no dimension of an output variable, so that all parts would compute it, or None."""
+    if name in traced.reduction_variables:
+        return None
+    without = (number for number, placed in enumerate(traced.outputs) if name not in placed.variables)
+    return next((f"output {number} has no dimension of it" for number in without), None)
+
+
 def _no_reduction(name: str, traced: Traced, reducers: list[dict[str, str]]) -> str | None:
-    """Say why partial results over a reduction variable cannot be combined; None where they can."""
+    """Say why partial results over a reduction variable cannot be combined; None where they can, or it is none."""
+    if name in traced.output_variables:
+        return None
     for number, placed in enumerate(traced.outputs):
         if name not in reducers[number]:
             blocker = _blocker(name, placed.value)
@@ -224,13 +234,19 @@ def contiguous(traced: Traced, found: tuple[Access, ...]) -> frozenset[str]:
     """Variables that occur in a window (an affine index that is not plain) or as a value.
 
     A mixed-radix tuple needs no contiguous runs: what a worker holds of it is itself mixed radix, in local extents.
+    Where a dimension is read by several indices, a worker holds more of it than one reaches: they have to say where.
     """
     used = [index for placed in traced.outputs for index in placed.coordinates]
     used += [index for access in found for index in access.index]
     used += [index for node in traced.nodes if isinstance(node, OpaqueElement) for index in node.index]
     values = {name for node in traced.nodes if isinstance(node, Coordinate) for name in node.affine.variables}
-    windows = (index for index in used if isinstance(index, Affine) and not index.is_plain)
-    return frozenset(values | {name for index in windows for name in index.variables})
+    located: list[Index] = [index for index in used if isinstance(index, Affine) and not index.is_plain]
+    read: dict[tuple[int, int], set[Index]] = {}
+    for access in found:
+        for dimension, index in enumerate(access.index):
+            read.setdefault((access.operand, dimension), set()).add(index)
+    located += [index for several in read.values() if len(several) > 1 for index in several]
+    return frozenset(values | {name for index in located for name in index.variables})
 
 
 def is_linear(expression: Expr, operands: frozenset[int]) -> bool:  # noqa: PLR0911

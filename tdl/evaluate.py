@@ -44,9 +44,11 @@ class Evaluator(Struct, frozen=True):
         """One output over the bounds of the output variables, in the order of its coordinates."""
         sizes = {name: stop - start for name, (start, stop) in self.bounds.items()}
         value = self.evaluate(output.value).value
-        space = [sizes[name] if name in variables else 1 for name in self.bounds]
-        grid = np.broadcast_to(value, space).reshape([sizes[name] for name in variables])
-        order = [variables.index(name) for index in output.index for name in index.variables]
+        names = [name for index in output.index for name in index.variables]
+        axes = [name for name in variables if name in names]
+        space = [sizes[name] if name in axes else 1 for name in self.bounds]
+        grid = np.broadcast_to(value, space).reshape([sizes[name] for name in axes])
+        order = [axes.index(name) for name in names]
         shape = [prod(sizes[name] for name in index.variables) for index in output.index]
         return grid.transpose(order).reshape(shape)
 

@@ -57,6 +57,11 @@ class Placed(Struct, frozen=True):
     coordinates: tuple[Index, ...]
     value: Expr
 
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The index variables that the output has dimensions of."""
+        return tuple(name for index in self.coordinates for name in index.variables)
+
 
 class Lambda(Struct, frozen=True):
     """A lambda with the names, and the declared extents, of its index variables."""
@@ -177,7 +182,10 @@ def pad(index: Expr | int, low: int, high: int) -> Expr:
 
 
 def at(coordinates: object, value: Expr) -> Placed:
-    """Place the value at output coordinates: index variables, or mixed-radix tuples of them (a merged dimension)."""
+    """Place the value at output coordinates: index variables, or mixed-radix tuples of them (a merged dimension).
+
+    One of several outputs may have dimensions of some variables only; the others are not split.
+    """
     parts = coordinates if isinstance(coordinates, tuple) else (coordinates,)
     return Placed(tuple(_index(part, f"output dimension {d}") for d, part in enumerate(parts)), lift(value))
 

@@ -40,10 +40,13 @@ def trace(function: Callable[..., Any], operands: Sequence[Operand], attributes:
     if not values:
         raise TDLError("the lambda returns no output")
     outputs = tuple(_placed(value, returned.names) for value in values)
+    unused = set(returned.names).difference(*(output.variables for output in outputs))
+    if unused:
+        raise TDLError(f"no output has a dimension of {', '.join(sorted(unused))}")
     scope = _Scope()
     scope.bind(returned.names, returned.extents)
     for output in outputs:
-        scope.check(output.value, returned.names)
+        scope.check(output.value, output.variables)
     reductions = tuple(name for name in scope.seen if name not in returned.names)
     return Traced(returned.names, reductions, scope.declared, outputs)
 
@@ -51,13 +54,14 @@ def trace(function: Callable[..., Any], operands: Sequence[Operand], attributes:
 def _placed(value: object, names: tuple[str, ...]) -> Placed:
     if not isinstance(value, Placed):
         return Placed(tuple(map(Affine.variable, names)), lift(value))
-    used = [name for index in value.coordinates for name in index.variables]
+    used = value.variables
     if any(isinstance(index, Affine) and not index.is_plain for index in value.coordinates) or (
-        sorted(used) != sorted(names)
+        len(set(used)) != len(used) or not set(used) <= set(names)
     ):
         shown = ", ".join(map(str, value.coordinates))
         raise TDLError(
-            f"output coordinates ({shown}) must use each of ({', '.join(names)}) once, alone or in a mixed-radix tuple"
+            f"output coordinates ({shown}) must use some of ({', '.join(names)}) once each, alone or in a mixed-radix "
+            "tuple"
         )
     return value
 

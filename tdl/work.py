@@ -7,7 +7,7 @@ from math import prod
 
 from msgspec import Struct
 
-from tdl.expr import Call, Element, Expr, Reduce
+from tdl.expr import Call, Constant, Coordinate, Element, Expr, Reduce
 from tdl.index import Affine
 from tdl.trace import Traced, indices
 
@@ -25,14 +25,37 @@ class Work(Struct, frozen=True):
 def work(traced: Traced) -> Work:
     """Count every function of tensor values once per value of the variables it depends on.
 
-    Index arithmetic is free; a reducer combines once per iteration; inside a reducer, iterations at which a fractional
-    index is no integer are skipped, so they count by density.
+    Index arithmetic is free, and so is choosing by position; a reducer combines once per iteration. Iterations that add
+    nothing do not count: those at which a fractional index is no integer, and where the body is `where(condition,
+    value, 0)` those at which the condition does not hold. `indices[i] == v` holds for one v, `k <= q` for half of all
+    pairs.
     """
     counter = _Counter({}, {})
     for output in traced.outputs:
-        counter.count(output.value, 1.0)
+        counter.count(output.value, Counted())
     order = {name: at for at, name in enumerate((*traced.output_variables, *traced.reduction_variables))}
     return Work(tuple((count, tuple(sorted(names, key=order.__getitem__))) for names, count in counter.totals.items()))
+
+
+class Counted(Struct, frozen=True):
+    """Which iterations count: what share of them, and of which variables one alone."""
+
+    density: float = 1.0
+    selected: frozenset[str] = frozenset()
+
+    def within(self, body: Expr) -> Counted:
+        """Return which count of a reducer's, given its body."""
+        density = self.density * prod(1 / index.denominator for index in set(_fractional(body)))
+        match body:
+            case Call("where", (Call("equal", sides), _, Constant(0))):
+                picked = next((side.affine.variables for side in sides if isinstance(side, Coordinate)), ())
+                return Counted(density, self.selected.union(picked))
+            case Call("where", (Call(function, (Coordinate(), Coordinate())), _, Constant(0))) if function in ORDERS:
+                return Counted(density / 2, self.selected)
+        return Counted(density, self.selected)
+
+
+ORDERS = ("less", "less_equal", "greater", "greater_equal")
 
 
 class _Counter(Struct, frozen=True):
@@ -41,25 +64,29 @@ class _Counter(Struct, frozen=True):
     totals: dict[frozenset[str], float]
     free: dict[int, tuple[Expr, frozenset[str], bool]]
 
-    def count(self, node: Expr, density: float) -> tuple[frozenset[str], bool]:
+    def count(self, node: Expr, counted: Counted) -> tuple[frozenset[str], bool]:
         """Count a node and its children; return its free variables and whether it depends on a tensor."""
         if id(node) in self.free:
             return self.free[id(node)][1:]
         if isinstance(node, Reduce):
-            density = float(prod(1 / index.denominator for index in set(_fractional(node.body))))
+            counted = counted.within(node.body)
         names = frozenset(name for index in indices(node) for name in index.variables)
         reads = isinstance(node, Element)
         for child in node.children:
-            inner, child_reads = self.count(child, density)
+            inner, child_reads = self.count(child, counted)
             names |= inner
             reads |= child_reads
-        if reads and isinstance(node, Call | Reduce):
-            iterated = names | set(node.variables) if isinstance(node, Reduce) else names
-            self.totals[iterated] = self.totals.get(iterated, 0.0) + density
+        if reads and isinstance(node, Call | Reduce) and not self._chooses_by_position(node):
+            iterated = (names | set(node.variables) if isinstance(node, Reduce) else names) - counted.selected
+            self.totals[iterated] = self.totals.get(iterated, 0.0) + counted.density
         if isinstance(node, Reduce):
             names -= set(node.variables)
         self.free[id(node)] = (node, names, reads)
         return names, reads
+
+    def _chooses_by_position(self, node: Expr) -> bool:
+        """True for a `where` whose condition, counted already, reads no tensor."""
+        return isinstance(node, Call) and node.function == "where" and not self.free[id(node.arguments[0])][2]
 
 
 def _fractional(expression: Expr) -> Iterator[Affine]:

@@ -33,7 +33,7 @@ SLOW = (
     "project/test_packages.py",
     "project/test_readme_blocks.py",
     "pytorch/test_entries.py",
-    "pytorch/test_architectures.py",
+    "results/test_pytorch_architectures.py",
     "results/operator_coverage/test_soundness.py",
     "results/test_resumed.py",
     "results/test_hosts.py",

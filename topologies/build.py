@@ -73,6 +73,8 @@ class _Builder:
             resources=tuple(self.resources),
             routes=Routes(devices, tuple(memories.values()), links, frozenset(forwarding), staging),
             switches=_names(file.switches),
+            reducing=frozenset(switch.name for switch in file.switches if switch.reduces),
+            collectives=file.collectives,
         )
 
     def _add(self, name: str, kind: str, capacity: float) -> int:

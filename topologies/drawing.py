@@ -13,7 +13,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from tensor_partitioner.display import printable, quantity, seconds
-from topologies.machine import Link, Machine
+from topologies.machine import Link, Machine, node_of
 
 FULL = 16  # devices of a machine that is drawn in full
 FEW = 4
@@ -29,7 +29,7 @@ class _Drawing:
         self.machine = machine
         self.links: dict[str, list[int]] = {}
         for number, link in enumerate(machine.links):
-            if _node(link.ends[0]) == _node(link.ends[1]):
+            if node_of(link.ends[0]) == node_of(link.ends[1]):
                 for end in link.ends:
                     self.links.setdefault(end, []).append(number)
         self.switches = frozenset(machine.switches)
@@ -129,11 +129,6 @@ class _Drawing:
 def _listed(names: Sequence[str]) -> str:
     shown = names if len(names) <= FULL else names[:FEW]
     return ", ".join(shown) + (f" and {len(names) - FEW} more" if len(names) > FULL else "")
-
-
-def _node(name: str) -> str:
-    """Return the node that something is within, "" for none."""
-    return name.rpartition("/")[0]
 
 
 def _other(link: Link, end: str) -> str:

@@ -49,12 +49,14 @@ def expand(file: TopologyFile, number: int | None, open_machine: Callable[[str],
     """
     entries: dict[str, list[Any]] = {key: [] for key in ENTRIES}
     types: dict[str, dict[str, Any]] = {}
+    collectives = dict.fromkeys(file.collectives)
     for key in TYPES:
         check_unique(key, (kind.name for kind in getattr(file, key)))
         types[key] = {kind.name: kind for kind in getattr(file, key)}
     for i, node in enumerate(file.nodes):
         place, inner = f"$.nodes[{i}]", open_machine(node.machine)
         _add_types(place, types, inner)
+        collectives |= dict.fromkeys(inner.collectives)
         _add_entries(place, entries, inner, _spread(f"{place}.name", node.name, number))
     for key, listed in entries.items():
         for i, entry in enumerate(getattr(file, key)):
@@ -68,6 +70,7 @@ def expand(file: TopologyFile, number: int | None, open_machine: Callable[[str],
         name=_numbered(file.name, number),
         description=_numbered(file.description, number),
         nodes=(),
+        collectives=tuple(collectives),
         **{key: tuple(known.values()) for key, known in types.items()},
         **{key: tuple(listed) for key, listed in entries.items()},
     )

@@ -5,7 +5,7 @@ Worker w of a plan runs on the w-th device. Built and checked by `topologies.loa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,13 +14,18 @@ import msgspec
 from tensor_partitioner.display import Shown
 from topologies.errors import TopologyError
 from topologies.kernels import Kernel, Rates, product_s
-from topologies.schema import DeviceSpec
+from topologies.schema import CollectiveEntry, DeviceSpec
 
 CATEGORIES = ("matmul", "convolution", "reduction", "elementwise", "other")
 
 ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 Use = tuple[int, float]  # a resource's index, and units of it used per unit of progress
+
+
+def node_of(name: str) -> str:
+    """Return the node that something is within, "" for none."""
+    return name.rpartition("/")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +146,8 @@ class Route:
 class Machine(Shown):
     """Devices, memories, links, all their resources, and a route between any two devices.
 
-    `switches` are the other nodes' names. Routes are worked out when they are first asked for.
+    `switches` are the other nodes' names, `reducing` those of switches that add up what devices hold. Routes are worked
+    out when they are first asked for.
     """
 
     name: str
@@ -152,6 +158,27 @@ class Machine(Shown):
     resources: tuple[Resource, ...]
     routes: Mapping[tuple[int, int], Route]
     switches: tuple[str, ...] = ()
+    reducing: frozenset[str] = frozenset()
+    collectives: tuple[CollectiveEntry, ...] = ()
+
+    @property
+    def has_library(self) -> bool:
+        """True if its ranks use a library of collectives: where all devices stream messages, as NCCL's kernels do."""
+        return all(device.spec.streams_messages for device in self.devices)
+
+    def nodes_of(self, devices: Iterable[int]) -> Mapping[str, tuple[int, ...]]:
+        """Return some devices by the node that they are in, "" for those in none."""
+        found: dict[str, tuple[int, ...]] = {}
+        for device in devices:
+            node = node_of(self.devices[device].name)
+            found[node] = (*found.get(node, ()), device)
+        return found
+
+    def has_reducing_switch(self, devices: Iterable[int]) -> bool:
+        """True if one switch that reduces is all that is between any two of some devices."""
+        first, *others = devices
+        between = {self.route(first, other).nodes[1:-1] for other in others}
+        return len(between) == 1 and len(found := between.pop()) == 1 and found[0] in self.reducing
 
     def route(self, source: int, target: int) -> Route:
         """Find the route from one device (by index) to another."""

@@ -104,7 +104,7 @@ def _located(message: str, data: object) -> str:
         expected = expected.replace("Object missing required field", "expected the key").replace("`", "'")
         return f"{place}: {expected}" + ("" if "found" in expected else ", found none")
     if "enum value" in expected:
-        expected = " or ".join(map(repr, CHOICES[place.rpartition(".")[2]]))
+        expected = " or ".join(map(repr, CHOICES[place.rpartition(".")[2].partition("[")[0]]))
     expected = expected.partition(", got ")[0]
     expected = expected.replace("Number out of range", "Expected a number that a float can hold")
     expected = expected.removeprefix("Expected ")

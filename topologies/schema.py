@@ -26,7 +26,16 @@ Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Name = Annotated[str, msgspec.Meta(min_length=1)]
 Format = Literal["topology/1", "topology/2"]
 Direction = Literal["each", "shared"]
-CHOICES = {"format": get_args(Format), "direction": get_args(Direction)}
+Operation = Literal["all-gather", "reduce-scatter", "all-reduce", "all-to-all", "broadcast", "reduce"]
+Algorithm = Literal["ring", "tree", "in-switch", "hierarchical", "pairwise"]
+Nodes = Literal["one", "several"]
+CHOICES = {
+    "format": get_args(Format),
+    "direction": get_args(Direction),
+    "algorithm": get_args(Algorithm),
+    "operations": get_args(Operation),
+    "nodes": get_args(Nodes),
+}
 """The values that a key may have, where these are a few."""
 
 
@@ -188,10 +197,14 @@ class MemoryEntry(_Record, frozen=True, kw_only=True):
 
 
 class SwitchEntry(_Record, frozen=True, kw_only=True):
-    """A node that only passes traffic on; with `staged_in`, by writing it to that memory and reading it back."""
+    """A node that only passes traffic on; with `staged_in`, by writing it to that memory and reading it back.
+
+    One that `reduces` can add up what devices hold, and write to several at once (NVLink SHARP).
+    """
 
     name: Name
     staged_in: Name | None = None
+    reduces: bool = False
 
 
 class LinkType(_Record, frozen=True, kw_only=True):
@@ -223,6 +236,22 @@ class LinkEntry(_Record, frozen=True, kw_only=True):
     name: Name | None = None
 
 
+class CollectiveEntry(_Record, frozen=True, kw_only=True):
+    """How fast a library runs operations by an algorithm, within a node or across several (`topologies.collectives`).
+
+    `latency_s` is what one takes whatever its size, `hop_s` each message of its longest chain (None: what their links
+    say); the rest moves at `bandwidth_share` of the links' bandwidth. A library may have several entries of one
+    algorithm, as NCCL has protocols; it takes what is fastest for a size.
+    """
+
+    algorithm: Algorithm
+    operations: Annotated[tuple[Operation, ...], msgspec.Meta(min_length=1)]
+    nodes: Nodes = "one"
+    latency_s: Seconds = 0.0
+    hop_s: Seconds | None = None
+    bandwidth_share: Share = 1.0
+
+
 class NodeEntry(_Record, frozen=True, kw_only=True):
     """Another machine as a part of this one: its `gpu0` is `NAME/gpu0` here."""
 
@@ -244,6 +273,7 @@ class TopologyFile(_Record, frozen=True, kw_only=True):
     memories: tuple[MemoryEntry, ...] = ()
     switches: tuple[SwitchEntry, ...] = ()
     links: tuple[LinkEntry, ...] = ()
+    collectives: tuple[CollectiveEntry, ...] = ()
 
 
 class LinkTypesFile(_Record, frozen=True, kw_only=True):

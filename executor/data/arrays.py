@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from executor.data.base import DataError, HeldOut, Numbers, Shuffled, source_name, whole_inputs
+from executor.data.base import DataError, HeldOut, Numbers, Shuffled, data_tensors
 from executor.npz import Npz
 from executor.values import Array, ArrayModule, Tile, indices, rows
-from planner.graph.facts import batch_size, classification, micro_batches
+from planner.graph.facts import batch_size, classification
 from planner.graph.ir import Graph, Init, Tensor
 
 HELD_OUT = "held_out_"
@@ -48,7 +48,7 @@ class Arrays:
 
     def write(self, xp: ArrayModule, out: Array, tile: Tile, chosen: Callable[[Numbers], Numbers]) -> None:
         """Write a tile of an input into its local array; see Samples."""
-        values = self.values[source_name(tile.tensor)]
+        values = self.values[tile.tensor.name]
         places, within = np.divmod(rows(tile), values.shape[1])
         samples = values[chosen(places), within]
         if isinstance(values, np.memmap):
@@ -70,21 +70,20 @@ def user_arrays(path: Path, graph: Graph, seed: int, mixed: bool = True) -> Shuf
 
 def _arrays(path: Path, graph: Graph, seed: int, mixed: bool) -> Shuffled:
     held = _read(path)
-    inputs = whole_inputs(graph)
-    cut, batch = micro_batches(graph), batch_size(graph) or 0
+    inputs, batch = data_tensors(graph), batch_size(graph) or 0
+    each = batch // graph.micro_batches
     if not inputs:
         raise DataError("expected a graph with inputs, found none")
-    names = [prefix + source_name(tensor) for prefix in ("", HELD_OUT) for tensor in inputs]
+    names = [prefix + tensor.name for prefix in ("", HELD_OUT) for tensor in inputs]
     if strange := [name for name in held if name not in names]:
         raise DataError(f"expected arrays {', '.join(names)}, found {', '.join(strange)}")
-    training = _samples(held, inputs, "", batch // cut)
+    training = _samples(held, inputs, "", each)
     if training.count < batch:
         raise DataError(f"expected at least the {batch} samples of a batch, found {training.count}: plan a smaller one")
     held_out = None
     if any(name.startswith(HELD_OUT) for name in held):
-        samples = _samples(held, inputs, HELD_OUT, batch // cut)
-        by_answers = classification(graph) is not None
-        held_out = HeldOut(samples, batch // cut if by_answers else batch, "logits" if by_answers else "loss")
+        samples = _samples(held, inputs, HELD_OUT, each)
+        held_out = HeldOut(samples, each, "loss" if classification(graph) is None else "logits")
     return Shuffled("arrays" if mixed else ROWS, training, batch, seed, held_out, _digest(path), mixed)
 
 
@@ -123,7 +122,7 @@ def _mapped(path: Path) -> NDArray[Any]:
 
 
 def _samples(held: Mapping[str, NDArray[Any]], inputs: tuple[Tensor, ...], prefix: str, batch: int) -> Arrays:
-    arrays = {source_name(tensor): _fitting(held, tensor, prefix, batch) for tensor in inputs}
+    arrays = {tensor.name: _fitting(held, tensor, prefix, batch) for tensor in inputs}
     counts = {name: len(array) for name, array in arrays.items()}
     if len(set(counts.values())) > 1 or 0 in counts.values():
         raise DataError(f"expected as many samples of every input, found {counts}")
@@ -132,7 +131,7 @@ def _samples(held: Mapping[str, NDArray[Any]], inputs: tuple[Tensor, ...], prefi
 
 def _fitting(held: Mapping[str, NDArray[Any]], tensor: Tensor, prefix: str, batch: int) -> NDArray[Any]:
     """Return an input's array as [samples, rows of one, ...]."""
-    name = prefix + source_name(tensor)
+    name = prefix + tensor.name
     if name not in held:
         raise DataError(f"expected an array {name}, found {', '.join(held) or 'none'}")
     array, rest = held[name], tensor.shape[1:]

@@ -140,13 +140,3 @@ def epoch_order(seed: int, name: str, epoch: int, count: int) -> Numbers:
 def data_tensors(graph: Graph) -> tuple[Tensor, ...]:
     """Return the graph's tensors that a data set provides."""
     return tuple(t for t in graph.tensors.values() if t.init is not None and t.init.kind == "data")
-
-
-def whole_inputs(graph: Graph) -> tuple[Tensor, ...]:
-    """Return what a data set provides, of several micro-batches the first one's alone."""
-    return tuple(tensor for tensor in data_tensors(graph) if tensor.init is not None and not tensor.init.row)
-
-
-def source_name(tensor: Tensor) -> str:
-    """Return an input's name, which micro-batches of it share."""
-    return tensor.init.source or tensor.name if tensor.init is not None else tensor.name

@@ -9,9 +9,8 @@ from importlib import import_module
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.data.base import DataError, HeldOut, Numbers, Shuffled, permutation, whole_inputs
+from executor.data.base import DataError, HeldOut, Numbers, Shuffled, data_tensors, permutation
 from executor.values import Array, ArrayModule, Tile, indices, rows, stream
-from planner.graph.facts import micro_batches
 from planner.graph.ir import Graph, Tensor
 from planner.layout import Runs
 
@@ -72,8 +71,7 @@ def digit_images(graph: Graph, seed: int) -> Shuffled:
     """
     samples = _fitting_images(graph).shape[0]
     training, held_out = load_digits(seed)
-    # Of several micro-batches only the first one's logits are known.
-    return Shuffled("digits", training, samples * micro_batches(graph), seed, HeldOut(held_out, samples, "logits"))
+    return Shuffled("digits", training, samples * graph.micro_batches, seed, HeldOut(held_out, samples, "logits"))
 
 
 def _sources(runs: Runs, extent: int) -> NDArray[np.int64]:
@@ -85,8 +83,8 @@ def _sources(runs: Runs, extent: int) -> NDArray[np.int64]:
 
 
 def _fitting_images(graph: Graph) -> Tensor:
-    """Return the images input, the first micro-batch's, once it and the labels are known to fit."""
-    inputs = whole_inputs(graph)
+    """Return the images input, a micro-batch's, once it and the labels are known to fit."""
+    inputs = data_tensors(graph)
     labels = [tensor for tensor in inputs if tensor.dtype == "int32"]
     images = [tensor for tensor in inputs if tensor.dtype != "int32"]
     if len(labels) != 1 or len(images) != 1:

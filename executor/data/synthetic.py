@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from executor.data.base import DataError, HeldOut, data_tensors
-from executor.values import Array, ArrayModule, Tile, fill, first_stream
+from executor.values import Array, ArrayModule, Tile, fill, stream
 from planner.graph.ir import Graph, Init, Tensor
 
 UNIT_VARIANCE = math.sqrt(3.0)
@@ -26,8 +26,8 @@ class Random:
 
     def fill(self, xp: ArrayModule, out: Array, tile: Tile, step: int) -> None:
         """Write an input's tile into `out`; see DataSet."""
-        random = Tile(replace(tile.tensor, init=self._inits[tile.tensor.name]), tile.region)
-        fill(xp, out, random, first_stream(random.tensor, self._seed, step))
+        random = replace(tile, tensor=replace(tile.tensor, init=self._inits[tile.tensor.name]))
+        fill(xp, out, random, stream(self._seed, tile.tensor.name, step))
 
 
 TRUTH_VALUES = 2
@@ -35,7 +35,7 @@ TRUTH_VALUES = 2
 
 
 def _random_init(graph: Graph, tensor: Tensor) -> Init:
-    """Return how a tensor is filled, for every micro-batch with its rows of the whole batch."""
+    """Return how a tensor is filled."""
     init = tensor.init or Init("data")
     if tensor.dtype != "int32":
         return replace(init, kind="uniform", scale=UNIT_VARIANCE)

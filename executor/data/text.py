@@ -12,9 +12,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from executor.data.arrays import Arrays
-from executor.data.base import DataError, HeldOut, Numbers, Shuffled, permutation, source_name, whole_inputs
+from executor.data.base import DataError, HeldOut, Numbers, Shuffled, data_tensors, permutation
 from executor.values import stream
-from planner.graph.facts import micro_batches
 from planner.graph.ir import Graph, Tensor
 
 CHARACTERS = 128
@@ -46,14 +45,14 @@ def source_text(graph: Graph, seed: int) -> Shuffled:
     training, held_out = np.concatenate(kept), np.concatenate([files[number] for number in sorted(held)])
     digest = sha256(training.data)
     digest.update(held_out.data)
-    batch = shown[0].shape[0] * micro_batches(graph)
+    each = shown[0].shape[0]
     scored = windows(held_out, length)
     return Shuffled(
         "text",
         _arrays(windows(training, length), shown, labels),
-        batch,
+        each * graph.micro_batches,
         seed,
-        HeldOut(_arrays(scored[_spaced(len(scored), length, batch)], shown, labels), batch, "loss"),
+        HeldOut(_arrays(scored[_spaced(len(scored), length, each)], shown, labels), each, "loss"),
         digest.hexdigest(),
     )
 
@@ -64,11 +63,11 @@ def _arrays(codes: Codes, shown: list[Tensor], labels: list[Tensor]) -> Arrays:
     Tokens are [n, length] and labels [n length]; or there is an input of each for every timestep.
     """
     if len(shown) == 1 and shown[0].dtype == "int32":
-        return Arrays({source_name(shown[0]): codes[:, None, :-1], source_name(labels[0]): codes[:, 1:]})
+        return Arrays({shown[0].name: codes[:, None, :-1], labels[0].name: codes[:, 1:]})
     places = [
         (tensor, place) for first, group in enumerate((shown, labels)) for place, tensor in enumerate(group, first)
     ]
-    return Arrays({source_name(tensor): codes[:, place : place + 1] for tensor, place in places})
+    return Arrays({tensor.name: codes[:, place : place + 1] for tensor, place in places})
 
 
 @lru_cache(1)
@@ -93,7 +92,7 @@ def _spaced(count: int, length: int, batch: int) -> Numbers:
 
 def _fitting(graph: Graph) -> tuple[list[Tensor], list[Tensor], int]:
     """Return the inputs that show windows, those that are labels, and how many characters a window has."""
-    inputs = whole_inputs(graph)
+    inputs = data_tensors(graph)
     labels = [tensor for tensor in inputs if tensor.dtype == "int32" and len(tensor.shape) == 1]
     shown = [tensor for tensor in inputs if tensor not in labels]
     length = _tokens(shown, labels) or _timesteps(shown, labels)

@@ -1,9 +1,11 @@
 """Kernels: one function per operator of the catalog, the same code for NumPy and CuPy arrays."""
 
 from executor.kernels import (
+    attention,
     convolution,
     elementwise,
     gelu,
+    language,
     loss,
     masking,
     matrix,
@@ -26,6 +28,7 @@ KERNELS: dict[str, Kernel] = {
     **masking.KERNELS,
     **optimizer.KERNELS,
     **matrix.KERNELS,
+    **attention.KERNELS,
     **convolution.KERNELS,
     **pooling.KERNELS,
     **reduction.KERNELS,
@@ -34,6 +37,7 @@ KERNELS: dict[str, Kernel] = {
     **loss.KERNELS,
     **selection.KERNELS,
     **shape.KERNELS,
+    **language.KERNELS,
 }
 """The kernel of every operator, by the operator's name; `executor.torch` adds those that call PyTorch's operators."""
 

@@ -127,6 +127,44 @@ def normalize_backward(call: KernelCall) -> None:
     call.xp.multiply(weighted, inverse, out=call.outputs[0])
 
 
+def mean_square(call: KernelCall) -> None:
+    """Sum of squares of this run's part of every row, over the whole row's `count`."""
+    (x,), (out,) = call.inputs, call.outputs
+    call.xp.divide((x * x).sum(axis=-1), call.number("count"), out=out)
+
+
+def _by_root(call: KernelCall, x: Array, square: Array) -> Array:
+    """X / sqrt(square + eps), a new array."""
+    return x * _inverse_deviation(call.xp, square, call.number("eps"))[..., None]
+
+
+def rms_norm(call: KernelCall) -> None:
+    """Compute x / sqrt(square + eps) * weight."""
+    x, square, weight = call.inputs
+    call.xp.multiply(_by_root(call, x, square), weight, out=call.outputs[0])
+
+
+def rms_norm_backward_weight(call: KernelCall) -> None:
+    """Gradient of the weight: sums of grad * normalized x."""
+    grad, x, square = call.inputs
+    products = grad * _by_root(call, x, square)
+    call.xp.sum(products.reshape(-1, products.shape[-1]), axis=0, out=call.outputs[0])
+
+
+def rms_norm_backward_sum(call: KernelCall) -> None:
+    """Sum grad * weight * x for every row."""
+    grad, x, weight = call.inputs
+    call.xp.sum(grad * weight * x, axis=-1, out=call.outputs[0])
+
+
+def rms_norm_backward(call: KernelCall) -> None:
+    """Gradient of the input, through the mean of squares as well."""
+    grad, x, square, weight, inner = call.inputs
+    inverse = _inverse_deviation(call.xp, square, call.number("eps"))
+    through = x * (inverse * inverse * inner / call.number("count"))[..., None]
+    call.xp.multiply(grad * weight - through, inverse[..., None], out=call.outputs[0])
+
+
 KERNELS: dict[str, Kernel] = {
     "batch_norm_var": batch_norm_var,
     "batch_norm": batch_norm,
@@ -136,4 +174,9 @@ KERNELS: dict[str, Kernel] = {
     "normalize_backward_weights": normalize_backward_weights,
     "normalize_backward_statistics": normalize_backward_statistics,
     "normalize_backward": normalize_backward,
+    "mean_square": mean_square,
+    "rms_norm": rms_norm,
+    "rms_norm_backward_weight": rms_norm_backward_weight,
+    "rms_norm_backward_sum": rms_norm_backward_sum,
+    "rms_norm_backward": rms_norm_backward,
 }

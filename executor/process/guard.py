@@ -29,7 +29,7 @@ BY_SIGNAL = 128
 GRACE_S = 2.0
 """How long a rank that has nothing to say leaves the word to rank 0, before it ends too."""
 
-AHEAD_S = 0.1
+AHEAD_S = 1.0
 """How long a rank leaves the word to the one before it."""
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h

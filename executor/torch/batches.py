@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from zlib import crc32
 
 import numpy as np
@@ -12,7 +13,6 @@ from torch import nn
 from executor.cluster import Cluster, HostArray, raw_bytes
 from executor.data import HeldOut, data_tensors
 from executor.data.arrays import check_numbers
-from executor.data.base import source_name, whole_inputs
 from executor.torch.state_files import array_of
 from executor.values import Array, ArrayModule, Tile, indices, rows
 from planner.graph.entries import groups
@@ -29,58 +29,66 @@ class Batch:
     identity, steps_per_epoch = "tensors", 1
     held_out: HeldOut | None = None
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- what a step is given, and how ranks take it
         self,
         graph: Graph,
         module: nn.Module,
         inputs: Tensors | Mapping[str, torch.Tensor],
         targets: Tensors,
+        *,
         cluster: Cluster | None = None,
+        fill: bool = False,
     ) -> None:
-        """Take what a module is called with, and the targets of its loss; without a cluster they are whole."""
+        """Take what a module is called with, and the targets of its loss; without a cluster they are whole.
+
+        To `fill` a smaller batch up is to take its rows again.
+        """
         ranks = 1 if cluster is None else cluster.size
         inputs, targets = (inputs if isinstance(inputs, Mapping) else _listed(inputs)), _listed(targets)
         names = names_of(module, inputs, len(targets))
         tensors = dict(zip(names, (*in_order(inputs), *targets), strict=True))
         self._whole: dict[str, HostArray] = {}
         offers: dict[str, HostArray | int] = {}
-        for tensor in whole_inputs(graph):
-            name, shape = source_name(tensor), _shape(graph, tensor)
+        for tensor in data_tensors(graph):
+            name, shape = tensor.name, _shape(graph, tensor)
             if name not in tensors:
                 raise ValueError(f"expected a tensor {name}, found {', '.join(tensors) or 'none'}")
             array = array_of(tensors[name].cpu())
-            is_part = _is_part(name, shape, array, ranks)
+            is_part = _is_part(name, shape, array, ranks, fill)
             if tensor.dtype == "int32":
                 check_numbers(name, tensor, array)
             offers[name] = array if is_part else crc32(raw_bytes(np.ascontiguousarray(array)).data)
             self._whole[name] = array if is_part else array.reshape(shape)
-        offered = [] if cluster is None or ranks == 1 else cluster.all_gather(offers)
-        for name in offers if offered else ():
-            self._whole[name] = _put_together(name, self._whole[name], [offer[name] for offer in offered])
+        offered = [offers] if cluster is None or ranks == 1 else cluster.all_gather(offers)
+        for tensor in data_tensors(graph):
+            name, shape = tensor.name, _shape(graph, tensor)
+            whole = _put_together(name, self._whole[name], [offer[name] for offer in offered])
+            self._whole[name] = np.resize(whole, shape) if whole.size < prod(shape) else whole.reshape(shape)
 
     def fill(self, xp: ArrayModule, out: Array, tile: Tile, step: int) -> None:
         """Write an input's tile into `out`; see DataSet."""
-        whole = self._whole[source_name(tile.tensor)]
+        whole = self._whole[tile.tensor.name]
         part = whole[np.ix_(rows(tile), *map(indices, tile.region[1:]))] if tile.region else whole
         out[...] = xp.asarray(part.astype(tile.tensor.dtype))
 
 
 def _shape(graph: Graph, tensor: Tensor) -> tuple[int, ...]:
     """Return the shape of a whole batch's input, of which `tensor` may be a micro-batch's rows."""
-    copies = sum(source_name(tensor) == source_name(other) for other in data_tensors(graph))
-    return (tensor.shape[0] * copies, *tensor.shape[1:]) if tensor.shape else ()
+    return (tensor.shape[0] * graph.micro_batches, *tensor.shape[1:]) if tensor.shape else ()
 
 
-def _is_part(name: str, shape: tuple[int, ...], array: HostArray, ranks: int) -> bool:
-    """True for one rank's rows of an input of this shape, False for the whole; ValueError for anything else."""
+def _is_part(name: str, shape: tuple[int, ...], array: HostArray, ranks: int, fill: bool) -> bool:
+    """True for rows of an input of this shape, False for the whole; ValueError for anything else."""
     if groups(array.shape, shape) is not None:
         return False
-    if array.ndim and groups((array.shape[0] * ranks, *array.shape[1:]), shape) is not None:
+    rows = prod(shape) // max(1, prod(array.shape[1:]))
+    fits = array.ndim and groups((rows, *array.shape[1:]), shape) is not None
+    if fits and (array.shape[0] * ranks == rows or (fill and 0 < array.shape[0] < rows)):
         return True
     part = f", or {[shape[0] // ranks, *shape[1:]]} on each of {ranks} ranks" if ranks > 1 and shape else ""
     raise ValueError(
         f"{name}: expected shape {list(shape)}{part}, found {list(array.shape)}: DataLoader's drop_last=True leaves a "
-        "smaller last batch out"
+        "smaller last batch out, distribute(..., fill=True) takes its rows again"
     )
 
 
@@ -88,7 +96,7 @@ def _put_together(name: str, array: HostArray, offers: list[HostArray | int]) ->
     """Return a whole input, of which every rank gave its rows, or all the same; ValueError where they gave others."""
     parts = [offer for offer in offers if not isinstance(offer, int)]
     if len(parts) == len(offers):
-        return np.concatenate(parts)
+        return parts[0] if all(np.array_equal(part, parts[0]) for part in parts) else np.concatenate(parts)
     if different := [rank for rank, offer in enumerate(offers) if not isinstance(offer, int) or offer != offers[0]]:
         raise ValueError(
             f"{name}: expected one whole batch on all ranks, or of every rank its {len(offers)}th part; rank"

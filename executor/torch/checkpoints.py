@@ -111,7 +111,7 @@ class TrainingState:
         """Take what is in no tile; the tiles have been read in place."""
         self.steps = state["steps"]
         if self._updates is not None:
-            self._updates.take_groups(state["optimizer"]["param_groups"])
+            self._updates.resume(self.steps, state["optimizer"]["param_groups"])
 
     def _tile(self, name: str, shape: tuple[int, ...]) -> Tile:
         trainer = self._trainer

@@ -46,22 +46,27 @@ def distribute(  # noqa: PLR0913 -- the start, and how ranks run
     weights: str | Path | None = None,
     prefetch: int = 1,
     timeout: timedelta = TIMEOUT,
+    fill: bool = False,
+    collectives: str = "pairs",
 ) -> Distributed:
     """Return the training of a module by a plan of its graph, on the ranks of the process group (collective).
 
     Every rank calls it with a module of the same weights, of which it takes its part; the module stays as it is. What
     is on the meta device is initialized part by part, or read from `weights`, a file of a state dict. An `optimizer` of
-    the module's parameters, with the state that it has, takes the place of the one that the plan makes. A process that
-    torchrun started need not have made a group. Raises a PlanError for ranks of another number than the plan's workers
-    and for an optimizer that was not planned, a WeightsError for a module that was not planned, a BackendError where
-    there is no GPU for it; later a JobError that names the ranks that are missing after `timeout`.
+    the module's parameters, with the state that it has, takes the place of the one that the plan makes. To `fill` a
+    batch that is smaller than planned is to take its rows again. Transfers that are `collectives` are messages between
+    "pairs" of ranks or, with a "library", operations of PyTorch's, whose sums are rounded in another order. A process
+    that torchrun started need not have made a group. Raises a PlanError for ranks of another number than the plan's
+    workers and for an optimizer that was not planned, a WeightsError for a module that was not planned, a BackendError
+    where there is no GPU for it, a TransportError for other `collectives`; later a JobError that names the ranks that
+    are missing after `timeout`.
     """
     plan = plan_of(plan)
     if not dist.is_initialized():
         if not is_torchrun(os.environ):
             raise PlanError(f"expected {plan.workers} ranks: start them with torchrun --nproc-per-node {plan.workers}")
         join(timeout)
-    ranks = cluster(timeout)
+    ranks = cluster(timeout).with_collectives(collectives)
     if ranks.size != plan.workers:
         raise PlanError(
             f"expected {plan.workers} ranks, one per worker, found {ranks.size}: start them with "
@@ -75,19 +80,21 @@ def distribute(  # noqa: PLR0913 -- the start, and how ranks run
     trainer = Trainer(programs, ranks, xp, ranks.choose_transport("auto", xp))
     initial = Path(weights) if weights is not None else Initial(module, plan.graph, plan.seed)
     trainer.begin_with(Weights.of(initial, plan.graph))
-    return Distributed(trainer, module, optimizer or torch_optimizer(plan.graph, module))
+    return Distributed(trainer, module, optimizer or torch_optimizer(plan.graph, module), fill)
 
 
 class Distributed:
     """A module's training, of which this rank has its part; every method is collective."""
 
-    def __init__(self, trainer: Trainer, module: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
+    def __init__(
+        self, trainer: Trainer, module: nn.Module, optimizer: torch.optim.Optimizer | None, fill: bool
+    ) -> None:
         self.trainer = trainer
         self.optimizer = optimizer
         """Of PyTorch's classes: groups and state are those of the training; its own `step` updates nothing."""
         self.sent_bytes: NDArray[np.int64] = np.zeros(trainer.cluster.size, np.int64)
         """What this rank sent to every other in the last step."""
-        self._module = module
+        self._module, self._fill = module, fill
         self._updates = None if optimizer is None else PlannedUpdates(trainer, module, optimizer)
         self._state = TrainingState(trainer, self._updates)
 
@@ -120,10 +127,12 @@ class Distributed:
 
     def evaluate(self, inputs: Tensors | Mapping[str, torch.Tensor], targets: Tensors = ()) -> torch.Tensor:
         """Return the loss of a batch in evaluation: nothing is updated or dropped, running averages are read."""
-        return self._loss(self.trainer.evaluated("loss", self._batch(inputs, targets), self.steps))
+        batch, micro_batches = self._batch(inputs, targets), range(self.trainer.graph.micro_batches)
+        losses = [self._loss(self.trainer.evaluated("loss", batch, self.steps, number)) for number in micro_batches]
+        return torch.stack(losses).mean()
 
     def _batch(self, inputs: Tensors | Mapping[str, torch.Tensor], targets: Tensors) -> Batch:
-        return Batch(self.trainer.graph, self._module, inputs, targets, self.trainer.cluster)
+        return Batch(self.trainer.graph, self._module, inputs, targets, cluster=self.trainer.cluster, fill=self._fill)
 
     def _loss(self, whole: HostArray | None) -> torch.Tensor:
         value = self.trainer.cluster.broadcast(None if whole is None else float(whole.sum()))

@@ -2,8 +2,8 @@
 
 Statistics of normalization and the parts of softmax stay with the executor's own kernels: there work is split between
 workers in the middle of what is one function in PyTorch. Images are NCHW, filters OIHW. PyTorch pads both sides alike,
-but a worker's share of an image has padding at the tensor's border alone: images are framed first, and PyTorch is told
-of no padding. Outputs of element-wise kernels may be the same memory as inputs.
+but a worker's share of an image has padding at the tensor's border alone: images are then framed first, and PyTorch is
+told of no padding. Outputs of element-wise kernels may be the same memory as inputs.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F  # noqa: N812  # as PyTorch's users know it
 
-from executor.kernels import KERNELS, Kernel, KernelCall, KernelSet
+from executor.kernels import KERNELS, Kernel, KernelCall, KernelSet, run
 from executor.kernels.call import Range
+from executor.kernels.elementwise import spread
 from executor.kernels.window import Framed, Window, dilation, local_ranges, windows
 from executor.torch.tensors import tensor_of
 
@@ -60,24 +61,44 @@ def _groups(call: KernelCall) -> int:
     return 1 if call.attributes.get("groups", 1) == 1 else call.length("g")
 
 
-def _framed(call: KernelCall, operand: int) -> torch.Tensor:
-    """Return an image with exactly the rows and columns that the windows read, padded where it has none."""
-    along_y, along_x = windows(call)
-    image = Framed(call, operand, (along_y.reads(call.ranges["y"]), along_x.reads(call.ranges["x"])), 0)
-    return tensor_of(image[:])
+def _padded(call: KernelCall, operand: int) -> tuple[torch.Tensor, tuple[int, int]]:
+    """Return an image and its padding on either side, such that PyTorch's windows read what ours do."""
+    along, positions = windows(call), (call.ranges["y"], call.ranges["x"])
+    if (padding := _alike(along, positions, local_ranges(call, operand))) is not None:
+        return tensor_of(call.inputs[operand]), padding
+    wanted_y, wanted_x = (window.reads(those) for window, those in zip(along, positions, strict=True))
+    return tensor_of(Framed(call, operand, (wanted_y, wanted_x), 0)[:]), (0, 0)
+
+
+Ranges = tuple[Range, Range]
+
+
+def _alike(along: tuple[Window, Window], positions: Ranges, rows: Ranges) -> tuple[int, int] | None:
+    """Return the padding with which PyTorch has just the windows at `positions` over these rows; None without any."""
+    paddings = []
+    for window, those, (start, stop) in zip(along, positions, rows, strict=True):
+        padding = start - window.reads(those)[0]
+        first, last = window.reads((0, 1))
+        if padding < 0 or (stop - start + 2 * padding - (last - first)) // window.stride + 1 != those[1] - those[0]:
+            return None
+        paddings.append(padding)
+    return paddings[0], paddings[1]
 
 
 def convolution(call: KernelCall) -> None:
     """Correlate images with filters."""
-    weight = tensor_of(call.inputs[1])
-    image, stride = _framed(call, 0), call.pair("stride")
-    result = F.conv2d(image, weight, stride=stride, dilation=dilation(call), groups=_groups(call))
+    (image, padding), weight, stride = _padded(call, 0), tensor_of(call.inputs[1]), call.pair("stride")
+    result = F.conv2d(image, weight, None, stride, padding, dilation(call), _groups(call))
     tensor_of(call.outputs[0]).copy_(result)
 
 
 def convolution_backward_input(call: KernelCall) -> None:
     """Gradient of the image: every window's gradient goes back to the elements that the window read."""
     grad, weight, out = tensor_of(call.inputs[0]), tensor_of(call.inputs[1]), tensor_of(call.outputs[0])
+    padding = _alike(windows(call), local_ranges(call, 0), (call.ranges["y"], call.ranges["x"]))
+    if padding is not None and grad.numel():
+        out.copy_(_gradients(call, (grad, out, weight), padding, (True, False, False))[0])
+        return
     out.zero_()
     if not grad.numel():
         return
@@ -98,10 +119,25 @@ def _overlap(window: Window, positions: Range, kept: Range, length: int) -> tupl
 def convolution_backward_weight(call: KernelCall) -> None:
     """Gradient of the weight: every tap's products of gradient and image, summed over images and windows."""
     grad, out = tensor_of(call.inputs[0]), tensor_of(call.outputs[0])
-    tensors = grad, _framed(call, 1), out  # the last for its shape
-    strides, groups, needed = (call.pair("stride"), (0, 0), dilation(call)), _groups(call), (False, True, False)
-    _, gradient, _ = aten.convolution_backward(*tensors, None, *strides, False, (0, 0), groups, needed)
-    out.copy_(gradient)
+    image, padding = _padded(call, 1)
+    out.copy_(_gradients(call, (grad, image, out), padding, (False, True, False))[1])
+
+
+def _gradients(
+    call: KernelCall, tensors: tuple[torch.Tensor, ...], padding: tuple[int, int], needed: tuple[bool, bool, bool]
+) -> tuple[torch.Tensor, ...]:
+    """Return the gradients of image, weight and bias that are needed, by result's gradient, image and weight."""
+    geometry = call.pair("stride"), padding, dilation(call), False, (0, 0), _groups(call)
+    gradients: tuple[torch.Tensor, ...] = aten.convolution_backward(*tensors, None, *geometry, needed)
+    return gradients
+
+
+def batch_norm(call: KernelCall) -> None:
+    """Normalize images by statistics of each channel."""
+    x, centre, var, weight, bias = map(tensor_of, call.inputs)
+    out, nothing = tensor_of(call.outputs[0]), x.new_empty(0)
+    statistics = weight, bias, centre, var, False, 0.0, call.number("eps")
+    aten.native_batch_norm.out(x, *statistics, out=out, save_mean=nothing, save_invstd=x.new_empty(0))
 
 
 def _into(function: Callable[..., object], **constants: float) -> Kernel:
@@ -153,13 +189,47 @@ def silu_backward(call: KernelCall) -> None:
     tensor_of(call.outputs[0]).copy_(aten.silu_backward(*map(tensor_of, call.inputs)))
 
 
+def _attention(call: KernelCall) -> None:
+    """Attention as PyTorch has it for processors; on a GPU, or with values of another width, the one on arrays."""
+    query, key, value = map(tensor_of, call.inputs[:3])
+    if query.device.type != "cpu" or query.shape[-1] != value.shape[-1]:
+        run(KERNELS["attention"], call)
+        return
+    heads = (tensor.repeat_interleave(call.length("r"), 1) for tensor in (key, value))
+    from_start = call.ranges["q"][0] == call.ranges["k"][0] == 0
+    causal = call.flag("causal") and from_start and len(call.inputs) == 3
+    mask = None if causal else _bias(call, query)
+    results = aten._scaled_dot_product_flash_attention_for_cpu(
+        query, *heads, 0.0, causal, attn_mask=mask, scale=call.number("scale")
+    )
+    for out, result in zip(call.outputs, results, strict=True):
+        tensor_of(out).copy_(result)
+
+
+def _bias(call: KernelCall, query: torch.Tensor) -> torch.Tensor | None:
+    """Return what is added to scores, [b or 1, h or 1, q, k], with minus infinity where attention is blind."""
+    total = None
+    if call.flag("causal"):
+        rows, keys = (torch.arange(*call.ranges[name]) for name in "qk")
+        total = torch.zeros(len(rows), len(keys), dtype=query.dtype).masked_fill(keys > rows[:, None], -torch.inf)
+        total = total[None, None]
+    for bias in call.inputs[3:]:
+        added = tensor_of(spread(bias, call.integers("dims"), 4))
+        added = added.expand(*added.shape[:2], *(call.length(name) for name in "qk"))
+        total = added if total is None else total + added
+    return total
+
+
 TORCH_KERNELS: dict[str, Kernel] = {
     "mm": mm,
     "bmm": bmm,
     "einsum": einsum,
+    "attention": _attention,
+    "biased_attention": _attention,
     "convolution": convolution,
     "convolution_backward_input": convolution_backward_input,
     "convolution_backward_weight": convolution_backward_weight,
+    "batch_norm": batch_norm,
     "relu": _into(torch.clamp_min, min=0),
     "threshold_backward": _gradient(aten.threshold_backward.grad_input, 0),
     "sigmoid": _into(torch.sigmoid),

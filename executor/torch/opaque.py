@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import torch
 
+from executor.data import DataError
 from executor.kernels import Array, Kernel, KernelCall
 from executor.torch.tensors import tensor_of
 from planner.graph.opaque_ops import CALL, GRADIENT
@@ -18,6 +19,11 @@ def call_operator(call: KernelCall) -> None:
     with torch.no_grad():
         results = _results(call, _operands(call))
     for out, result in zip(call.outputs, results, strict=True):
+        if result.shape != out.shape:
+            raise DataError(
+                f"{call.attributes['target']} returns shape {tuple(result.shape)} in this batch, {out.shape} in the "
+                "example that was planned: let masks select as many in every batch, or use torch.where"
+            )
         tensor_of(out).copy_(result)
 
 

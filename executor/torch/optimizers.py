@@ -151,8 +151,9 @@ class PlannedUpdates:
             {key: value for key, value in group.items() if key != "params"} for group in self.optimizer.param_groups
         ]
 
-    def take_groups(self, groups: Sequence[Mapping[str, Any]]) -> None:
-        """Give the optimizer's groups the settings of others, in order."""
+    def resume(self, steps: int, groups: Sequence[Mapping[str, Any]]) -> None:
+        """Go on after so many steps, with the settings of a checkpoint's groups, in order."""
+        self._steps = self._steps_before + steps
         for group, values in zip(self.optimizer.param_groups, groups, strict=True):
             group.update(values)
 
@@ -182,7 +183,9 @@ class PlannedUpdates:
             parameter.grad = gradient
 
     def _show_state(self, optimizer: torch.optim.Optimizer) -> None:
-        """Give the optimizer, on rank 0, the whole state (collective)."""
+        """Give the optimizer, on rank 0, the whole state (collective); before the first step it has none."""
+        if not self._steps:
+            return
         count = next((update.count for update in self.updates if update.count is not None), None)
         steps = self._steps if count is None else self._trainer.whole(count)
         for parameter, update in self._bound.items():

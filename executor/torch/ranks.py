@@ -6,9 +6,9 @@ import atexit
 import os
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeVar, cast
 from uuid import uuid4
 
@@ -20,6 +20,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from executor.backend import BackendError
 from executor.cluster import Cluster
+from executor.torch.collectives import CollectiveMessages
 from executor.torch.tensors import torch_arena
 from executor.torch.transport import ProcessGroupMessages, others_may_be_lost
 from executor.transport import TransportError, TransportSpec
@@ -31,11 +32,15 @@ T = TypeVar("T")
 PATIENCE = timedelta(days=365)
 """How long ranks wait for each other: one may check or evaluate alone; that one has ended is noticed at once."""
 
+LET_GO_S = 0.05
 POLL_S = 0.01
 """How often rank 0 looks who has come."""
 
 BACKENDS = {"gloo": "numpy", "nccl": "cupy"}
 """Of which array module's memory a backend of `torch.distributed` carries messages."""
+
+
+COLLECTIVES = ("pairs", "library")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +50,25 @@ class ProcessGroupCluster(Cluster):
     diagnostics: dist.ProcessGroup
     timeout: timedelta
     library: str = field(default="torch", kw_only=True)
+    collectives: str = field(default="pairs", kw_only=True)
 
     def transport(self, name: str) -> TransportSpec:
-        """Return PyTorch's memory and messages."""
+        """Return PyTorch's memory and messages, and its collectives where these are wanted."""
+        world = dist.group.WORLD
 
         def transport(memory: Any, _comm: object, crowded: bool) -> ProcessGroupMessages:
-            return ProcessGroupMessages(memory, group_of(name, dist.group.WORLD, self.timeout), crowded)
+            group = group_of(name, world, self.timeout)
+            if self.collectives == "pairs":
+                return ProcessGroupMessages(memory, group, crowded)
+            return CollectiveMessages(memory, group, crowded, partial(group_among, name, world, self.timeout))
 
         return TransportSpec(torch_arena, transport)
+
+    def with_collectives(self, choice: str) -> ProcessGroupCluster:
+        """Return the ranks with collectives as operations of PyTorch's ("library"), or as messages ("pairs")."""
+        if choice not in COLLECTIVES:
+            raise TransportError(f"collectives: expected one of {', '.join(COLLECTIVES)}, found {choice!r}")
+        return replace(self, collectives=choice)
 
     def choose_transport(self, asked: str, xp: ArrayModule) -> str:
         """Return the backend that carries the arrays' messages."""
@@ -119,9 +135,19 @@ def group_of(backend: str, world: dist.ProcessGroup, timeout: timedelta) -> dist
     return cast(dist.ProcessGroup, group)
 
 
+@lru_cache(maxsize=1 << 10)
+def group_among(
+    backend: str, _world: dist.ProcessGroup, timeout: timedelta, members: tuple[int, ...]
+) -> dist.ProcessGroup:
+    """Return a group of some ranks for their collectives (collective of these, the first time)."""
+    group = dist.new_group(list(members), timeout, backend, use_local_synchronization=True)
+    return cast(dist.ProcessGroup, group)
+
+
 def cluster(timeout: timedelta = PATIENCE) -> ProcessGroupCluster:
     """Describe the ranks of the default process group, which wait for each other for so long (collective)."""
     diagnostics: Any = dist.new_group(backend="gloo", timeout=timeout)
+    atexit.register(_leave)
     rank, size = dist.get_rank(), dist.get_world_size()
     places: list[Any] = [None] * size
     dist.all_gather_object(places, (os.uname().nodename, os.sched_getaffinity(0)), diagnostics)
@@ -140,11 +166,10 @@ def job_cluster() -> ProcessGroupCluster:
 
 
 def join(timeout: timedelta, backend: str | None = None) -> None:
-    """Make the default process group of all ranks, until this process ends (collective); JobError for missing ranks."""
+    """Make the default process group of all ranks (collective); JobError for missing ranks."""
     store, rank, size = next(rendezvous("env://", timeout=timeout))
     fresh = PrefixStore(_agreed_prefix(store, rank, size, timeout), store)
     dist.init_process_group(backend, store=fresh, rank=rank, world_size=size, timeout=timeout)
-    atexit.register(_leave)
 
 
 def _agreed_prefix(store: Store, rank: int, size: int, timeout: timedelta) -> str:
@@ -171,7 +196,12 @@ def _agreed_prefix(store: Store, rank: int, size: int, timeout: timedelta) -> st
 
 
 def _leave() -> None:
-    """End the process group, if the program has not, while Python is there for what the group's threads let go of."""
+    """End the process group, if the program has not, while Python is there for what the group's threads let go of.
+
+    A thread lets go of a message's memory a moment after it has said that the message is there.
+    """
+    time.sleep(LET_GO_S)
     group_of.cache_clear()
+    group_among.cache_clear()
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from os import cpu_count
@@ -15,6 +16,7 @@ from executor.backend import asnumpy
 from executor.check import Difference, least_precise, tolerance, with_rounding
 from executor.cluster import HostArray, single_rank
 from executor.torch.batches import Batch
+from executor.torch.rounding import Rounded
 from executor.torch.state_files import array_of
 from executor.training import Trainer, rank_programs
 from executor.weights import Weights
@@ -135,15 +137,19 @@ def verified(user: UserModel, model: str) -> Verification:
         raise GraphError(
             f"{model}: drops elements at random, by other masks than PyTorch's: build it with p=0 to compare"
         )
-    ours = _ours(graph, user)
+    ours, moved = _ours(graph, user), copy.deepcopy(user)
     loss, gradients = _trained(user)
+    with Rounded():  # type: ignore[no-untyped-call]
+        moved_loss, moved_gradients = _trained(moved)
     dtype, compared = least_precise(graph), []
     largest = max(map(_size, map(array_of, gradients.values())), default=0.0)
     theirs = (graph.metrics["loss"], "loss", array_of(loss)), *_theirs(graph, user, ours, gradients)
-    for name, what, expected in theirs:
+    others = array_of(moved_loss), *(other for *_, other in _theirs(graph, moved, ours, moved_gradients))
+    for (name, what, expected), other in zip(theirs, others, strict=True):
         value, by_rounding = ours[name]
         least = LEAST_SHARE * largest if what == GRADIENT else 0.0
         gap = _difference(value.reshape(expected.shape), expected, least)
+        by_rounding = max(by_rounding, _difference(other, expected, least))
         compared.append(Compared(name, what, Difference(gap, tolerance(by_rounding, LEAST[dtype]))))
     return Verification(model, dtype, tuple(compared))
 

@@ -1,13 +1,14 @@
-"""What ranks that read each other's arenas have to wait for, derived from the common order of their tasks.
+"""What ranks that read each other's arenas have to wait for, derived from the order of each one's tasks.
 
 Who reads a transfer's pieces, at its `Wait`, waits until their owner is past its `Send` (read after write). Who
-overwrites bytes waits until everybody who reads them is past that `Wait` (write after read). As tasks are in one order
-everywhere, a rank only ever waits for tasks before its own, so that the rank that is least far can always go on.
+overwrites bytes waits until everybody who reads them is past that `Wait` (write after read). As the tasks of all ranks
+are parts of one order, a rank only ever waits for tasks before its own, so that the rank that is least far can go on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -18,14 +19,29 @@ Finished = dict[int, int]
 """How many tasks some ranks must have finished, by rank."""
 
 
-def waits(program: WorkerProgram, near: Callable[[int], bool]) -> list[Finished]:
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """Which of a worker's `count` tasks start sending, and end, the transfers that it takes part in."""
+
+    count: int
+    sends: Mapping[int, int]
+    ends: Mapping[int, int]
+
+
+def positions(tasks: tuple[Task, ...]) -> Positions:
+    """Return where a worker's transfers are among its tasks."""
+    return Positions(len(tasks), _positions(tasks, Send), _positions(tasks, Wait))
+
+
+def waits(program: WorkerProgram, positions_of: Sequence[Positions], near: Callable[[int], bool]) -> list[Finished]:
     """Return what must be so before each task of a worker, and at last before the end of the iteration.
 
-    `near` says which peers read straight out of this worker's arena, and are read so. What an earlier task waits for is
-    not repeated. Raises ValueError where a task overwrites what others read before the transfer's `Wait`.
+    `positions_of` are all workers' transfers; `near` says which peers read straight out of this worker's arena, and
+    are read so. What an earlier task waits for is not repeated. Raises ValueError where a task overwrites what others
+    read before the transfer's `Wait`.
     """
     required: list[Finished] = [{} for _ in range(len(program.tasks) + 1)]
-    sends, ends = _positions(program.tasks, Send), _positions(program.tasks, Wait)
+    ends = positions_of[program.worker].ends
     writes = _Writes(program, near)
     for position, task in enumerate(program.tasks):
         if isinstance(task, Compute | Wait):
@@ -39,9 +55,9 @@ def waits(program: WorkerProgram, near: Callable[[int], bool]) -> list[Finished]
                     f"transfer {task.transfer} of worker {program.worker}: expected its source to stay until task "
                     f"{end}, found it overwritten by task {overwritten}"
                 )
-            _require(required[overwritten], peers, end + 1)
+            _require(required[overwritten], {peer: positions_of[peer].ends[task.transfer] for peer in peers})
         elif peers:
-            _require(required[end], peers, sends[task.transfer] + 1)
+            _require(required[end], {peer: positions_of[peer].sends[task.transfer] for peer in peers})
     _leave_out_repeated(required)
     return required
 
@@ -68,6 +84,10 @@ START = "start"
 """The kind of tasks that start transfers."""
 
 
+FIRST_LOOKED_AT = 256
+"""Writes that are looked at together at first, then twice as many: mostly one of the next few overwrites."""
+
+
 class _Writes:
     """Which bytes of the arena which task overwrites."""
 
@@ -81,10 +101,15 @@ class _Writes:
 
     def first(self, buffer: int, after: int) -> int:
         """Return the first task after a position that overwrites bytes of a buffer; else the number of tasks."""
-        start, later = self._buffers[buffer].offset, np.searchsorted(self._positions, after, "right")
-        stop = start + self._buffers[buffer].nbytes
-        meets = (self._starts[later:] < stop) & (self._stops[later:] > start)
-        return int(self._positions[later + np.argmax(meets)]) if meets.any() else self._end
+        start, later = self._buffers[buffer].offset, int(np.searchsorted(self._positions, after, "right"))
+        stop, size = start + self._buffers[buffer].nbytes, FIRST_LOOKED_AT
+        while later < len(self._positions):
+            part = slice(later, later + size)
+            meets = (self._starts[part] < stop) & (self._stops[part] > start)
+            if meets.any():
+                return int(self._positions[later + np.argmax(meets)])
+            later, size = part.stop, 2 * size
+        return self._end
 
 
 def _written(program: WorkerProgram, near: Callable[[int], bool]) -> Iterator[tuple[int, int]]:
@@ -107,9 +132,10 @@ def _positions(tasks: tuple[Task, ...], kind: type[Send | Wait]) -> dict[int, in
     return {task.transfer: position for position, task in enumerate(tasks) if isinstance(task, kind)}
 
 
-def _require(finished: Finished, peers: Iterable[int], tasks: int) -> None:
-    for peer in peers:
-        finished[peer] = max(tasks, finished.get(peer, 0))
+def _require(finished: Finished, passed: Mapping[int, int]) -> None:
+    """Add that peers must be past some of their tasks."""
+    for peer, position in passed.items():
+        finished[peer] = max(position + 1, finished.get(peer, 0))
 
 
 def _leave_out_repeated(required: list[Finished]) -> None:

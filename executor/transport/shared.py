@@ -19,10 +19,10 @@ from executor.multifetch import Pair, address
 from executor.progress import Progress
 from executor.shared_memory import exchanged, neighbours
 from executor.transport.messages import Messages
-from executor.transport.order import Finished, announcements, waits
+from executor.transport.order import Finished, announcements, positions, waits
 from executor.transport.point_to_point import PointToPoint
 from executor.values import Array, ArrayModule
-from planner.program.tasks import Message, Receive, Send, Wait
+from planner.program.tasks import Message, Receive, Send, Wait, distinct
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +79,11 @@ class Shared:
         # Nothing may be left unsaid while this rank waits for another host; messages move only while somebody looks.
         self._progress = Progress(comm, here, crowded, comm.Iprobe if mixed else None)
         self._places: Sequence[Places] = comm.alltoall([self._placed(rank) for rank in range(comm.Get_size())])
-        self._waits = waits(memory.program, self._near)
+        positions_of = comm.allgather(positions(tasks))
+        self._counts = [one.count for one in positions_of]
+        self._waits = waits(memory.program, positions_of, self._near)
         self._announced = announcements(tasks, _wanted(comm, self._waits), at_once=mixed)
-        self._base = 0
+        self._iteration = 0
 
     @property
     def outside_arena(self) -> Mapping[str, int]:
@@ -119,12 +121,11 @@ class Shared:
 
     def finish(self) -> Action:
         """Return the action that ends an iteration: once nobody reads this worker's arena any more."""
-        tasks = len(self._memory.program.tasks)
-        waiting = self._waiting(tasks)
+        waiting = self._waiting(len(self._memory.program.tasks))
 
         def action() -> None:
             waiting()
-            self._base += tasks
+            self._iteration += 1
 
         return action
 
@@ -138,15 +139,16 @@ class Shared:
         finished = tuple(self._waits[position].items())
         if not finished:
             return nothing
-        progress, fence = self._progress, self._fence
+        progress, fence, counts = self._progress, self._fence, self._counts
 
         def action() -> None:
             for rank, tasks in finished:
-                if not progress.reached(rank, self._base + tasks):
+                target = self._iteration * counts[rank] + tasks
+                if not progress.reached(rank, target):
                     fence.mark()
-                    progress.raise_to(self._base + position)  # others may wait for what was to be announced later
+                    progress.raise_to(self._finished(position))  # others may wait for what was to be announced later
                     start = time.perf_counter()
-                    progress.wait(rank, self._base + tasks)
+                    progress.wait(rank, target)
                     self.waits.append((start, time.perf_counter()))
                 fence.join(rank)
 
@@ -159,9 +161,13 @@ class Shared:
 
         def action() -> None:
             self._fence.mark()
-            progress.raise_to(self._base + position + 1, woken)
+            progress.raise_to(self._finished(position + 1), woken)
 
         return action
+
+    def _finished(self, tasks: int) -> int:
+        """Return how many tasks this rank has finished in all, so many of this iteration."""
+        return self._iteration * len(self._memory.program.tasks) + tasks
 
     def _placed(self, rank: int) -> Places:
         """Say where what a rank may read of this worker's arena lies."""
@@ -169,7 +175,7 @@ class Shared:
             return {}
         return {
             task.transfer: tuple(self._place(task.buffer, message))
-            for task in self._memory.program.tasks
+            for task in distinct(self._memory.program.tasks)
             if isinstance(task, Send)
             for message in task.messages
             if message.peer == rank

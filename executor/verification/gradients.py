@@ -56,9 +56,14 @@ def _softmax_statistics(case: Case) -> dict[int, Derived]:
     return {1: Derived("amax", (0,), {"dims": (dim,)}), 2: Derived("sum_exp", (0, 1), {"dim": dim})}
 
 
+def _squares(case: Case) -> dict[int, Derived]:
+    return {1: Derived("mean_square", (0,), {"count": case.operands[0].shape[-1]})}
+
+
 DERIVED: dict[str, Callable[[Case], dict[int, Derived]]] = {
     "batch_norm": _batch_statistics,
     "normalize": _statistics,
+    "rms_norm": _squares,
     "softmax": _softmax_statistics,
     "log_softmax": _softmax_statistics,
     "cross_entropy": _softmax_statistics,

@@ -16,7 +16,10 @@ from planner.plans.traffic import Traffic
 
 @dataclass(frozen=True, slots=True)
 class Movement:
-    """One transfer: `node` fetches the tensor, or stores it. A shared fetch is the first reader's."""
+    """One transfer, of all micro-batches: `node` fetches the tensor, or stores it.
+
+    A shared fetch is the first reader's.
+    """
 
     node: Node
     tensor: str
@@ -38,8 +41,9 @@ def flows_of(traffic: Traffic) -> Iterator[Movement]:
     """Yield every transfer of these nodes."""
     tensors = traffic.plan.graph.tensors
     for work in traffic.work:
-        for tensor, exchange in work.exchanges():
-            yield Movement(work.node, tensor, int(exchange.moved().sum()) * ITEM_BYTES[tensors[tensor].dtype])
+        for tensor, exchange, times in work.exchanges():
+            moved = times * int(exchange.moved().sum())
+            yield Movement(work.node, tensor, moved * ITEM_BYTES[tensors[tensor].dtype])
 
 
 def bytes_by(key: Key, movements: Iterable[Movement]) -> Counter[str]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
 from planner.explanations.accounts import NODE, bytes_by, flows, flows_of
 from planner.graph.ir import Node
-from planner.layout import PARTIAL, TERMS, Signature, Strategy
+from planner.layout import PARTIAL, TERMS, Signature, Strategy, group_of
 from planner.plans.plan import Plan
-from planner.plans.traffic import NodeTraffic, Traffic
+from planner.plans.traffic import Traffic
 from planner.search.costs.domains import choices_at_step
 
 MOST_STRATEGIES = 512
@@ -28,14 +27,12 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Nodes that have one strategy because their results accumulate into one sum; mostly a single node.
+    """A node. `count` units are alike: same operator, shapes, strategy, layouts and bytes, `bytes_each`.
 
-    `outputs` are the tensors that they store. `count` units are alike: same operator, shapes, strategy, layouts and
-    bytes, `bytes_each`. `rejected` are other strategies of one, best first.
+    `rejected` are other strategies of one, best first.
     """
 
-    nodes: tuple[Node, ...]
-    outputs: tuple[str, ...]
+    node: Node
     strategy: Strategy
     bytes_each: int
     count: int = 1
@@ -50,26 +47,13 @@ class Unit:
 def costliest(plan: Plan, count: int) -> tuple[Unit, ...]:
     """Return the units that cost most, alike ones together."""
     alike: dict[object, list[Unit]] = {}
-    signatures = plan.traffic().signatures
-    for unit in _units(plan):
-        node = unit.nodes[0]
+    signatures, costs = plan.traffic().signatures, bytes_by(NODE, flows(plan))
+    for node in plan.graph.nodes:
+        unit = Unit(node, plan.strategies[node.name], costs[node.name])
         layouts = tuple(plan.layouts[name] for name in (*node.inputs, *node.outputs))
-        key = (id(signatures[node.name]), len(unit.nodes), unit.strategy, layouts, unit.bytes_each)
-        alike.setdefault(key, []).append(unit)
+        alike.setdefault((id(signatures[node.name]), unit.strategy, layouts, unit.bytes_each), []).append(unit)
     groups = [replace(units[0], count=len(units)) for units in alike.values() if units[0].bytes_each]
     return tuple(sorted(groups, key=lambda unit: -unit.nbytes)[:count])
-
-
-def _units(plan: Plan) -> Iterator[Unit]:
-    """Yield the plan's nodes, those that accumulate into one sum together."""
-    costs = bytes_by(NODE, flows(plan))
-    sums: dict[str, list[NodeTraffic]] = {}
-    for work in plan.traffic().work:
-        sums.setdefault(work.accumulates or work.node.name, []).append(work)
-    for parts in sums.values():
-        nodes = tuple(work.node for work in parts)
-        outputs = tuple(write.tensor for work in parts for write in work.writes)
-        yield Unit(nodes, outputs, parts[0].strategy, sum(costs[node.name] for node in nodes))
 
 
 def rejected(plan: Plan, unit: Unit) -> tuple[Rejected, ...]:
@@ -77,7 +61,7 @@ def rejected(plan: Plan, unit: Unit) -> tuple[Rejected, ...]:
     around = _neighbourhood(plan, unit)
 
     def cost(strategy: Strategy) -> int:
-        changed = replace(plan, strategies={**plan.strategies, **{node.name: strategy for node in unit.nodes}})
+        changed = replace(plan, strategies={**plan.strategies, unit.node.name: strategy})
         return sum(movement.nbytes for movement in flows_of(Traffic(changed, around, like=plan.traffic())))
 
     now, others = cost(unit.strategy), [other for other in candidates(plan, unit) if other != unit.strategy]
@@ -85,22 +69,14 @@ def rejected(plan: Plan, unit: Unit) -> tuple[Rejected, ...]:
 
 
 def _neighbourhood(plan: Plan, unit: Unit) -> tuple[Node, ...]:
-    """Return the nodes whose bytes can depend on the unit's strategy: those that share its fetches, and its sums."""
-    nodes, names = plan.graph.nodes, _with_sums(plan, {node.name for node in unit.nodes})
-    forwards = {node.forward for node in unit.nodes} - {None}
-    names = _with_sums(plan, names | {node.name for node in nodes if node.forward in forwards})
-    return tuple(node for node in nodes if node.name in names)
-
-
-def _with_sums(plan: Plan, names: set[str]) -> set[str]:
-    """Add every sum of theirs, with all of its summands."""
-    sums = ({total, *summands} for total, summands in plan.traffic().groups.items())
-    return names.union(*(group for group in sums if not names.isdisjoint(group)))
+    """Return the nodes whose bytes can depend on the unit's strategy: those that share its fetches."""
+    forward, nodes = unit.node.forward, plan.graph.nodes
+    return tuple(node for node in nodes if node is unit.node or (forward is not None and node.forward == forward))
 
 
 def candidates(plan: Plan, unit: Unit) -> list[Strategy]:
     """Return strategies that the unit could have, its own among them."""
-    signature, chosen = plan.traffic().signatures[unit.nodes[0].name], unit.strategy
+    signature, chosen = plan.traffic().signatures[unit.node.name], unit.strategy
     options = [_choices(plan, unit, signature, step) for step in range(len(plan.ways))]
     if math.prod(map(len, options)) <= MOST_STRATEGIES:
         return list(product(*options))
@@ -110,9 +86,10 @@ def candidates(plan: Plan, unit: Unit) -> list[Strategy]:
 
 
 def _choices(plan: Plan, unit: Unit, signature: Signature, step: int) -> tuple[str, ...]:
-    """Return what the unit could choose at a step; where partial tensors meet it, what it has chosen."""
+    """Return what the unit could choose at a step: in a stage, or where partial tensors meet it, what it has chosen."""
     chosen = unit.strategy[step]
-    if chosen == TERMS or any(plan.layouts[name][step] == PARTIAL for name in unit.outputs):
+    is_partial = any(plan.layouts[name][step] == PARTIAL for name in unit.node.outputs)
+    if chosen == TERMS or is_partial or group_of(chosen) is not None:
         return (chosen,)
     choices = choices_at_step(signature, plan.ways, step, replicate=True)
     return choices if chosen in choices else (*choices, chosen)

@@ -97,13 +97,12 @@ def costly_table(units: Sequence[Unit]) -> Table:
 
 
 def _costly_row(unit: Unit) -> list[str]:
-    first = unit.nodes[0]
-    summed = f" to {unit.nodes[-1].name}" if len(unit.nodes) > 1 else ""
+    node = unit.node
     alike = f", {unit.count} alike" if unit.count > 1 else ""
     best = [f"{write_choices(other.strategy)}: {other.extra_bytes:+,}" for other in unit.rejected[:REJECTED_SHOWN]]
     costs = (exact_bytes(unit.bytes_each), exact_bytes(unit.nbytes))
-    line = f"\n  {first.line}" if first.line else ""
-    name = f"{first.name}{summed}\n  {first.op}{alike}{line}"
+    line = f"\n  {node.line}" if node.line else ""
+    name = f"{node.name}\n  {node.op}{alike}{line}"
     return [name, write_choices(unit.strategy), *costs, "\n".join(best) or "-"]
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 
 from planner.errors import GraphError
-from planner.graph.build import GraphBuilder
-from planner.graph.ir import FLOATING, Node
+from planner.graph.build import ZEROS, GraphBuilder, WrittenGradient
+from planner.graph.ir import FLOATING, Node, renamed
 from planner.graph.rules import RULES, Backward, Gradient, apply_rule, flat, materialize
 
 
@@ -34,6 +35,8 @@ class _Reverse:
         self.wrt = wrt
         self.forward = tuple(builder.nodes)
         self.producers = {output: node for node in self.forward for output in node.outputs}
+        self.written = {written.results[0]: written for written in builder.written}
+        self.operands = {result: written.operands for written in builder.written for result in written.results}
         self.needed = self._dependents(wrt)
         self.contributions: defaultdict[str, list[Gradient]] = defaultdict(list)
         self.contributions[loss].append(seed)
@@ -56,19 +59,24 @@ class _Reverse:
         """Return what depends on `wrt` and may have a gradient: no whole numbers, nothing behind a stopped gradient."""
         needed = set(wrt)
         for node in self.forward:
-            if not needed.isdisjoint(node.inputs) and RULES.get(node.op) is not flat:
+            is_flat = RULES.get(node.op) is flat and node.outputs[0] not in self.operands
+            if not needed.isdisjoint(self._reads(node)) and not is_flat:
                 needed.update(name for name in node.outputs if self.builder.tensors[name].dtype in FLOATING)
         return needed
 
+    def _reads(self, node: Node) -> tuple[str, ...]:
+        """Return the tensors to which a node passes gradients on."""
+        return self.operands.get(node.outputs[0], node.inputs)
+
     def _leads_on(self, node: Node) -> bool:
         """Whether a gradient is wanted of what a node reads, and can arrive at what it makes."""
-        return not (self.needed.isdisjoint(node.inputs) or self.needed.isdisjoint(node.outputs))
+        return not (self.needed.isdisjoint(self._reads(node)) or self.needed.isdisjoint(node.outputs))
 
     def _first_readers(self) -> dict[int, list[str]]:
         """Per node number, the tensors of `wrt` whose gradient is complete once that node has been passed."""
         first: dict[str, int] = {}
         for number, node in enumerate(self.forward):
-            for tensor in node.inputs:
+            for tensor in (*node.inputs, *self._reads(node)):
                 first.setdefault(tensor, number)
         complete: dict[int, list[str]] = {}
         for tensor in self.wrt:
@@ -77,6 +85,10 @@ class _Reverse:
         return complete
 
     def _differentiate(self, node: Node) -> None:
+        if node.outputs[0] in self.operands:
+            if node.outputs[0] in self.written:  # the first of the nodes is passed last
+                self._follow(self.written[node.outputs[0]], node)
+            return
         arriving = tuple(self._total(output) for output in node.outputs)
         if all(gradient is None for gradient in arriving):
             return
@@ -96,6 +108,29 @@ class _Reverse:
         self.builder.take_back(*before, (gradient for _, gradient in needed if isinstance(gradient, str)))
         for tensor, gradient in needed:
             self.contributions[tensor].append(gradient)
+
+    def _follow(self, written: WrittenGradient, node: Node) -> None:
+        """Append the nodes of a gradient that was written, with the gradients that arrive."""
+        arriving = {result: total for result in written.results if (total := self._total(result)) is not None}
+        if not arriving:
+            return
+        names = {
+            stand_in: materialize(self.builder, arriving[result], result) if result in arriving else self._zeros(result)
+            for stand_in, result in zip(written.arriving, written.results, strict=True)
+        }
+        before = len(self.builder.nodes), len(self.builder.tensors)
+        for inner in written.nodes:
+            self.builder.emit(replace(renamed(inner, names), forward=node.name), "gradient")
+        gradients = [names.get(gradient, gradient) for gradient in written.gradients]
+        needed = [pair for pair in zip(written.operands, gradients, strict=True) if pair[0] in self.needed]
+        self.builder.take_back(*before, (gradient for _, gradient in needed))
+        for tensor, gradient in needed:
+            self.contributions[tensor].append(gradient)
+
+    def _zeros(self, tensor: str) -> str:
+        """Return a gradient of zeros."""
+        like = self.builder.tensors[tensor]
+        return self.builder.input(_gradient_name(tensor), like.shape, ZEROS, like.dtype)
 
     def _total(self, tensor: str) -> Gradient | None:
         """Sum all contributions, once every reader of the tensor has been passed."""
@@ -121,6 +156,8 @@ class _Reverse:
 
     def _finished(self, tensor: str) -> str:
         total = self._total(tensor)
+        if total is None and tensor in self.builder.flat:
+            return self._zeros(tensor)
         if total is None:
             raise GraphError(f"the loss does not depend on tensor {tensor!r}")
         return materialize(self.builder, total, tensor)

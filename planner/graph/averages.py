@@ -12,7 +12,6 @@ from planner.graph.build import Average, GraphBuilder
 from planner.graph.dropout import without_dropout
 from planner.graph.infer import describe
 from planner.graph.ir import Graph, Node
-from planner.graph.micro_batches import copies_of
 
 
 def update_averages(builder: GraphBuilder) -> dict[str, str]:
@@ -30,13 +29,11 @@ def update_averages(builder: GraphBuilder) -> dict[str, str]:
 
 def _updated(builder: GraphBuilder, state: str, averages: Sequence[Average]) -> str:
     """Let a state follow what its averages say, in order; return its value after the last."""
-    copies = list(zip(*(copies_of(builder, average.tensor) for average in averages), strict=True))
-    followed = [pair for each in copies for pair in zip(averages, each, strict=True)]
-    now = builder.state(state, builder.shape(copies[0][0]), averages[0].init)
-    for number, (average, copy) in enumerate(followed):
-        mark = f"@{number}" if len(followed) > 1 else ""
-        value = copy
-        if builder.tensors[copy].dtype != builder.weight_dtype:
+    now = builder.state(state, builder.shape(averages[0].tensor), averages[0].init)
+    for number, average in enumerate(averages):
+        mark = f"@{number}" if len(averages) > 1 else ""
+        value = average.tensor
+        if builder.tensors[value].dtype != builder.weight_dtype:
             value = builder.apply("cast", value, name=f"{state}.cast{mark}", role="state", dtype=builder.weight_dtype)
         if average.factor != 1:
             value = builder.apply("scale", value, name=f"{state}.scaled{mark}", role="state", factor=average.factor)
@@ -47,7 +44,7 @@ def _updated(builder: GraphBuilder, state: str, averages: Sequence[Average]) -> 
 def inference_graph(graph: Graph) -> Graph:
     """The graph that drops nothing, and reads a running average wherever a tensor has one.
 
-    Its updates mean nothing.
+    Its updates mean nothing; its loss is that of one micro-batch.
     """
     graph = without_dropout(graph)
     producers = {output: node for node in graph.nodes for output in node.outputs}
@@ -61,7 +58,14 @@ def inference_graph(graph: Graph) -> Graph:
                 (value,) = producers[value].inputs
             averages[value] = states[state]
     nodes = (replace(node, inputs=tuple(averages.get(name, name) for name in node.inputs)) for node in graph.nodes)
-    return replace(graph, nodes=tuple(nodes))
+    metrics = {metric: _of_micro_batch(graph, producers.get(name), name) for metric, name in graph.metrics.items()}
+    return replace(graph, nodes=tuple(nodes), metrics=metrics)
+
+
+def _of_micro_batch(graph: Graph, maker: Node | None, name: str) -> str:
+    """Return what adds up to a metric, if it is a mean over micro-batches."""
+    summed = [] if maker is None else [operand for operand in maker.inputs if operand in graph.accumulated]
+    return summed[0] if summed else name
 
 
 def _is_linear(graph: Graph, node: Node, operands: int) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from planner.errors import GraphError
@@ -38,15 +38,30 @@ class Average:
     momentum: float = 0.1
 
 
+@dataclass(frozen=True, slots=True)
+class WrittenGradient:
+    """A gradient that its author wrote, of tensors that consecutive nodes with no gradient of their own make.
+
+    `nodes` compute `gradients`, those of `operands`, from `arriving`, which stand for the gradients of `results`.
+    """
+
+    results: tuple[str, ...]
+    operands: tuple[str, ...]
+    arriving: tuple[str, ...]
+    gradients: tuple[str, ...]
+    nodes: tuple[Node, ...] = field(default=(), kw_only=True)
+
+
 class GraphBuilder:
     """A graph under construction: add tensors and nodes in an order in which they can run, then `finish`.
 
     `dtype` is what inputs, weights and states get unless they say otherwise. With mixed precision (see MIXED) weights
     and states have `weight_dtype`, and nodes read 16-bit copies of weights (`copies`, by weight). Weights in `frozen`
-    are not trained. `averages` will be kept of what nodes compute. A node with one output gives that tensor the node's
-    own name; one with several appends ".0", ".1", ... unless names are given. Names in `reserved` are the user's: what
-    is added to a model gets no such name, nor one that such a name begins with. Every method raises GraphError for a
-    name already taken and for operands that do not fit the operator.
+    are not trained; those in `flat` have a gradient of zeros where the loss does not depend on them. `averages` will be
+    kept of what nodes compute; what is `accumulated` adds up over the `micro_batches`. A node with one output gives
+    that tensor the node's own name; one with several appends ".0", ".1", ... unless names are given. Names in
+    `reserved` are the user's: what is added to a model gets no such name, nor one that such a name begins with. Every
+    method raises GraphError for a name already taken and for operands that do not fit the operator.
 
     >>> builder = GraphBuilder()
     >>> output = builder.apply("relu", builder.input("x", (8, 4)), name="y")
@@ -60,11 +75,20 @@ class GraphBuilder:
         self.reserved = {prefix for name in reserved for prefix in accumulate(name.split("."), "{}.{}".format)}
         self.copies: dict[str, str] = {}
         self.frozen: set[str] = set()
+        self.flat: set[str] = set()
         self.averages: list[Average] = []
+        self.written: list[WrittenGradient] = []
+        self.micro_batches = 1
+        self.accumulated: list[str] = []
         self.tensors: dict[str, Tensor] = {}
         self.nodes: list[Node] = []
         self._node_names: set[str] = set()
         self._timestep: int | None = None
+
+    @property
+    def angle_dtype(self) -> str:
+        """What positions and angles are computed in before they are cast: single precision at least."""
+        return "float64" if self.dtype == "float64" else "float32"
 
     def input(self, name: str, shape: Sequence[int], init: Init = DATA, dtype: str | None = None) -> str:
         """Add a tensor that the data set (or `init`) provides; return its name."""
@@ -150,6 +174,17 @@ class GraphBuilder:
         finally:
             self._timestep = outer
 
+    def write_gradient(self, written: WrittenGradient) -> None:
+        """Keep a gradient, with the nodes that follow from what stands for arriving ones, until these are there."""
+        following, nodes = set(written.arriving), list[Node]()
+        for node in self.nodes:
+            if not following.isdisjoint(node.inputs):
+                following.update(node.outputs)
+                nodes.append(node)
+        tensors = {name: tensor for name, tensor in self.tensors.items() if name not in following}
+        self.rebuild(tensors, [node for node in self.nodes if following.isdisjoint(node.outputs)])
+        self.written.append(replace(written, nodes=tuple(nodes)))
+
     def take_back(self, nodes: int, tensors: int, wanted: Iterable[str]) -> None:
         """Drop what was added since there were so many nodes and tensors, but what the `wanted` tensors follow from."""
         needed, kept = set(wanted), list[Node]()
@@ -182,7 +217,14 @@ class GraphBuilder:
 
     def finish(self, updates: Mapping[str, str], metrics: Mapping[str, str]) -> Graph:
         """Return the checked graph."""
-        graph = Graph(dict(self.tensors), tuple(self.nodes), dict(updates), dict(metrics))
+        graph = Graph(
+            dict(self.tensors),
+            tuple(self.nodes),
+            dict(updates),
+            dict(metrics),
+            micro_batches=self.micro_batches,
+            accumulated=tuple(self.accumulated),
+        )
         check(graph)
         return graph
 
@@ -212,10 +254,7 @@ class GraphBuilder:
 
 def too_many_nodes(where: str) -> GraphError:
     """Return the error that a graph outgrows MOST_NODES."""
-    return GraphError(
-        f"{where}: expected at most {MOST_NODES} nodes, found more: a smaller depth, unroll or number of micro-batches "
-        "fits"
-    )
+    return GraphError(f"{where}: expected at most {MOST_NODES} nodes, found more: a smaller depth or unroll fits")
 
 
 def _output_names(node: str, count: int) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from planner.graph.constants import array_of
 from planner.graph.entries import groups
 from planner.graph.infer import infer
 from planner.graph.ir import FLOATING, ITEM_BYTES, ROLES, Graph, Init, Node, Tensor
+from planner.graph.samples import depending_on_samples
 
 INITS = ("zeros", "ones", "uniform", "integers", "values", "data")
 SOURCE_ROLES = ("input", "weight", "state", "buffer", "constant")
@@ -33,6 +34,7 @@ def check(graph: Graph) -> None:
     _check_inits(graph, producers)
     _check_updates(graph, producers)
     _check_metrics(graph)
+    _check_accumulated(graph, producers)
     _check_entries(graph)
 
 
@@ -65,11 +67,6 @@ def _check_init(where: str, tensor: Tensor, init: Init) -> None:
         raise GraphError(
             f"{where}: an integers init needs dtype int32 and `below` of at least 1, found "
             f"{tensor.dtype} and {init.below}"
-        )
-    if (init.row or init.source) and (init.row < 0 or not init.source or tensor.role != "input" or not tensor.shape):
-        raise GraphError(
-            f"{where}: rows from a row of a source on are for inputs with dimensions, found row {init.row} of "
-            f"{init.source!r}, role {tensor.role} and shape {tensor.shape}"
         )
     if init.kind == "values":
         try:
@@ -192,6 +189,18 @@ def _check_metrics(graph: Graph) -> None:
     loss = graph.metrics.get("loss")
     if loss is not None and graph.tensors[loss].shape != ():
         raise GraphError(f"metric 'loss': tensor {loss!r} must be a scalar, found shape {graph.tensors[loss].shape}")
+
+
+def _check_accumulated(graph: Graph, producers: Mapping[str, Node]) -> None:
+    if graph.micro_batches < 1:
+        raise GraphError(f"expected at least 1 micro-batch, found {graph.micro_batches}")
+    sums = set(graph.accumulated)
+    if strange := sums.difference(producers):
+        raise GraphError(f"accumulated: expected tensors that nodes produce, found {', '.join(sorted(strange))}")
+    dependent = depending_on_samples(graph.tensors, graph.nodes, sums)
+    for node in graph.nodes if sums else ():
+        if not sums.isdisjoint(node.inputs) and not (dependent | sums).isdisjoint(node.outputs):
+            raise GraphError(f"{_at(node)}: runs for every micro-batch, and reads a sum over all of them")
 
 
 def _at(node: Node) -> str:

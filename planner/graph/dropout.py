@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import tdl
 from planner.graph.build import GraphBuilder
-from planner.graph.ir import Graph, Init, Node, Tensor, Value
+from planner.graph.ir import Graph, Init, Node, Tensor
 
 ITERATION = Tensor("iteration", (), "int32", "state", Init("integers", below=1 << 30))
 """The state that counts iterations. It begins where there is room for as many again in 32 bits."""
@@ -54,8 +54,3 @@ def without_dropout(graph: Graph) -> Graph:
         for node in graph.nodes
     )
     return replace(graph, nodes=tuple(nodes))
-
-
-def of_rows(node: Node, start: int) -> Mapping[str, Value]:
-    """Attributes of a node that works on a batch's rows from `start` on, for which it draws the same numbers."""
-    return {**node.attrs, "row": start} if start and "row" in tdl.catalog[node.op].random_keys else node.attrs

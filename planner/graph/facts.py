@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from math import prod
 
 from planner.graph.infer import describe
 from planner.graph.ir import FLOATING, Graph, Node, Tensor
+from planner.graph.micro_batches import BEFORE, FORWARD, phases_of_nodes
+from planner.graph.samples import depending_on_samples
 
 CONTENTS = {
     "input": "inputs",
@@ -24,13 +27,17 @@ CONTENTS = {
 def batch_size(graph: Graph) -> int | None:
     """Return the samples of one iteration, the least leading extent of what the data set provides; None without any.
 
-    A sequence model's labels are flat, one for every token, so theirs is not the number of samples. Micro-batches hold
-    rows of one batch.
+    A sequence model's labels are flat, one for every token, so theirs is not the number of samples.
     """
-    rows: Counter[str] = Counter()
-    for tensor in _data(graph):
-        rows[_source(tensor)] += tensor.shape[0]
-    return min(rows.values(), default=None)
+    rows = [graph.micro_batches * tensor.shape[0] for tensor in _data(graph)]
+    return min(rows, default=None)
+
+
+def amounts(graph: Graph) -> Mapping[str, int]:
+    """Return what one iteration is of: its samples, and its tokens, where whole numbers in two dimensions are given."""
+    tokens = [prod(tensor.shape) for tensor in _data(graph) if tensor.dtype == "int32" and len(tensor.shape) == 2]
+    found = {"samples": batch_size(graph), "tokens": max(tokens, default=0) * graph.micro_batches}
+    return {name: amount for name, amount in found.items() if amount}
 
 
 def classification(graph: Graph) -> tuple[str, Tensor] | None:
@@ -44,11 +51,6 @@ def classification(graph: Graph) -> tuple[str, Tensor] | None:
     return (logits, graph.tensors[labels]) if fits else None
 
 
-def micro_batches(graph: Graph) -> int:
-    """Return into how many micro-batches the batch is cut; 1 where it is not."""
-    return max(Counter(map(_source, _data(graph))).values(), default=1)
-
-
 def recomputed(graph: Graph) -> int:
     """Return how many nodes compute again, for the backward pass, what the forward pass did not keep."""
     return sum(is_recomputed(graph, node) for node in graph.nodes)
@@ -59,11 +61,16 @@ def is_recomputed(graph: Graph, node: Node) -> bool:
     return node.forward is not None and graph.tensors[node.outputs[0]].role == "activation"
 
 
-def nodes_taking_inputs(graph: Graph) -> frozenset[str]:
-    """Return the nodes that only take elements of inputs: of the data, or of what the backward pass starts from."""
+def nodes_of_replicas(graph: Graph) -> frozenset[str]:
+    """Return the nodes that replicas run alike: those that depend on no sample, or that only take elements of inputs.
+
+    Inputs are the data, and what the backward pass starts from.
+    """
+    dependent = depending_on_samples(graph.tensors, graph.nodes)
+    alike = (node.name for node in graph.nodes if dependent.isdisjoint((*node.inputs, *node.outputs)))
     inputs = {tensor.name for tensor in graph.tensors.values() if tensor.role == "input" and tensor.init is not None}
     takers = (node for node in graph.nodes if node.inputs and inputs.issuperset(node.inputs))
-    return frozenset(node.name for node in takers if describe(node, graph.tensors).moves_elements)
+    return frozenset(alike).union(node.name for node in takers if describe(node, graph.tensors).moves_elements)
 
 
 def weight_dtype(graph: Graph) -> str | None:
@@ -91,7 +98,7 @@ def contents(graph: Graph) -> Mapping[str, str]:
 def no_data_parallelism(graph: Graph, workers: int) -> str:
     """Say why the samples of one iteration cannot be split over so many workers; nothing where they can."""
     samples = batch_size(graph) or 0
-    if samples >= workers * micro_batches(graph):
+    if samples >= workers * graph.micro_batches:
         return ""
     return "fewer samples than workers" if samples else "no samples to split"
 
@@ -99,8 +106,10 @@ def no_data_parallelism(graph: Graph, workers: int) -> str:
 def phases(graph: Graph) -> Mapping[str, str]:
     """Return each node's phase: "forward" up to the first node of the backward pass, "update" behind the last one.
 
-    Of several micro-batches, all that follows the first forward pass counts as "backward".
+    What runs once before several micro-batches belongs to "forward", too.
     """
+    if graph.micro_batches > 1:
+        return {name: FORWARD if phase == BEFORE else phase for name, phase in phases_of_nodes(graph).items()}
     backward = [at for at, node in enumerate(graph.nodes) if node.forward is not None]
     first, last = (backward[0], backward[-1]) if backward else (len(graph.nodes), len(graph.nodes))
     return {
@@ -113,7 +122,3 @@ def _data(graph: Graph) -> list[Tensor]:
     """Return what the data set provides, or all inputs where it provides nothing; scalars are left out."""
     inputs = [tensor for tensor in graph.tensors.values() if tensor.role == "input" and tensor.shape]
     return [tensor for tensor in inputs if tensor.init is not None and tensor.init.kind == "data"] or inputs
-
-
-def _source(tensor: Tensor) -> str:
-    return tensor.name if tensor.init is None else tensor.init.source or tensor.name

@@ -4,8 +4,9 @@
  "nodes": [{"name": "fc1", "op": "mm", "inputs": ["x", "w"], "outputs": ["fc1"], "attrs": {"transpose_b": true}}],
  "updates": {"w": "w.next"}, "metrics": {"loss": "loss"}}
 
-A graph that was imported also has "entries": {"fc.weight": {"tensor": "w", "shape": [4, 4], "dtype": "float32"}}. Keys
-that hold their default (no init, attributes, hints or entries) are left out. An attribute's tuples are JSON arrays; an
+A graph that was imported also has "entries": {"fc.weight": {"tensor": "w", "shape": [4, 4], "dtype": "float32"}}. One
+of several micro-batches has "micro_batches": 4, "accumulated": ["w.grad"]. Keys that hold their default (no init,
+attributes, hints or entries) are left out. An attribute's tuples are JSON arrays; an
 infinite one, which JSON has no number for, is {"float": "inf"} or {"float": "-inf"}.
 """
 
@@ -16,7 +17,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -40,8 +41,6 @@ class _Init(_Record):
     kind: str
     scale: float = 0.0
     below: int = 0
-    source: str = ""
-    row: int = 0
     values: str = ""
     ignored: int | None = None
 
@@ -78,6 +77,8 @@ class _Graph(_Record):
     updates: dict[str, Any]
     metrics: dict[str, Any]
     entries: dict[str, Any] = {}
+    micro_batches: Annotated[int, msgspec.Meta(ge=1)] = 1
+    accumulated: tuple[str, ...] = ()
 
 
 def to_data(graph: Graph) -> dict[str, Any]:
@@ -93,6 +94,8 @@ def to_data(graph: Graph) -> dict[str, Any]:
         dict(graph.updates),
         dict(graph.metrics),
         {name: _Entry(**asdict(entry)) for name, entry in graph.entries.items()},
+        graph.micro_batches,
+        graph.accumulated,
     )
     data: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(record))
     return data
@@ -114,7 +117,15 @@ def from_data(data: object, path: str = "$") -> Graph:
         name: Entry(**msgspec.structs.asdict(_convert(entry, _Entry, f"{path}.entries.{name}")))
         for name, entry in outer.entries.items()
     }
-    graph = Graph(tensors, tuple(nodes), updates, metrics, entries)
+    graph = Graph(
+        tensors,
+        tuple(nodes),
+        updates,
+        metrics,
+        entries,
+        micro_batches=outer.micro_batches,
+        accumulated=outer.accumulated,
+    )
     try:
         check(graph)
     except GraphError as error:

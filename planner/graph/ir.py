@@ -21,15 +21,12 @@ class Init:
 
     `kind` is "zeros", "ones", "uniform" (values in [-scale, scale) from the global hash), "integers" (0 <= value <
     below, from the global hash), "values" (these: see `constants.py`) or "data" (from the data set; for labels, `below`
-    is the number of classes, and `ignored` the number that they may hold besides). The input of a micro-batch
-    holds rows of the whole batch's: those from `row` on of the tensor called `source`.
+    is the number of classes, and `ignored` the number that they may hold besides).
     """
 
     kind: str
     scale: float = 0.0
     below: int = 0
-    source: str = ""
-    row: int = 0
     values: str = ""
     ignored: int | None = None
 
@@ -64,10 +61,9 @@ class Node:
     """One operator applied to tensors.
 
     `forward` names the forward node that a backward node came from, or that is computed again; `unroll` is (cell node,
-    timestep) for a node of an unrolled recurrent cell, and a backward node has its forward node's; other nodes that
-    occur several times, as in every micro-batch, have it too, with their own name. Both are hints for coarsening.
-    `attrs` holds plain values; the attribute `extents` gives the extents of index variables that shapes do not
-    determine. `line` is the line of the user's source that asked for it, as file:line, where it is known.
+    timestep) for a node of an unrolled recurrent cell, and a backward node has its forward node's. Both are hints for
+    coarsening. `attrs` holds plain values; the attribute `extents` gives the extents of index variables that shapes do
+    not determine. `line` is the line of the user's source that asked for it, as file:line, where it is known.
     """
 
     name: str
@@ -111,7 +107,8 @@ class Graph(Shown):
 
     `updates` maps each tensor that the iteration changes (weights, optimizer state) to the tensor that replaces it;
     `metrics` names the tensors reported while training ("loss", "logits", "labels"). `entries` are those of the state
-    dict of the module that the graph was imported from, by name. `name` is what people call it.
+    dict of the module that the graph was imported from, by name. Of several `micro_batches` it is one's; the tensors
+    `accumulated` add up over all before anything reads them (see `micro_batches.py`). `name` is what people call it.
     """
 
     tensors: Mapping[str, Tensor]
@@ -119,6 +116,8 @@ class Graph(Shown):
     updates: Mapping[str, str]
     metrics: Mapping[str, str]
     entries: Mapping[str, Entry] = field(default_factory=dict)
+    micro_batches: int = 1
+    accumulated: tuple[str, ...] = ()
     name: str = field(default="", compare=False)
 
     def __repr__(self) -> str:

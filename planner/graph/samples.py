@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import tdl
 from planner.graph.ir import Node, Tensor
@@ -10,21 +10,24 @@ from planner.graph.ir import Node, Tensor
 CONSTANT = ("zeros", "ones")
 
 
-def depending_on_samples(tensors: Mapping[str, Tensor], nodes: Iterable[Node]) -> set[str]:
+def depending_on_samples(tensors: Mapping[str, Tensor], nodes: Iterable[Node], sums: Collection[str] = ()) -> set[str]:
     """Inputs that are not constant, and all that nodes, in an order in which they can run, compute from them.
+
+    What depends on samples through `sums` over all of them alone is left out, and so are the sums.
 
     What a node draws for the gradient of a sample's element depends on the sample, whatever gradient arrives.
     """
-    names = {name for name, tensor in tensors.items() if _holds_samples(tensor)}
+    names = {name for name, tensor in tensors.items() if holds_samples(tensor)}
     drawing: set[str] = set()
     for node in nodes:
         if not names.isdisjoint(node.inputs) or node.forward in drawing:
-            names.update(node.outputs)
+            names.update(name for name in node.outputs if name not in sums)
             if "row" in tdl.catalog[node.op].random_keys:
                 drawing.add(node.name)
     return names
 
 
-def _holds_samples(tensor: Tensor) -> bool:
+def holds_samples(tensor: Tensor) -> bool:
+    """True if a tensor's rows are samples of the batch, or of a micro-batch."""
     init = tensor.init
     return tensor.role == "input" and init is not None and init.kind not in CONSTANT and bool(tensor.shape)

@@ -12,7 +12,7 @@ from planner.graph.averages import update_averages
 from planner.graph.build import GraphBuilder
 from planner.graph.dropout import count_iterations
 from planner.graph.ir import Graph
-from planner.graph.micro_batches import unroll_micro_batches
+from planner.graph.micro_batches import accumulate
 from planner.graph.optimizers import Optimizer, update_weights
 from planner.graph.recompute import recompute_activations
 
@@ -91,7 +91,9 @@ def training_graph(
         recompute_activations(builder, forward)
     totals = {weight: gradient_of[copy] for weight, copy in read.items()}
     if recipe.micro_batches > 1:
-        totals, metrics = unroll_micro_batches(builder, recipe.micro_batches, totals, metrics)
+        builder.micro_batches = recipe.micro_batches
+        totals, mean = accumulate(builder, totals, loss)
+        metrics = {**metrics, "loss": mean}
     scaled = {weight: _unscaled(builder, weight, total, recipe.loss_scale) for weight, total in totals.items()}
     updates = update_weights(builder, scaled, optimizer)
     return builder.finish(updates | update_averages(builder) | count_iterations(builder), metrics)

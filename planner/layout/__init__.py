@@ -1,5 +1,6 @@
 """Layouts: where every element of every tensor lies, who needs it, and what must move."""
 
+from planner.layout.communication import Collective, Group, collective, collectives
 from planner.layout.exchange import Exchange, count
 from planner.layout.geometry import (
     EVERYWHERE,
@@ -7,7 +8,9 @@ from planner.layout.geometry import (
     Production,
     Strategy,
     can_split,
+    computing,
     fetch,
+    group_of,
     needed,
     owned,
     owned_by_all,
@@ -17,6 +20,7 @@ from planner.layout.geometry import (
 from planner.layout.placement import (
     PARTIAL,
     REPLICATE,
+    At,
     Layout,
     Partial,
     Placement,
@@ -36,7 +40,10 @@ __all__ = [
     "PARTIAL",
     "REPLICATE",
     "TERMS",
+    "At",
+    "Collective",
     "Exchange",
+    "Group",
     "Layout",
     "Partial",
     "Placement",
@@ -50,11 +57,15 @@ __all__ = [
     "Strategy",
     "Ways",
     "can_split",
+    "collective",
+    "collectives",
+    "computing",
     "count",
     "elements",
     "eligible",
     "fetch",
     "format_layout",
+    "group_of",
     "iteration_runs",
     "local_shape",
     "needed",

@@ -9,25 +9,25 @@ from itertools import product
 
 import tdl
 from planner.layout.exchange import Exchange
-from planner.layout.placement import REPLICATE, Layout, Partial, Placement, Replicate, Shard, Single
+from planner.layout.placement import REPLICATE, At, Layout, Partial, Placement, Replicate, Shard
 from planner.layout.region import Region, intersect, nothing
 from planner.layout.signature import Signature
-from planner.layout.split import REMEMBERED, Runs, eligible, first_eligible, iteration_runs, normalize, runs_of_workers
+from planner.layout.split import REMEMBERED, Runs, eligible, first_to_share, iteration_runs, normalize, runs_of_workers
 from planner.layout.ways import Ways
 
 Strategy = tuple[str, ...]
-"""One choice per step: an index variable, `*` (every part computes the same), or `+` (every part computes with its
-terms of partial operands, and gets a term of the result)."""
+"""One choice per step: an index variable, `*` (every part computes the same), `+` (every part computes with its
+terms of partial operands, and gets a term of the result), or `@0`, `@1`, ... (that group of workers alone computes)."""
 
 EVERYWHERE = "*"
 TERMS = "+"
-Holding = tuple[Placement | Single, ...]
+AT = "@"
 
 
-def owned(shape: Sequence[int], layout: Holding, ways: Ways, worker: int) -> Region:
+def owned(shape: Sequence[int], layout: Layout, ways: Ways, worker: int) -> Region:
     """Return what a worker holds of a tensor of this shape and layout."""
     own = ways.digits(worker)
-    if any(isinstance(placement, Single) and own[step] for step, placement in enumerate(layout)):
+    if any(isinstance(placement, At) and own[step] != placement.group for step, placement in enumerate(layout)):
         return nothing(shape)
     return tuple(
         iteration_runs(extent, [step for step, p in enumerate(layout) if p == Shard(dim)], ways, worker)
@@ -36,7 +36,7 @@ def owned(shape: Sequence[int], layout: Holding, ways: Ways, worker: int) -> Reg
 
 
 @lru_cache(REMEMBERED)
-def owned_by_all(shape: tuple[int, ...], layout: Holding, ways: Ways) -> tuple[Region, ...]:
+def owned_by_all(shape: tuple[int, ...], layout: Layout, ways: Ways) -> tuple[Region, ...]:
     """Return what every worker holds of a tensor."""
     return tuple(owned(shape, layout, ways, worker) for worker in range(ways.workers))
 
@@ -46,9 +46,22 @@ def can_split(signature: Signature, variable: str, ways: Ways, step: int) -> boo
     return variable == tdl.ON_ONE or eligible(signature.extents[variable], ways, step)
 
 
+def group_of(choice: str) -> int | None:
+    """Return the group that alone computes, by a strategy's choice at a step; None for any other choice."""
+    return int(choice[1:]) if choice.startswith(AT) and choice[1:].isdecimal() else None
+
+
+@lru_cache(REMEMBERED)
+def computing(strategy: Strategy, ways: Ways) -> tuple[bool, ...]:
+    """Say of every worker whether it is in the groups that compute a node."""
+    groups = [(step, group) for step, choice in enumerate(strategy) if (group := group_of(choice)) is not None]
+    digits = map(ways.digits, range(ways.workers))
+    return tuple(all(own[step] == group for step, group in groups) for own in digits)
+
+
 def split_steps(strategy: Strategy) -> dict[str, tuple[int, ...]]:
     """Return the steps at which a strategy splits each index variable, of those that it splits."""
-    names = (name for name in dict.fromkeys(strategy) if name not in (EVERYWHERE, TERMS))
+    names = (name for name in dict.fromkeys(strategy) if name not in (EVERYWHERE, TERMS) and group_of(name) is None)
     return {name: tuple(step for step, choice in enumerate(strategy) if choice == name) for name in names}
 
 
@@ -117,7 +130,9 @@ def _reached_by_all(
         _reached_along_dimension(of_dim, extent, signature.extents, split) or [((0, extent),)] * ways.workers
         for of_dim, extent in zip(indices, shape, strict=True)
     )
-    return tuple(zip(*dimensions, strict=True)) or ((),) * ways.workers
+    regions = tuple(zip(*dimensions, strict=True)) or ((),) * ways.workers
+    mine = zip(regions, computing(strategy, ways), strict=True)
+    return tuple(region if computes else nothing(shape) for region, computes in mine)
 
 
 def _reached_along_dimension(
@@ -155,7 +170,7 @@ def fetch(
     return Exchange(ways, owned_by_all(shape, layout, ways), targets, fixed, reducer)
 
 
-def steps_with(layout: Holding, kind: type[Placement | Single]) -> frozenset[int]:
+def steps_with(layout: Layout, kind: type[Placement]) -> frozenset[int]:
     """Return the steps at which a layout has a placement of a kind."""
     return frozenset(step for step, placement in enumerate(layout) if isinstance(placement, kind))
 
@@ -164,11 +179,13 @@ def steps_with(layout: Holding, kind: type[Placement | Single]) -> frozenset[int
 class Production:
     """An output as it leaves its operator: what each worker has computed, and at which steps it must be reduced.
 
-    `same` are the steps at which every part computes the same.
+    `same` are the steps at which every part computes the same; `split` says along which dimension, if any, one of its
+    own is split that the strategy chose.
     """
 
     shape: tuple[int, ...]
     regions: tuple[Region, ...]
+    split: Layout
     reducing: frozenset[int]
     same: frozenset[int]
     reducer: str | None
@@ -178,9 +195,12 @@ class Production:
 def production(signature: Signature, output: int, strategy: Strategy, ways: Ways) -> Production:
     """Return how a strategy leaves an output."""
     summed = signature.description.reduction_variables
+    dims = {index: dim for dim, index in enumerate(signature.description.outputs[output].index) if index.is_plain}
+    along = {name: Shard(dim) for index, dim in dims.items() for name in index.variables}
     return Production(
         signature.outputs[output],
         produced(signature, output, strategy, ways),
+        tuple(along.get(choice, REPLICATE) for choice in strategy),
         frozenset(step for step, choice in enumerate(strategy) if choice in summed or choice == TERMS),
         frozenset(step for step, choice in enumerate(strategy) if choice == EVERYWHERE),
         "Sum" if TERMS in strategy else signature.description.outputs[output].reducer,
@@ -188,7 +208,7 @@ def production(signature: Signature, output: int, strategy: Strategy, ways: Ways
 
 
 @lru_cache(REMEMBERED)
-def store(made: Production, layout: Holding, ways: Ways) -> tuple[Exchange, ...]:
+def store(made: Production, layout: Layout, ways: Ways) -> tuple[Exchange, ...]:
     """Return the exchanges that take an output from where it is computed to where it is stored.
 
     None where it is stored as it is computed; one hop where nothing is reduced or nothing is stored replicated;
@@ -210,18 +230,19 @@ def store(made: Production, layout: Holding, ways: Ways) -> tuple[Exchange, ...]
     return (reduction,) if shares == stored else (reduction, Exchange(ways, shares, stored, apart))
 
 
-def share_layout(made: Production, layout: Holding, ways: Ways) -> Holding:
+def share_layout(made: Production, layout: Layout, ways: Ways) -> Layout:
     """Return how partial results are shared out before they are fetched to where they are stored.
 
     At a reducing step a share is cut along the stored dimension or, where stored replicated, along the first
-    eligible dimension (none: the worker with digit 0 reduces); at a `*` step it is the stored part; at a step that
-    splits an output variable it is what was produced, so nothing more is cut.
+    dimension to share (none: the worker with digit 0 reduces); at a `*` step it is the stored part; at a step that
+    splits an output variable it is what was produced.
     """
+    split = [[step for step, p in enumerate(made.split) if p == Shard(dim)] for dim in range(len(made.shape))]
 
-    def at(step: int) -> Placement | Single:
+    def at(step: int) -> Placement:
         if step in made.reducing and isinstance(layout[step], Replicate):
-            dim = first_eligible(made.shape, ways, step)
-            return Single() if dim is None else Shard(dim)
-        return layout[step] if step in made.reducing or step in made.same else REPLICATE
+            dim = first_to_share(made.shape, ways, step, split)
+            return At(0) if dim is None else Shard(dim)
+        return layout[step] if step in made.reducing or step in made.same else made.split[step]
 
     return tuple(at(step) for step in range(len(ways)))

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from planner.layout.placement import Layout, Partial, Replicate, Shard
+from planner.layout.placement import At, Layout, Placement, Shard
 from planner.layout.ways import Ways
 
 
@@ -28,7 +28,7 @@ class StridedShard:
         return f"S{self.dim}/{self.split_factor}"
 
 
-AxisPlacement = Shard | StridedShard | Replicate | Partial
+AxisPlacement = Placement | StridedShard
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +65,13 @@ def mesh_axes(layout: Layout, ways: Ways, shape: Sequence[int], groups: Sequence
 
 
 def uneven(shape: Sequence[int], layout: Layout, ways: Ways) -> str | None:
-    """Say which dimension's extent its splits do not divide, so that no mesh of others spells the layout; else None.
+    """Say why no mesh of others spells the layout, if only some workers hold it or its splits do not divide an extent.
 
     Where a split leaves a remainder, parts start at n*j//k here, and at multiples of ceil(n/k) elsewhere.
     """
+    for step, placement in enumerate(layout):
+        if isinstance(placement, At):
+            return f"step {step + 1}: expected a placement on all workers, found {placement}"
     for dim in sorted({placement.dim for placement in layout if isinstance(placement, Shard)}):
         steps = [step for step, placement in enumerate(layout) if placement == Shard(dim)]
         if shares := ways.shares:

@@ -33,31 +33,30 @@ class Partial(Struct, frozen=True):
         return "P+"
 
 
-class Single(Struct, frozen=True):
-    """At this step only the part with digit 0 holds anything.
+class At(Struct, frozen=True):
+    """At this step the workers with digit `group` alone hold anything."""
 
-    It never describes a stored tensor: it is where a partial result is reduced that no dimension can share out.
-    """
+    group: int
 
     def __str__(self) -> str:
-        return "0"
+        return f"@{self.group}"
 
 
-Placement = Shard | Replicate | Partial
+Placement = Shard | Replicate | Partial | At
 Layout = tuple[Placement, ...]
 REPLICATE = Replicate()
 PARTIAL = Partial()
 
 
 def parse_placement(text: str) -> Placement:
-    """Read `S<dim>`, `R` or `P+`; a PlanError names anything else."""
+    """Read `S<dim>`, `R`, `P+` or `@<group>`; a PlanError names anything else."""
     if text == "R":
         return REPLICATE
     if text == "P+":
         return PARTIAL
-    if match := re.fullmatch(r"S(0|[1-9][0-9]{0,8})", text):
-        return Shard(int(match[1]))
-    raise PlanError(f"expected a placement S<dimension>, R or P+, found {text!r}")
+    if match := re.fullmatch(r"([S@])(0|[1-9][0-9]{0,8})", text):
+        return (Shard if match[1] == "S" else At)(int(match[2]))
+    raise PlanError(f"expected a placement S<dimension>, R, P+ or @<group>, found {text!r}")
 
 
 def format_layout(layout: Layout) -> str:

@@ -89,6 +89,8 @@ def intersect(one: Region, other: Region) -> Region:
 
 def subtract(region: Region, removed: Region) -> tuple[Region, ...]:
     """Return disjoint regions that together hold what is in `region` and not in `removed`."""
+    if len(region) != len(removed):  # of a scalar, nothing
+        return (region,)
     found = []
     inside: list[Runs] = []
     for dim, (runs, other) in enumerate(zip(region, removed, strict=True)):

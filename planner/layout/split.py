@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
 
@@ -49,7 +49,7 @@ def part(extent: int, bounds: Bounds, number: int) -> tuple[int, int]:
 def eligible(extent: int, ways: Ways, step: int) -> bool:
     """Whether an extent can be split at step (counted from 0): then no part of it is empty."""
     if not ways.shares:
-        return extent >= math.prod(ways.factors[: step + 1])
+        return extent >= math.prod(ways[at] for at in ways.cutting((step,)) if at <= step)
     return _least_leaf(extent, ways, step) > 0
 
 
@@ -69,6 +69,18 @@ def _least_leaf(extent: int, ways: Ways, step: int) -> int:
 def first_eligible(shape: Sequence[int], ways: Ways, step: int) -> int | None:
     """Return the first dimension that can be split at `step`, or None."""
     return next((dim for dim, extent in enumerate(shape) if eligible(extent, ways, step)), None)
+
+
+def first_to_share(shape: Sequence[int], ways: Ways, step: int, split: Sequence[Collection[int]]) -> int | None:
+    """Return the first dimension that can be split at `step`, or None.
+
+    `split` are, per dimension, the steps at which it is split already; a later one of another axis is in the way.
+    """
+
+    def is_free(dim: int) -> bool:
+        return not ways.axes or all(at < step or ways.axes[at] == ways.axes[step] for at in split[dim])
+
+    return next((dim for dim, extent in enumerate(shape) if eligible(extent, ways, step) and is_free(dim)), None)
 
 
 @lru_cache(REMEMBERED)
@@ -92,9 +104,9 @@ def chosen_runs(extent: int, chosen: tuple[int | None, ...], cut_at: tuple[Bound
 
 def iteration_runs(extent: int, steps: Iterable[int], ways: Ways, worker: int) -> Runs:
     """Return the indices whose digit is the worker's at each of the given steps (counted from 0)."""
-    at = set(steps)
-    own = ways.digits(worker)
-    return chosen_runs(extent, tuple(own[i] if i in at else None for i in range(len(ways))), cuts(ways, worker))
+    at, own, bounds = set(steps), ways.digits(worker), cuts(ways, worker)
+    cutting = ways.cutting(at)
+    return chosen_runs(extent, tuple(own[i] if i in at else None for i in cutting), tuple(bounds[i] for i in cutting))
 
 
 @lru_cache(REMEMBERED)

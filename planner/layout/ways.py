@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+
+AXES = ("dp", "cp", "tp")
+"""What a step may be said to divide: the batch, the sequence (context), the model's tensors; outermost first."""
+
+STAGES, ANY = "pp", ""
+"""What else: the nodes, of which each group of workers has a stage; and whatever a plan says."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -12,17 +18,20 @@ class Ways:
     """The factors into which workers are divided, one per step, and the workers' shares where these differ.
 
     A worker is a number with a digit per step, the first the most significant. `shares` are all workers', in the order
-    of their ranks and in lowest terms; empty where they are equal.
+    of their ranks and in lowest terms; empty where they are equal. `axes`, where given, name each step's axis: then a
+    dimension is cut at the steps of those axes alone along which it is split, and may be shorter than all steps have
+    parts.
 
     >>> ways = Ways((2, 2), (6, 2, 4, 4))
     >>> ways.workers, ways.digits(2), ways.shares
     (4, (1, 0), (3, 1, 2, 2))
     >>> ways.prefix(1), ways.prefix(1) == (2,)
-    (Ways(factors=(2,), shares=()), True)
+    (Ways(factors=(2,), shares=(), axes=()), True)
     """
 
     factors: tuple[int, ...] = ()
     shares: tuple[int, ...] = ()
+    axes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Bring shares to lowest terms; equal ones are none."""
@@ -34,8 +43,8 @@ class Ways:
     def __eq__(self, other: object) -> bool:
         """Equal shares are as good as none: such ways equal their factors, as users write them."""
         if isinstance(other, tuple):
-            return not self.shares and self.factors == other
-        return isinstance(other, Ways) and self.factors == other.factors and self.shares == other.shares
+            return not self.shares and not self.axes and self.factors == other
+        return isinstance(other, Ways) and self._fields == other._fields
 
     def __hash__(self) -> int:
         return hash(self.factors)
@@ -50,6 +59,10 @@ class Ways:
         return self.factors[step]
 
     @property
+    def _fields(self) -> tuple[tuple[int | str, ...], ...]:
+        return self.factors, self.shares, self.axes
+
+    @property
     def workers(self) -> int:
         """The number of workers."""
         return math.prod(self.factors)
@@ -58,7 +71,24 @@ class Ways:
         """Return the first steps alone, in which each group of workers is one with the shares of all of them."""
         size = math.prod(self.factors[steps:])
         firsts = range(0, len(self.shares), size)
-        return Ways(self.factors[:steps], tuple(sum(self.shares[first : first + size]) for first in firsts))
+        shares = tuple(sum(self.shares[first : first + size]) for first in firsts)
+        return Ways(self.factors[:steps], shares, self.axes[:steps])
+
+    def within_stages(self, stages: int) -> Ways:
+        """Return these ways with a step before them whose groups of workers are stages; it cuts no dimension.
+
+        >>> Ways((2, 2)).within_stages(4)
+        Ways(factors=(4, 2, 2), shares=(), axes=('pp', '', ''))
+        """
+        axes = self.axes or (ANY,) * len(self)
+        return Ways((stages, *self.factors), self.shares * stages, (STAGES, *axes))
+
+    def cutting(self, steps: Collection[int]) -> Sequence[int]:
+        """Return the steps that cut a dimension which is split at some, in order."""
+        if not self.axes:
+            return range(len(self))
+        used = {self.axes[step] for step in steps}
+        return [step for step in range(len(self)) if self.axes[step] in used]
 
     def digits(self, worker: int) -> tuple[int, ...]:
         """Return a worker's digits, one per step."""

@@ -82,15 +82,50 @@ def project(b: GraphBuilder, x: str, name: str, by: Projection) -> str:
     return add_bias(b, y, name, *(dim for dim, letter in enumerate(target) if letter in right))
 
 
+def attend(b: GraphBuilder, heads: tuple[str, str, str], name: str, causal: bool, bias: str | None = None) -> str:
+    """Attention [b, h, s, e] of queries, keys and values [b, heads, s, e], whose heads queries may share.
+
+    A bias [h, t], of each head for each key, is added to the scores. No matrix of scores is stored.
+    """
+    how: dict[str, Value] = {"scale": 1.0 / math.sqrt(b.shape(heads[0])[-1]), "causal": causal}
+    outputs = (f"{name}.mixed", f"{name}.log_sums")
+    if bias is None:
+        return b.apply_all("attention", *heads, name=f"{name}.mixed", outputs=outputs, **how)[0]
+    operands = (*heads, bias)
+    return b.apply_all("biased_attention", *operands, name=f"{name}.mixed", outputs=outputs, **how, dims=(1, 3))[0]
+
+
+def attend_storing(b: GraphBuilder, heads: tuple[str, str, str], name: str, causal: bool) -> str:
+    """Attention as `attend`, of as many heads of keys as of queries, from products and a softmax."""
+    q, k, v = heads
+    q = b.apply("scale", q, name=f"{name}.q_scaled", factor=1.0 / math.sqrt(b.shape(q)[-1]))
+    scores = b.apply("einsum", q, k, name=f"{name}.scores", equation="bhqe,bhke->bhqk")
+    if causal:
+        scores = b.apply("causal_mask", scores, name=f"{name}.mask")
+    probabilities = softmax(b, scores, f"{name}.softmax")
+    return b.apply("einsum", probabilities, v, name=f"{name}.mixed", equation="bhqk,bhke->bhqe")
+
+
+def residual_gain(sums: int) -> float:
+    """Keeps the variance of so many residual sums from growing with depth."""
+    return 1.0 / math.sqrt(sums)
+
+
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Pre-norm blocks of one network: its builder, heads per attention, how many residual sums, and the options'."""
+    """Pre-norm blocks of one network: its builder, heads per attention, how many residual sums, and the options'.
+
+    `gelu` is "none" or "tanh", how it is approximated; `bias` is added to the scores of attention that is `flash`.
+    """
 
     b: GraphBuilder
     heads: int
     residuals: int
     qkv_bias: bool
     dropout: float = 0.0
+    flash: bool = False
+    gelu: str = "none"
+    bias: str | None = None
 
     def drop(self, x: str, name: str) -> str:
         """Drop elements of x while training."""
@@ -123,24 +158,14 @@ class Blocks:
         wide = EXPANSION * width
         y = layer_norm(b, x, f"{name}.norm")
         y = project(b, y, f"{name}.up", Projection("bsd,df->bsf", (width, wide), RELU_GAIN))
-        y = b.apply("gelu", y, name=f"{name}.gelu")
-        y = project(b, y, f"{name}.down", Projection("bsf,fd->bsd", (wide, width), self._gain))
+        y = b.apply("gelu", y, name=f"{name}.gelu", **({} if self.gelu == "none" else {"approximate": self.gelu}))
+        y = project(b, y, f"{name}.down", Projection("bsf,fd->bsd", (wide, width), residual_gain(self.residuals)))
         return b.apply("add", x, self.drop(y, f"{name}.dropped"), name=f"{name}.sum")
 
-    @property
-    def _gain(self) -> float:
-        """Keeps the residual sums' variance from growing with depth."""
-        return 1.0 / math.sqrt(self.residuals)
-
     def _attend(self, x: str, heads: tuple[str, str, str], name: str, causal: bool) -> str:
-        b, (q, k, v), (_, _, width) = self.b, heads, self.b.shape(x)
-        head = width // self.heads
-        q = b.apply("scale", q, name=f"{name}.q_scaled", factor=1.0 / math.sqrt(head))
-        scores = b.apply("einsum", q, k, name=f"{name}.scores", equation="bhqe,bhke->bhqk")
-        if causal:
-            scores = b.apply("causal_mask", scores, name=f"{name}.mask")
-        probabilities = softmax(b, scores, f"{name}.softmax")
-        mixed = b.apply("einsum", probabilities, v, name=f"{name}.mixed", equation="bhqk,bhke->bhqe")
-        back = Projection("bhse,dhe->bsd", (width, self.heads, head), self._gain)
+        b, (_, _, width) = self.b, self.b.shape(x)
+        mixed = attend(b, heads, name, causal, self.bias) if self.flash else attend_storing(b, heads, name, causal)
+        shape = (width, self.heads, width // self.heads)
+        back = Projection("bhse,dhe->bsd", shape, residual_gain(self.residuals))
         y = self.drop(project(b, mixed, f"{name}.out", back), f"{name}.dropped")
         return b.apply("add", x, y, name=f"{name}.sum")

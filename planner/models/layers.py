@@ -96,6 +96,14 @@ def layer_norm(b: GraphBuilder, x: str, name: str) -> str:
     return b.apply("normalize", x, mean, var, weight, bias, name=name, statistics=rows, weights=last, eps=EPSILON)
 
 
+def rms_norm(b: GraphBuilder, x: str, name: str, eps: float = EPSILON) -> str:
+    """RMS norm over the last dimension of x: a reduction and an element-wise normalization; its weight is "name.w"."""
+    width = b.shape(x)[-1]
+    weight = b.weight(f"{name}.w", (width,), ONES)
+    square = b.apply("mean_square", x, name=f"{name}.square", count=width)
+    return b.apply("rms_norm", x, square, weight, name=name, eps=eps)
+
+
 def _row_sums(b: GraphBuilder, x: str, name: str) -> tuple[str, str]:
     """Maximum and sum of exponentials over the last dimension of x."""
     maximum = b.apply("amax", x, name=f"{name}.maximum", dims=(len(b.shape(x)) - 1,))

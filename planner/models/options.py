@@ -116,11 +116,28 @@ class Tokens(Training):
     tied: bool = option(True, "Whether embeddings are the output layer's weights too.")
     qkv_bias: bool = option(True, "Whether queries, keys and values have biases.")
     dropout: float = option(0.0, "Probability, below 1, that an element of embeddings and residuals is dropped.")
+    flash: bool = option(False, "Whether attention is one operator, which does not store its matrix.")
 
     def __post_init__(self) -> None:
         Training.__post_init__(self)
         if self.dropout >= 1:
             raise GraphError(f"option dropout must be below 1, found {self.dropout!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Published(Training):
+    """What language models of published sizes have: what is not chosen is as published."""
+
+    layers: int | None = option(None, "How many blocks.")
+    sequence: int | None = option(None, "Tokens in a sample; of an encoder-decoder, in its target.")
+    vocabulary: int | None = option(None, "How many different tokens there are.")
+    tied: bool | None = option(None, "Whether embeddings are the output layer's weights too.")
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """What was chosen, by name."""
+        values = ((name, getattr(self, name)) for name in ("layers", "sequence", "vocabulary", "tied"))
+        return {name: value for name, value in values if value is not None}
 
 
 def width(text: str) -> int:

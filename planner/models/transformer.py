@@ -1,4 +1,4 @@
-"""Transformer-L-D, a GPT, and Encoder-decoder-L-D, whose decoder blocks attend to the encoder's result too.
+"""Transformer-L-D, a GPT of any size, and Encoder-decoder-L-D, whose decoder blocks attend to the encoder's result too.
 
 Both have L pre-norm blocks of width D (of each kind) with GELU and learned positions; the second is otherwise that of
 Vaswani et al., "Attention is all you need". Every decoder block reads the same result, so its graph is no chain.
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from planner.graph.build import GraphBuilder
 from planner.graph.ir import Graph
+from planner.models import gpt
 from planner.models.blocks import Blocks, classify_tokens, embed, heads_of, table, tokens
 from planner.models.layers import layer_norm
 from planner.models.options import Tokens, option
@@ -29,17 +30,12 @@ def build(layers: str, width: str, options: Tokens) -> Graph:
     Heads are 64 wide and fully connected layers 4 D; the loss is the mean over all positions. The output layer's
     weights are the tokens' embeddings unless `options.tied` is off. Raises GraphError for heads that do not divide D.
     """
-    b, count, units = GraphBuilder(options.dtype), int(layers), read_width(width)
-    blocks = Blocks(b, heads_of(units, options), 2 * count, options.qkv_bias, options.dropout)
-    words = tokens(b, "tokens", (options.samples, options.sequence), options.vocabulary)
-    weight = table(b, "embedding", options.vocabulary, units)
-    x = blocks.drop(embed(b, words, weight, "embedding"), "embedding.dropped")
-    for layer in range(count):
-        x = blocks.attention(x, f"l{layer}.attention", causal=True)
-        x = blocks.mlp(x, f"l{layer}.mlp")
-    x = layer_norm(b, x, "norm")
-    metrics = classify_tokens(b, x, weight if options.tied else None, options.vocabulary)
-    return options.train(b, metrics)
+    units = read_width(width)
+    size = gpt.Size(
+        int(layers), units, heads_of(units, options), options.vocabulary, options.sequence, options.tied,
+        qkv_bias=options.qkv_bias, dropout=options.dropout, flash=options.flash, gelu="none",
+    )  # fmt: skip
+    return gpt.training(size, options)
 
 
 def build_encoder_decoder(layers: str, width: str, options: EncoderDecoder) -> Graph:

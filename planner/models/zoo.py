@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, fields
 from functools import partial
 from typing import Any
 
 from planner.errors import GraphError
-from planner.graph.facts import micro_batches
 from planner.graph.ir import Graph
 from planner.graph.optimizers import CONSTANTS, constants_of
-from planner.models import cnn, convolutional, mlp, rnn, transformer, wresnet
-from planner.models.options import CHOICES, Scaled, Tokens, Training
+from planner.models import cnn, convolutional, gpt, llama, mlp, rnn, transformer, wresnet
+from planner.models.options import CHOICES, Published, Scaled, Tokens, Training
 from tensor_partitioner.display import nearest
 
 
@@ -34,6 +33,11 @@ MOST = 10**9 - 1
 _NUMBER = r"[1-9]\d{0,8}"
 _SIZES = rf"-({_NUMBER})-({_NUMBER}k?)"
 
+
+def _one_of(sizes: Iterable[str]) -> str:
+    return f"({'|'.join(map(re.escape, sizes))})"
+
+
 FAMILIES: dict[str, Family] = {
     "mlp-L-H": Family(f"mlp{_SIZES}", "mlp-4-8192", mlp.build, mlp.Options),
     "cnn-L-C": Family(f"cnn{_SIZES}", "cnn-5-2048", cnn.build, cnn.Options),
@@ -51,6 +55,9 @@ FAMILIES: dict[str, Family] = {
         transformer.build_encoder_decoder,
         transformer.EncoderDecoder,
     ),
+    "gpt-SIZE": Family(_one_of(gpt.SIZES), "gpt2", gpt.build, Published),
+    "llama-SIZE": Family(_one_of(llama.SIZES), "llama-3.1-8b", llama.build, Published),
+    "mixtral-SIZE": Family(_one_of(llama.EXPERTS), "mixtral-8x7b", llama.build_experts, llama.Experts),
 }
 """From a family's spelling to the family; add to it to have models of your own by name."""
 
@@ -73,7 +80,7 @@ def build(name: str, **options: object) -> Graph:
 
 def built_as_asked(name: str, graph: Graph, options: Mapping[str, object]) -> Graph:
     """Return the graph; GraphError where it has other micro-batches than the options say."""
-    asked, found = options.get("micro_batches", 1), micro_batches(graph)
+    asked, found = options.get("micro_batches", 1), graph.micro_batches
     if asked != found:
         raise GraphError(
             f"{name}: expected a graph of {asked} micro-batches, found {found}: a function that builds one passes "

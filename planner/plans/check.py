@@ -6,12 +6,14 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from planner.errors import PlanError
+from planner.graph.accumulation import tensors_read_as_terms
 from planner.graph.facts import batch_size
 from planner.graph.ir import Graph, Node
 from planner.layout import (
     EVERYWHERE,
     PARTIAL,
     TERMS,
+    At,
     Layout,
     PlacementSet,
     Shard,
@@ -19,8 +21,10 @@ from planner.layout import (
     Ways,
     can_split,
     eligible,
+    group_of,
 )
 from planner.layout.split import first_eligible
+from planner.layout.ways import STAGES
 from planner.plans.plan import Plan
 from planner.plans.search_record import SearchRecord
 
@@ -76,11 +80,13 @@ def _placements(plan: Plan, search: SearchRecord) -> Claims:
         return
     if search.placements not in list(PlacementSet):
         yield "search.placements", f"one of {'; '.join(PlacementSet)}", repr(search.placements)
-    letters = PlacementSet(search.placements).letters
+    letters, terms = PlacementSet(search.placements).letters, tensors_read_as_terms(plan.graph)
     for name, layout in plan.layouts.items():
         for step, placement in enumerate(layout):
             forced = first_eligible(plan.graph.tensors[name].shape, plan.ways, step) is None
-            if str(placement)[0] not in (letters | {"R"} if forced else letters):
+            free = forced or plan.ways.axes[step : step + 1] == (STAGES,)
+            allowed = letters.union("R@" if free else "@", "P" if name in terms else "")
+            if str(placement)[0] not in allowed:
                 yield f"steps[{step}].tensors.{name}", f"{search.placements}, as in $.search", placement
 
 
@@ -186,6 +192,8 @@ def _check_layout(plan: Plan, name: str, layout: Layout) -> None:
             if placement.dim >= len(shape):
                 raise PlanError(f"{where}: expected a dimension of shape {list(shape)}, found {placement}")
             _check_extent(shape[placement.dim], plan.ways, step, f"{where}: {placement}")
+        elif isinstance(placement, At):
+            _check_group(placement.group, plan.ways, step, where)
 
 
 def _check_strategy(plan: Plan, node: Node, signature: Signature) -> None:
@@ -194,12 +202,19 @@ def _check_strategy(plan: Plan, node: Node, signature: Signature) -> None:
         where = f"$.steps[{step}].nodes.{node.name}"
         if choice == TERMS:
             _check_terms(plan, node, step, signature)
+        elif (group := group_of(choice)) is not None:
+            _check_group(group, plan.ways, step, where)
         elif choice != EVERYWHERE and choice not in description.strategies:
             why = description.refusals.get(choice, "no such index variable")
-            known = ", ".join([*description.strategies, EVERYWHERE, TERMS])
+            known = ", ".join([*description.strategies, EVERYWHERE, TERMS, "@<group>"])
             raise PlanError(f"{where}: expected one of {known} for {signature.op}, found {choice!r} ({why})")
         elif choice != EVERYWHERE and not can_split(signature, choice, plan.ways, step):
             _check_extent(signature.extents[choice], plan.ways, step, f"{where}: {choice}")
+
+
+def _check_group(group: int, ways: Ways, step: int, where: str) -> None:
+    if group >= ways[step]:
+        raise PlanError(f"{where}: expected a group from @0 to @{ways[step] - 1}, found @{group}")
 
 
 def _check_terms(plan: Plan, node: Node, step: int, signature: Signature) -> None:
@@ -222,14 +237,14 @@ def _check_partial(plan: Plan, by_node: Mapping[str, Signature]) -> None:
         if placement == PARTIAL
     ]
     if partial:
-        makers = plan.traffic().makers()
+        makers = {name: node.name for node in plan.graph.nodes for name in node.outputs}
         shown = {*plan.graph.updates, *plan.graph.updates.values(), *plan.graph.metrics.values()}
         for name, step in partial:
             maker = None if name in shown else makers.get(name)
             if maker is None or not _sums(by_node[maker], plan.strategies[maker][step]):
                 raise PlanError(
-                    f"$.steps[{step}].tensors.{name}: expected S<dimension> or R, found {PARTIAL}, which is only for "
-                    f"results that their node sums at this step, and not for updated tensors or metrics"
+                    f"$.steps[{step}].tensors.{name}: expected S<dimension>, R or @<group>, found {PARTIAL}, which is "
+                    f"only for results that their node sums at this step, and not for updated tensors or metrics"
                 )
 
 

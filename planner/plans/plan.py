@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from planner.errors import PlanError
 from planner.files import write_file
-from planner.graph.facts import batch_size, micro_batches, precision, recomputed
+from planner.graph.facts import batch_size, precision, recomputed
 from planner.graph.graph_json import to_data
 from planner.graph.ir import Graph
 from planner.layout import Ways
@@ -84,7 +84,7 @@ class Plan(Decisions, Shown):
     def training_record(self) -> TrainingRecord:
         """Return how the graph trains as plan.json reports it."""
         graph = self.graph
-        return TrainingRecord(batch_size(graph), micro_batches(graph), recomputed(graph), precision(graph))
+        return TrainingRecord(batch_size(graph), graph.micro_batches, recomputed(graph), precision(graph))
 
     def to_json(self) -> str:
         """Write the plan as JSON text, one tensor, node or step entry a line."""
@@ -104,6 +104,7 @@ class Plan(Decisions, Shown):
             seed=self.seed,
             ways=list(self.ways),
             shares=list(self.ways.shares),
+            axes=list(self.ways.axes),
             search=decisive,
             steps=steps,
             reported=ReportedRecord(self.bytes_record(), found, self.training_record()),

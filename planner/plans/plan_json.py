@@ -15,6 +15,7 @@ from planner.errors import GraphError, PlanError
 from planner.files import format_of, read_input
 from planner.graph.graph_json import distinct_keys, from_data
 from planner.layout import Ways, parse_placement
+from planner.layout.ways import ANY, AXES, STAGES
 from planner.plans.check import check_names, check_plan, check_search, check_shares
 from planner.plans.plan import Plan
 from planner.plans.records import FORMAT, READ, PlanRecord, ReportedRecord
@@ -100,11 +101,21 @@ def _plan(record: PlanRecord) -> Plan:
     return Plan(
         graph,
         record.seed,
-        Ways(ways, tuple(record.shares)),
+        Ways(ways, tuple(record.shares), _axes(record)),
         _transpose(placements, "tensors", graph.tensors),
         _transpose([step.nodes for step in record.steps], "nodes", {node.name: node for node in graph.nodes}),
         _search(record),
     )
+
+
+def _axes(record: PlanRecord) -> tuple[str, ...]:
+    """Return the steps' axes, one each or none at all."""
+    known = (STAGES, *AXES, ANY)
+    if record.axes and (len(record.axes) != len(record.ways) or not {*record.axes} <= {*known} or record.shares):
+        found = f"{record.axes}" + (" and shares" if record.shares else "")
+        names = ", ".join(map(repr, known))
+        raise PlanError(f"$.axes: expected one of {names} for each of {len(record.ways)} ways, found {found}")
+    return tuple(record.axes)
 
 
 def _search(record: PlanRecord) -> SearchRecord:

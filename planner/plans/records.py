@@ -50,13 +50,18 @@ class ReportedRecord(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class PlanRecord(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True, omit_defaults=True):
-    """The whole file; `shares` are those of all workers, where they differ; `keep_fetches` is read, never written."""
+    """The whole file.
+
+    `shares` are those of all workers, where they differ, `axes` of all steps, where named; `keep_fetches` is read,
+    never written.
+    """
 
     format: str
     graph: dict[str, Any]
     seed: Annotated[int, msgspec.Meta(ge=0)]
     ways: list[int]
     shares: list[int] = []
+    axes: list[str] = []
     search: dict[str, Any]
     keep_fetches: bool = False
     steps: list[StepRecord]

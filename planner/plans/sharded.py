@@ -4,7 +4,9 @@ The batch is split as before. Of every weight that can be split over all workers
 
 - stage 1: of the optimizer's state; each worker keeps its own term of the gradient, whole, and adds up its share of it;
 - stage 2: of the gradient, too;
-- stage 3: of the weight itself, which is fetched for the forward pass and again for the backward pass.
+- stage 3: of the weight itself, which is gathered for the forward pass and again for the backward pass.
+
+Stage 3 is what PyTorch's FSDP2 does where every module frees its weights after the forward pass.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from dataclasses import replace
 from planner.errors import PlanError
 from planner.graph.accumulation import accumulates
 from planner.graph.ir import Node, Tensor
-from planner.layout import PARTIAL, REPLICATE, Layout, Shard, Signature, Strategy, signatures
+from planner.layout import PARTIAL, REPLICATE, TERMS, Layout, Shard, Signature, Strategy, signatures
+from planner.plans.gathered import gather_for_each_pass
 from planner.plans.plan import Plan
 from planner.plans.search_record import SearchRecord
 
@@ -38,7 +41,16 @@ def shard_data_parallel(plan: Plan, stage: int) -> Plan:
     record = SearchRecord(
         model=plan.search.model, searcher=f"zero-{stage}", placements="S,R,P" if stage == 1 else "S,R"
     )
-    return replace(plan, layouts=sharding.layouts, strategies=sharding.strategies, search=record)
+    sharded = replace(plan, layouts=sharding.layouts, strategies=sharding.strategies, search=record)
+    return _with_gathers(sharded, sharding.gathered) if stage == WEIGHT else sharded
+
+
+def _with_gathers(plan: Plan, weights: Mapping[str, str]) -> Plan:
+    """Return the plan whose passes read copies of what is shared out; every worker copies its share, by a variable."""
+    graph, copies = gather_for_each_pass(plan.graph, weights)
+    layouts = {**plan.layouts, **dict.fromkeys((copy.name for copy in copies), (REPLICATE,))}
+    strategies = {**plan.strategies, **{copy.name: (weights[copy.inputs[0]],) for copy in copies}}
+    return replace(plan, graph=graph, layouts=layouts, strategies=strategies)
 
 
 class _Sharding:
@@ -48,6 +60,7 @@ class _Sharding:
         self._graph, self._workers, self._stage = plan.graph, plan.workers, stage
         self._signatures: Mapping[str, Signature] = signatures(plan.graph)
         self._makers = {name: node for node in plan.graph.nodes for name in node.outputs}
+        self.gathered: dict[str, str] = {}
 
     def share_out(self, weight: str) -> None:
         """Share out a weight's optimizer state and, as the stage says, its gradient and itself."""
@@ -62,9 +75,11 @@ class _Sharding:
                     self._place(name, dim)
         if self._stage == WEIGHT:
             self.layouts |= dict.fromkeys((weight, graph.updates[weight]), (Shard(dim),))
-            for node in self._casts(weight):
+            casts = self._casts(weight)
+            for node in casts:
                 self._split(node, dim)
                 self.layouts[node.outputs[0]] = (Shard(dim),)
+            self.gathered |= dict.fromkeys((node.outputs[0] for node in casts) if casts else (weight,), f"i{dim}")
 
     def _update_of(self, new: str) -> Iterator[Node]:
         """Yield the node that makes a weight's new self, and those between the weight's gradient and it."""
@@ -84,9 +99,14 @@ class _Sharding:
         self.strategies[node.name] = (next(iter(index.variables)),)
 
     def _place(self, name: str, dim: int) -> None:
-        """Shard a state, or what an update computes; a gradient that is a sum of the workers' terms by the stage."""
+        """Shard a state, or what an update computes; a gradient that is a sum of the workers' terms by the stage.
+
+        What is made of terms that are partial is made of every worker's own.
+        """
         maker = self._makers.get(name)
         is_gradient = maker is not None and not self._is_between(maker) and name not in self._graph.updates.values()
+        if maker is not None and is_gradient and any(self.layouts[term] == (PARTIAL,) for term in maker.inputs):
+            self.strategies[maker.name] = (TERMS,)
         if not is_gradient or self._stage >= GRADIENT:
             self.layouts[name] = (Shard(dim),)
         elif self.layouts[name] == (REPLICATE,):

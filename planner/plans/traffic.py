@@ -5,16 +5,17 @@ Both the plan's byte count and the lowering start here, so who exchanges what wi
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
+from itertools import chain, compress
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.graph.accumulation import accumulation_groups
 from planner.graph.ir import ITEM_BYTES, Graph, Node
+from planner.graph.micro_batches import FORWARD, in_order_of_phases, phases_of_nodes, runs_of
 from planner.layout import (
     TERMS,
     Exchange,
@@ -24,6 +25,7 @@ from planner.layout import (
     Signature,
     Strategy,
     Ways,
+    computing,
     fetch,
     needed,
     production,
@@ -31,7 +33,10 @@ from planner.layout import (
     store,
 )
 
-Sharing = tuple[str, bool, str, frozenset[int]]
+Moved = tuple[str, Exchange, int]
+"""A tensor, an exchange of it, and how often it is made in an iteration."""
+
+Sharing = tuple[str, bool, str, str, frozenset[int]]
 """Which reads share what they fetch: those of a node or a backward group, of which tensor, from which peers."""
 
 
@@ -57,7 +62,7 @@ class Read:
 
     `same_as` is the earlier read with which it shares and that fetched just this; `copies` are the earlier ones that
     it copies from, in the order of the exchange's `already`. Without an exchange and without `same_as` the
-    need is what the worker holds.
+    need is what each worker holds that computes the node.
     """
 
     node: str
@@ -71,19 +76,24 @@ class Read:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Write:
-    """An output on its way from where it is computed to where `tensor` is stored: none, one or two hops."""
+    """An output on its way from where it is computed to where `tensor` is stored: none, one or two hops.
+
+    What `adds_up` over all micro-batches does so where it is computed, and goes on its way once.
+    """
 
     tensor: str
     production: Production
     hops: tuple[Exchange, ...]
+    adds_up: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeTraffic:
     """One node with what it reads and writes.
 
-    `accumulates` names the sum into which the node's partial result goes without being stored; its last operand's
-    work carries the sum's write.
+    `accumulates` names the sum into which its result goes as it is computed, without being stored; the last node that
+    adds to it writes the sum. Only programs add up so. It runs so many times in an iteration, as its phase does; what
+    adds up over these is written once.
     """
 
     node: Node
@@ -92,51 +102,46 @@ class NodeTraffic:
     reads: tuple[Read, ...]
     writes: tuple[Write, ...]
     accumulates: str | None = None
+    phase: str = FORWARD
+    runs: int = 1
 
-    def exchanges(self) -> Iterator[tuple[str, Exchange]]:
-        """Yield every exchange with the tensor that it moves."""
+    def exchanges(self) -> Iterator[Moved]:
+        """Yield every exchange."""
         for read in self.reads:
             if read.exchange is not None:
-                yield read.tensor, read.exchange
+                yield read.tensor, read.exchange, self.runs
         for write in self.writes:
             for hop in write.hops:
-                yield write.tensor, hop
+                yield write.tensor, hop, 1 if write.adds_up else self.runs
 
 
 class Traffic:
-    """Everything that a plan's nodes read and write in one iteration, in the graph's order.
+    """Everything that a plan's nodes read and write in one iteration, in the graph's order within a phase.
 
-    A sum whose operands accumulate locally does no work of its own and does not appear. `nodes` restricts it to some
-    nodes; of a sum that may accumulate either all nodes are among them, or the sum is not. `like` is the traffic of
-    another plan of the same graph, whose analysis of the graph is taken over.
+    `nodes` restricts it to some nodes. `like` is the traffic of another plan of the same graph, whose analysis of the
+    graph is taken over.
     """
 
     def __init__(self, plan: Decisions, nodes: Sequence[Node] | None = None, like: Traffic | None = None) -> None:
         self.plan = plan
         self.signatures: dict[str, Signature] = like.signatures if like else signatures(plan.graph)
-        self.groups: Mapping[str, tuple[str, ...]] = like.groups if like else accumulation_groups(plan.graph)
-        self._nodes = plan.graph.nodes if nodes is None else tuple(nodes)
-        self._sums = self._active_sums()
-        self._summand = {name: total for total, names in self._sums.items() for name in names}
+        self.phases: Mapping[str, str] = like.phases if like else phases_of_nodes(plan.graph)
+        self._adding_up = frozenset(plan.graph.accumulated)
+        self._nodes = in_order_of_phases(plan.graph.nodes if nodes is None else nodes, self.phases)
 
     @cached_property
     def work(self) -> tuple[NodeTraffic, ...]:
         """Every node's work."""
-        return tuple(self._works(node for node in self._nodes if node.name not in self._sums))
+        return tuple(self._works(self._nodes))
 
     def _works(self, nodes: Iterable[Node]) -> Iterator[NodeTraffic]:
         """Yield the work of nodes that share reads with each other alone."""
         earlier: dict[Sharing, list[Read]] = {}
         return (self._work(node, earlier) for node in nodes)
 
-    def exchanges(self) -> Iterator[tuple[str, Exchange]]:
-        """Yield every exchange with the tensor that it moves."""
+    def exchanges(self) -> Iterator[Moved]:
+        """Yield every exchange."""
         return chain.from_iterable(work.exchanges() for work in self.work)
-
-    def makers(self) -> dict[str, str]:
-        """Return which node computes each result; of a sum that accumulates locally, one that adds to it."""
-        found = {name: work.node.name for work in self.work for name in work.node.outputs}
-        return found | {write.tensor: work.node.name for work in self.work for write in work.writes}
 
     def bytes(self) -> NDArray[np.int64]:
         """Return the k x k matrix of bytes that go from worker (row) to worker (column).
@@ -152,11 +157,10 @@ class Traffic:
         return total
 
     def _nodes_sharing_reads(self) -> Iterable[list[Node]]:
-        """Return the nodes that work, those together that may share what they fetch."""
+        """Return the nodes, those together that may share what they fetch."""
         groups: dict[object, list[Node]] = {}
         for node in self._nodes:
-            if node.name not in self._sums:
-                groups.setdefault(_group_sharing_reads(node), []).append(node)
+            groups.setdefault(self._group_sharing_reads(node), []).append(node)
         return groups.values()
 
     def _cause_of_bytes(self, nodes: Sequence[Node]) -> object:
@@ -164,51 +168,32 @@ class Traffic:
         layouts, tensors, numbers = self.plan.layouts, self.plan.graph.tensors, dict[str, int]()
         cause: list[object] = []
         for node in nodes:
-            written = self._tensors_written(node)
             read = tuple(numbers.setdefault(name, len(numbers)) for name in node.inputs)
-            lying = tuple((layouts[name], tensors[name].dtype) for name in (*node.inputs, *written))
-            cause.append((id(self.signatures[node.name]), self.plan.strategies[node.name], read, lying))
+            lying = tuple((layouts[name], tensors[name].dtype) for name in (*node.inputs, *node.outputs))
+            often = self._runs(node), self._adding_up.isdisjoint(node.outputs)
+            cause.append((id(self.signatures[node.name]), self.plan.strategies[node.name], read, lying, often))
         return tuple(cause)
 
     def _bytes_of_nodes(self, nodes: Sequence[Node]) -> NDArray[np.int64]:
         total = np.zeros((self.plan.workers, self.plan.workers), dtype=np.int64)
-        for tensor, exchange in chain.from_iterable(work.exchanges() for work in self._works(nodes)):
-            total += exchange.moved() * ITEM_BYTES[self.plan.graph.tensors[tensor].dtype]
+        for tensor, exchange, times in chain.from_iterable(work.exchanges() for work in self._works(nodes)):
+            total += exchange.moved() * (times * ITEM_BYTES[self.plan.graph.tensors[tensor].dtype])
         return total
-
-    def _active_sums(self) -> dict[str, tuple[str, ...]]:
-        """Return the sums whose operands accumulate locally, as the plan gives them all one strategy.
-
-        Their nodes come in the graph's order, whatever the order of the sum's operands.
-        """
-        strategies, order = self.plan.strategies, {node.name: n for n, node in enumerate(self._nodes)}
-        return {
-            total: tuple(sorted(names, key=order.__getitem__))
-            for total, names in self.groups.items()
-            if total in order and len({strategies[name] for name in names}) == 1
-        }
 
     def _work(self, node: Node, earlier: dict[Sharing, list[Read]]) -> NodeTraffic:
         signature, strategy = self.signatures[node.name], self.plan.strategies[node.name]
-        writes = tuple(self._write(node, number, name) for number, name in enumerate(self._tensors_written(node)))
+        writes = tuple(self._write(node, number, name) for number, name in enumerate(node.outputs))
         reads = self._reads(node, signature, earlier)
-        return NodeTraffic(node, signature, strategy, reads, writes, self._summand.get(node.name))
+        phase, runs = self.phases[node.name], self._runs(node)
+        return NodeTraffic(node, signature, strategy, reads, writes, phase=phase, runs=runs)
 
-    def _tensors_written(self, node: Node) -> tuple[str, ...]:
-        """Return the node's outputs; of what a sum accumulates, that of the sum, and only for the last node."""
-        total = self._summand.get(node.name)
-        if total is None:
-            return node.outputs
-        return self._sum_outputs[total] if node.name == self._sums[total][-1] else ()
-
-    @cached_property
-    def _sum_outputs(self) -> dict[str, tuple[str, ...]]:
-        return {node.name: node.outputs for node in self.plan.graph.nodes if node.name in self._sums}
+    def _runs(self, node: Node) -> int:
+        return runs_of(self.phases[node.name], self.plan.graph)
 
     def _write(self, node: Node, number: int, tensor: str) -> Write:
         plan = self.plan
         made = production(self.signatures[node.name], number, plan.strategies[node.name], plan.ways)
-        return Write(tensor, made, store(made, plan.layouts[tensor], plan.ways))
+        return Write(tensor, made, store(made, plan.layouts[tensor], plan.ways), tensor in self._adding_up)
 
     def _reads(self, node: Node, signature: Signature, earlier: dict[Sharing, list[Read]]) -> tuple[Read, ...]:
         strategy, ways = self.plan.strategies[node.name], self.plan.ways
@@ -233,9 +218,11 @@ class Traffic:
         layout = plan.layouts[tensor]
         terms = frozenset(step for step, choice in enumerate(plan.strategies[node.name]) if choice == TERMS)
         exchange = fetch(shape, layout, need, plan.ways, terms)
-        if need == exchange.sources and exchange.reducer is None:
+        computes = computing(plan.strategies[node.name], plan.ways)
+        held = all(map(operator.eq, compress(need, computes), compress(exchange.sources, computes)))
+        if held and exchange.reducer is None:
             return Read(node.name, tensor, operands, need, None)
-        shared = earlier.setdefault((*_group_sharing_reads(node), tensor, exchange.fixed), [])
+        shared = earlier.setdefault((*self._group_sharing_reads(node), tensor, exchange.fixed), [])
         for read in shared:
             if read.need == need:
                 return Read(node.name, tensor, operands, need, None, same_as=read)
@@ -244,7 +231,6 @@ class Traffic:
         shared.append(read)
         return read
 
-
-def _group_sharing_reads(node: Node) -> tuple[str, bool]:
-    """Return what is equal for nodes that share what they fetch: one by itself, or those of a backward group."""
-    return node.forward or node.name, node.forward is not None
+    def _group_sharing_reads(self, node: Node) -> tuple[str, bool, str]:
+        """Return what is equal for nodes that share what they fetch: one itself, or those of a backward group."""
+        return node.forward or node.name, node.forward is not None, self.phases[node.name]

@@ -18,6 +18,11 @@ class Storage:
     first: int
     last: int
 
+    def united(self, other: Storage) -> Storage:
+        """Return what holds either, whenever one of them is needed."""
+        nbytes, last = max(self.nbytes, other.nbytes), max(self.last, other.last)
+        return Storage(nbytes, min(self.first, other.first), last)
+
 
 def align(nbytes: int) -> int:
     """Round a size up to the alignment."""

@@ -5,21 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate, groupby
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.graph.ir import ITEM_BYTES
-from planner.layout import Exchange, Region, owned_by_all
+from planner.graph.micro_batches import EVERY, runs_of
+from planner.graph.samples import holds_samples
+from planner.layout import Collective, Exchange, Region, computing, owned_by_all
 from planner.plans.plan import Plan
 from planner.plans.traffic import NodeTraffic, Read, Traffic, Write
-from planner.program.buffers import BufferSpecs
+from planner.program.buffers import BufferSpecs, Placed
 from planner.program.cut import Cut, cut
 from planner.program.fusion import Unit, compute_units, is_direct
-from planner.program.schedule import Event, Phase, ScheduledTransfer, schedule
+from planner.program.in_place_sums import add_in_place
+from planner.program.pipeline import Steps, most_in_flight
+from planner.program.schedule import Event, ScheduledTransfer, Turn, in_common_order, schedule
+from planner.program.tasks import Phase
 
-WAITS = (Phase.HOP_1_WAIT, Phase.HOP_2_WAIT, Phase.FETCH_WAIT)
+WAITS = (Turn.HOP_1_WAIT, Turn.HOP_2_WAIT, Turn.FETCH_WAIT)
 TASKS_TO_START = 2  # a Send and a Receive
+PERSISTENT = "persistent"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,6 +42,7 @@ class Ends:
     outgoing: int | None
     incoming: int | None
     cut: Cut
+    collective: Collective | None
 
     @property
     def staging(self) -> list[int]:
@@ -42,17 +51,18 @@ class Ends:
 
 
 class BufferPlan:
-    """Numbers every buffer and uses it in the common order.
+    """Numbers every buffer and uses it in the common order, of which every worker does what it takes part in.
 
     `stored` maps a tensor to the buffer that holds it, `made` to the one it is computed into; `transfers` numbers
-    transfers in the order in which they start; `end` is the last task position.
+    transfers in the order in which they start; `end` is the last task position. `steps` is the order in which
+    micro-batches go forward and backward.
     """
 
-    def __init__(self, plan: Plan, prefetch: int, traffic: Traffic) -> None:
+    def __init__(self, plan: Plan, prefetch: int, traffic: Traffic, steps: Steps) -> None:
         self.plan = plan
         self.graph = plan.graph
-        kept = frozenset([*self.graph.updates.values(), *self.graph.metrics.values()])
-        self.units = compute_units(self.graph, traffic.work, kept)
+        kept = frozenset([*self.graph.updates.values(), *self.graph.metrics.values(), *self.graph.accumulated])
+        self.units = compute_units(self.graph, add_in_place(self.graph, traffic.work), kept)
         self.events = schedule(self.units, prefetch)
         self.specs = BufferSpecs()
         self.stored: dict[str, int] = {}
@@ -68,8 +78,56 @@ class BufferPlan:
                 self._name_transfer(event.what)
         self._carry_updates()
         self.transfers = {transfer: number for number, transfer in enumerate(self.ends)}
-        self.end = self._use_in_order()
+        self.phases = self._use_in_order()
+        self.end = max(self.phases[-1].stop - 1, 0)
+        if self.graph.micro_batches > 1:
+            self._keep_for_micro_batches(most_in_flight(steps))
         self._overwrite_in_place()
+
+    def taking_part(self, what: ScheduledTransfer | Unit) -> tuple[bool, ...]:
+        """Say of every worker whether it has anything to do in a transfer, or computes a unit."""
+        if isinstance(what, ScheduledTransfer):
+            return self.ends[what].cut.taking_part
+        return computing(what[-1].strategy, self.plan.ways)
+
+    def place(self, worker: int) -> Placed:
+        """Return a worker's buffers with their offsets, and its arena's size in bytes."""
+        own = self._positions(worker)
+        return self.specs.place(worker, own, self.end if own is None else own[-1])
+
+    def _positions(self, worker: int) -> tuple[int, ...] | None:
+        """Return the worker's position of every task in the common order, -1 where it has none; None if it has all.
+
+        The end is every worker's.
+        """
+        if self._all_take_part:
+            return None
+        own, count = list[int](), 0
+        for event in self.events:
+            takes_part, tasks = self.taking_part(event.what)[worker], tasks_of(event)
+            own += range(count, count + tasks) if takes_part else (-1,) * tasks
+            count += tasks * takes_part
+        return (*own[:-1], max(count - 1, 0))
+
+    def phases_of(self, worker: int) -> tuple[Phase, ...]:
+        """Return the phases, by a worker's positions."""
+        if self._all_take_part:
+            return self.phases
+        takes_part = [self.taking_part(event.what)[worker] for event in self.events for _ in range(tasks_of(event))]
+        before = [0, *accumulate(takes_part)]
+        return tuple(
+            Phase(
+                phase.name,
+                before[phase.start],
+                before[phase.stop],
+                frozenset(before[position] for position in phase.closing if takes_part[position]),
+            )
+            for phase in self.phases
+        )
+
+    @cached_property
+    def _all_take_part(self) -> bool:
+        return all(map(all, {self.taking_part(event.what) for event in self.events}))
 
     def owned(self, tensor: str) -> tuple[Region, ...]:
         """Return what each worker holds of a tensor."""
@@ -86,6 +144,11 @@ class BufferPlan:
         if work.accumulates is not None:
             return [self.made[self._sum_output[work.accumulates]]]
         return [self.made[write.tensor] for write in work.writes]
+
+    @cached_property
+    def adds_up(self) -> frozenset[int]:
+        """The buffers in which results add up over the micro-batches."""
+        return frozenset(self.made[name] for name in self.graph.accumulated if name in self.made)
 
     @cached_property
     def first_summand(self) -> dict[str, str]:
@@ -106,7 +169,10 @@ class BufferPlan:
         for tensor in self.graph.tensors.values():
             if tensor.init is not None:
                 regions = self.owned(tensor.name)
-                self.stored[tensor.name] = self.specs.add_regions(tensor.name, "persistent", tensor.dtype, regions)
+                number = self.specs.add_regions(tensor.name, PERSISTENT, tensor.dtype, regions)
+                self.stored[tensor.name] = number
+                if self.graph.micro_batches > 1 and holds_samples(tensor):
+                    self.specs.items[number].slots = self.graph.micro_batches
 
     def _name_results(self) -> None:
         """Give every result a buffer where it is computed and, if it moves, one where it is stored."""
@@ -171,39 +237,72 @@ class BufferPlan:
 
         outgoing = staging("going out", pieces.moved.sum(axis=1))
         incoming = staging("coming in", pieces.moved.sum(axis=0))
-        self.ends[transfer] = Ends(sources, target, outgoing, incoming, pieces)
+        self.ends[transfer] = Ends(sources, target, outgoing, incoming, pieces, transfer.collective)
 
     def _carry_updates(self) -> None:
-        """Where an updated tensor could not take its old self's place, copy it there at the end."""
+        """Where an updated tensor could not take its old self's place, copy it there at the end of the phase."""
+        ends = {unit[-1].phase: j for j, unit in enumerate(self.units, start=1)}
+        phase_of = {write.tensor: unit[-1].phase for unit in self.units for write in unit[-1].writes}
         for old, new in self.graph.updates.items():
             if new in self.made and self.stored[new] != self.stored[old]:
                 here = self.owned(new)
                 everywhere = frozenset(range(len(self.plan.ways)))
-                transfer = ScheduledTransfer(new, Exchange(self.plan.ways, here, here, everywhere))
+                runs = runs_of(phase_of[new], self.graph)
+                transfer = ScheduledTransfer(new, Exchange(self.plan.ways, here, here, everywhere), runs=runs)
                 self._add_ends(transfer, (self.stored[new],), self.stored[old])
-                phases = (Phase.FETCH_START, Phase.FETCH_WAIT)
-                self.events += [Event(len(self.units), phase, transfer) for phase in phases]
+                phase = phase_of[new]
+                for turn in (Turn.FETCH_START, Turn.FETCH_WAIT):
+                    self.events.append(Event(ends[phase], turn, transfer, phase))
+        self.events = in_common_order(self.events)
 
     # --- lifetimes
 
-    def _use_in_order(self) -> int:
-        """Note who uses what at which task position; return the last position."""
-        position = 0
-        for event in self.events:
-            if not isinstance(event.what, ScheduledTransfer):
-                self._use(position, [*self._inputs(event.what), *self.written_to(event.what[-1])])
-                position += 1
+    def _use_in_order(self) -> tuple[Phase, ...]:
+        """Note who uses what at which task position; return the phases."""
+        position, phases = 0, list[Phase]()
+        for phase, events in groupby(self.events, key=attrgetter("phase")):
+            start, closing = position, set[int]()
+            for event in events:
+                tasks = range(position, position + tasks_of(event))
+                self._use(position, self._used_by(event))
+                closing.update(tasks if event.closing else ())
+                position = tasks.stop
+            phases.append(Phase(phase, start, position, frozenset(closing)))
+        metrics = [self.stored[name] for name in self.graph.metrics.values() if name in self.stored]
+        self._use(max(position - 1, 0), metrics)
+        return tuple(phases)
+
+    def _used_by(self, event: Event) -> list[int]:
+        if not isinstance(event.what, ScheduledTransfer):
+            return [*self._inputs(event.what), *self.written_to(event.what[-1])]
+        ends = self.ends[event.what]
+        if event.turn in WAITS:
+            return [*ends.sources, ends.target, *ends.staging]
+        return [ends.sources[0], *ends.staging]
+
+    def _keep_for_micro_batches(self, in_flight: int) -> None:
+        """Give every micro-batch what is its own, and keep what all share for as long as there are more of them.
+
+        Where several are in flight, what goes from forward to backward has a slot for each throughout.
+        """
+        every = [phase for phase in self.phases if phase.name in EVERY]
+        first, behind, last = every[0].start, every[-1].start, every[-1].stop - 1
+        passing = {
+            number
+            for event in self.events
+            if event.phase in EVERY and not event.closing
+            for number in self._used_by(event)
+        }
+        for number in passing:
+            item = self.specs.items[number]
+            if item.kind == PERSISTENT:
                 continue
-            ends = self.ends[event.what]
-            if event.phase in WAITS:
-                self._use(position, [*ends.sources, ends.target, *ends.staging])
-                position += 1
-            else:
-                self._use(position, [ends.sources[0], *ends.staging])
-                position += TASKS_TO_START
-        end = max(position - 1, 0)
-        self._use(end, [self.stored[name] for name in self.graph.metrics.values() if name in self.stored])
-        return end
+            if number in self.adds_up or item.uses[0] < first:
+                item.kept = first, last
+                continue
+            item.slots = 1
+            if in_flight > 1 and item.uses[0] < behind <= item.uses[-1]:
+                item.slots, item.kept = in_flight, (first, last)
 
     def _use(self, position: int, numbers: Sequence[int]) -> None:
         for number in numbers:
@@ -228,3 +327,9 @@ class BufferPlan:
                     if dying is not None:
                         free = [n for n in free if n != dying]
                         self.specs.overwrite(number, dying)
+
+
+def tasks_of(event: Event) -> int:
+    """Return how many tasks an event is."""
+    starts = isinstance(event.what, ScheduledTransfer) and event.turn not in WAITS
+    return TASKS_TO_START if starts else 1

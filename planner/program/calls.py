@@ -103,9 +103,9 @@ class _NodeWorker:
         """Return the hull of what a call reaches of one dimension, or None where it reaches all that is held."""
         single = {name: (bounds[name],) for name in self.apart}
         hulls: list[tuple[int, int]] = []
+        if not indices or not all(set(single) & set(index.variables) for index in indices):
+            return None
         for index in indices:
-            if not set(single) & set(index.variables):
-                continue
             found = reached(index, self.signature.extents, single, extent)
             if isinstance(index, tdl.Digits) and len(found) > 1:
                 raise PlanError(
@@ -114,7 +114,7 @@ class _NodeWorker:
                 )
             hulls += found
         if not hulls:
-            return None if not any(set(single) & set(index.variables) for index in indices) else (0, 0)
+            return 0, 0
         return min(low for low, _ in hulls), max(high for _, high in hulls)
 
 

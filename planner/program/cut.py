@@ -28,16 +28,22 @@ class Share:
     sends: tuple[tuple[int, Pieces], ...]
     local: tuple[Pieces, ...]
 
+    @property
+    def is_empty(self) -> bool:
+        """True if the worker has nothing to do in the exchange."""
+        return not (self.receives or self.sends or any(self.local))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cut:
     """An exchange in pieces: each worker's share, and the k x k elements in them from worker (row) to worker (column).
 
-    Equal exchanges of a program share one.
+    `taking_part` says of every worker whether it has anything to do. Equal exchanges of a program share one.
     """
 
     shares: tuple[Share, ...]
     moved: NDArray[np.int64]
+    taking_part: tuple[bool, ...]
 
 
 def cut(exchange: Exchange) -> Cut:
@@ -61,7 +67,7 @@ def cut(exchange: Exchange) -> Cut:
         Share(tuple(receives[worker]), tuple(sends[worker]), (own[worker], *_copied(exchange, worker)))
         for worker in workers
     )
-    return Cut(shares, moved)
+    return Cut(shares, moved, tuple(not share.is_empty for share in shares))
 
 
 def total_elements(pieces: Pieces) -> int:

@@ -15,7 +15,8 @@ def compute_units(graph: Graph, work: Sequence[NodeTraffic], kept: frozenset[str
     """Group neighbouring element-wise nodes into chains.
 
     A node joins the chain before it if it alone reads the chain's result, as it lies, and produces as much in its
-    place, and nobody else wants that result (`kept` names what must be stored whoever reads it).
+    place, and nobody else wants that result (`kept` names what must be stored whoever reads it). What adds up over
+    micro-batches is in place already, and a chain stays in its phase.
     """
     readers = Counter(name for node in graph.nodes for name in node.inputs)
     units: list[Unit] = []
@@ -35,6 +36,8 @@ def _continues(
     if before.accumulates or len(before.writes) != 1 or len(after.writes) != 1:
         return False
     (write,), (following,) = before.writes, after.writes
+    if before.phase != after.phase or following.adds_up:
+        return False
     if write.hops or write.tensor in kept or readers[write.tensor] != 1:
         return False
     reads = [read for read in after.reads if read.tensor == write.tensor]

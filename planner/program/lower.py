@@ -10,8 +10,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+import tdl
 from planner.errors import PlanError
-from planner.graph.ir import ITEM_BYTES, Value
+from planner.graph.ir import ITEM_BYTES, Node, Value
+from planner.graph.micro_batches import BEFORE, UPDATE
 from planner.layout import Region, Signature, Strategy
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
@@ -20,12 +22,14 @@ from planner.program.buffer_plan import WAITS, BufferPlan
 from planner.program.calls import NodeWork, node_work
 from planner.program.cut import Cut, Pieces, total_elements
 from planner.program.fusion import Unit
+from planner.program.pipeline import Step, Steps, accumulation
 from planner.program.schedule import ScheduledTransfer
 from planner.program.tasks import (
     Compute,
     Kernel,
     LocalCopy,
     Message,
+    Phase,
     Program,
     Receive,
     Send,
@@ -57,27 +61,31 @@ def lower(plan: Plan | str | Path, prefetch: int = 1, nodes: Sequence[str] | Non
 
 def arena_sizes(plan: Plan, prefetch: int = 1) -> tuple[int, ...]:
     """Return every worker's `arena_bytes` in the plan's program, without writing any task."""
-    buffer_plan = BufferPlan(plan, prefetch, plan.traffic())
-    return tuple(buffer_plan.specs.place(worker, buffer_plan.end)[1] for worker in range(plan.workers))
+    buffer_plan = BufferPlan(plan, prefetch, plan.traffic(), accumulation(1, plan.graph.micro_batches)[0])
+    return tuple(buffer_plan.place(worker)[1] for worker in range(plan.workers))
 
 
 class Lowering:
     """Writes the program of one training iteration, for one worker or for all.
 
     `prefetch` is how many compute units before its consumer a fetch may start (0: none overlaps). `nodes` restricts
-    the program to some of the graph's nodes (for evaluation); persistent buffers lie where they lie in the whole.
-    What workers have in common is worked out once. Raises a PlanError unless `prefetch` is a whole
+    the program to some of the graph's nodes (for evaluation, on the first micro-batch); persistent buffers lie where
+    they lie in the whole. `steps` is the order of the micro-batches, each at once backward if it is not given. What
+    workers have in common is worked out once. Raises a PlanError unless `prefetch` is a whole
     number from 0.
     """
 
-    def __init__(self, plan: Plan, prefetch: int = 1, nodes: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, plan: Plan, prefetch: int = 1, nodes: Sequence[str] | None = None, steps: Steps | None = None
+    ) -> None:
         if type(prefetch) is not int or prefetch < 0:
             raise PlanError(f"prefetch: expected a whole number from 0, found {prefetch!r}")
         traffic = plan.traffic()
         if nodes is not None:
             traffic = Traffic(plan, [node for node in plan.graph.nodes if node.name in frozenset(nodes)])
         self._plan = plan
-        self._buffer_plan = BufferPlan(plan, prefetch, traffic)
+        self._steps = accumulation(1, plan.graph.micro_batches if nodes is None else 1)[0] if steps is None else steps
+        self._buffer_plan = BufferPlan(plan, prefetch, traffic, self._steps)
         self._mail: dict[tuple[int, int, int], Mail] = {}
         self._shares: dict[tuple[Signature, Strategy, int], NodeWork] = {}
 
@@ -96,7 +104,7 @@ class Lowering:
         """The k x k matrix of bytes in the pieces of all transfers, from worker (row) to worker (column)."""
         total = np.zeros((self._plan.workers,) * 2, dtype=np.int64)
         for transfer, ends in self._buffer_plan.ends.items():
-            total += ends.cut.moved * self._item_bytes(transfer.tensor)
+            total += ends.cut.moved * (transfer.runs * self._item_bytes(transfer.tensor))
         return total
 
     def program(self) -> Program:
@@ -105,16 +113,29 @@ class Lowering:
         return Program(self._plan.ways.factors, workers, self.tensors, self.regions, self.bytes)
 
     def worker(self, worker: int) -> WorkerProgram:
-        """Write one worker's tasks in the common order."""
+        """Write one worker's tasks: those that it takes part in, in the common order."""
         tasks: list[Task] = []
         for event in self._buffer_plan.events:
+            if not self._buffer_plan.taking_part(event.what)[worker]:
+                continue
             if not isinstance(event.what, ScheduledTransfer):
                 tasks.append(self._compute(event.what, worker))
-            elif event.phase in WAITS:
+            elif event.turn in WAITS:
                 tasks.append(Wait(self._buffer_plan.transfers[event.what]))
             else:
                 tasks += self._start(event.what, worker)
-        return WorkerProgram(worker, tuple(tasks), *self._buffer_plan.specs.place(worker, self._buffer_plan.end))
+        transfers = len(self._buffer_plan.transfers)
+        return WorkerProgram(worker, tuple(tasks), *self._buffer_plan.place(worker), *self._order(worker), transfers)
+
+    def _order(self, worker: int) -> tuple[tuple[Phase, ...], tuple[tuple[int, int], ...]]:
+        """Return a worker's phases, and its steps as numbers of a phase and a micro-batch; none where all runs once."""
+        if self._plan.graph.micro_batches == 1:
+            return (), ()
+        phases = self._buffer_plan.phases_of(worker)
+        numbers = {phase.name: number for number, phase in enumerate(phases)}
+        last = max(step.micro_batch for step in self._steps)
+        around = [Step(BEFORE, 0), *self._steps, Step(UPDATE, last)]
+        return phases, tuple((numbers[step.phase], step.micro_batch) for step in around if step.phase in numbers)
 
     def _item_bytes(self, tensor: str) -> int:
         return ITEM_BYTES[self._buffer_plan.graph.tensors[tensor].dtype]
@@ -123,10 +144,11 @@ class Lowering:
         ends, number = self._buffer_plan.ends[transfer], self._buffer_plan.transfers[transfer]
         share = ends.cut.shares[worker]
         sent, received = self._messages(ends.cut, worker, self._item_bytes(transfer.tensor))
-        yield Send(number, ends.sources[0], ends.outgoing, sent)
+        yield Send(number, ends.sources[0], ends.outgoing, sent, ends.collective)
         copies = zip(ends.sources, share.local, strict=True)
         local = tuple(LocalCopy(buffer, pieces) for buffer, pieces in copies if pieces)
-        yield Receive(number, ends.target, ends.incoming, received, local, transfer.exchange.reducer)
+        reducer = transfer.exchange.reducer
+        yield Receive(number, ends.target, ends.incoming, received, local, reducer, ends.collective)
 
     def _messages(self, cut: Cut, worker: int, item_bytes: int) -> Mail:
         key = (id(cut), worker, item_bytes)  # a transfer's ends keep what it was cut into alive
@@ -138,7 +160,7 @@ class Lowering:
     def _compute(self, unit: Unit, worker: int) -> Compute:
         kernels, operations, touched = [], 0.0, 0
         products: list[Product] = []
-        for step in self._steps[unit]:
+        for step in self._node_steps[unit]:
             work = step.work
             share = self._node_work(work.signature, work.strategy, worker)
             operations += share.operations
@@ -146,7 +168,7 @@ class Lowering:
             touched += sum(map(int.__mul__, share.output_elements, step.output_item_bytes))
             products += share.products
             calls = tuple(map(step.call, share.calls))
-            kernels.append(Kernel(work.node.name, work.node.op, step.attributes, calls))
+            kernels.append(Kernel(work.node.name, work.node.op, step.attributes, calls, step.accumulates, step.rows))
         return Compute(tuple(kernels), unit[-1].signature.category, operations, touched, tuple(products))
 
     def _node_work(self, signature: Signature, strategy: Strategy, worker: int) -> NodeWork:
@@ -157,7 +179,7 @@ class Lowering:
         return self._shares[key]
 
     @cached_property
-    def _steps(self) -> Mapping[Unit, tuple[_Step, ...]]:
+    def _node_steps(self) -> Mapping[Unit, tuple[_Step, ...]]:
         return {unit: tuple(self._unit_steps(unit)) for unit in self._buffer_plan.units}
 
     def _unit_steps(self, unit: Unit) -> Iterator[_Step]:
@@ -176,20 +198,33 @@ class Lowering:
                 inputs=tuple(reads[operand] for operand in range(len(reads))),
                 outputs=result,
                 adds=work.accumulates is not None and first_summand[work.accumulates] != work.node.name,
+                accumulates=any(map(self._buffer_plan.adds_up.__contains__, result)),
+                rows=self._rows(work.node),
                 input_item_bytes=tuple(map(self._item_bytes, work.node.inputs)),
                 output_item_bytes=tuple(map(self._item_bytes, work.node.outputs)),
             )
 
+    def _rows(self, node: Node) -> int:
+        """Return by how many rows of the batch a node's random numbers move on from micro-batch to micro-batch."""
+        graph = self._plan.graph
+        draws = graph.micro_batches > 1 and "row" in tdl.catalog[node.op].random_keys
+        return graph.tensors[node.outputs[0]].shape[0] if draws else 0
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Step:
-    """A node's place in its unit, alike on every worker: its buffers, and whether it adds to what is there."""
+    """A node's place in its unit, alike on every worker: its buffers, and whether it adds to what is there.
+
+    `accumulates` and `rows` are as of a Kernel.
+    """
 
     work: NodeTraffic
     attributes: Mapping[str, Value]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     adds: bool
+    accumulates: bool
+    rows: int
     input_item_bytes: tuple[int, ...]
     output_item_bytes: tuple[int, ...]
 

@@ -1,20 +1,22 @@
 """The program: what each worker does in one training iteration, as plain data that both interpreters read.
 
-Every worker has the same number of tasks of the same kinds in the same order (the common order), and the same list
-of buffers; shapes, offsets, pieces and calls are the worker's own. A task does not look back or wait implicitly:
-its position in the list is the only ordering. A transfer is started by `Send` (the outgoing half) and by
-`Receive` (the incoming half), and ended by its `Wait`.
+Every worker has those tasks that it takes part in, all of them in one common order, and the same list of buffers, of
+which those that it does not use are empty; shapes, offsets, pieces and calls are the worker's own. A task does not
+look back or wait implicitly: its position in the list is the only ordering. A transfer is started by `Send` (the
+outgoing half) and by `Receive` (the incoming half), and ended by its `Wait`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.graph.ir import Value
+from planner.layout.communication import Collective
+from planner.program.arena import align
 from tensor_partitioner.display import Shown
 from topologies.kernels import Product
 
@@ -32,7 +34,9 @@ class Buffer:
     """One local array of one worker.
 
     It lives from task position `first` to `last`, both included; a persistent one (a weight, an optimizer state,
-    an input) lives through the whole loop. `offset` is in bytes from the start of the worker's arena.
+    an input) lives through the whole loop. `offset` is in bytes from the start of the worker's arena. Of what every
+    micro-batch has of its own there are so many `slots`, taken in turns, one behind the other; there is one for all
+    micro-batches where there are none.
     """
 
     name: str
@@ -43,6 +47,11 @@ class Buffer:
     first: int
     last: int
     kind: str  # "persistent", "tensor", "partial", "fetch", "reduce", "staging"
+    slots: int = 0
+
+    def slot(self, number: int) -> Buffer:
+        """Return the slot of this number."""
+        return replace(self, offset=self.offset + number * align(self.nbytes), slots=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +91,16 @@ class LocalCopy:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Pack every outgoing message of a transfer, from `buffer` into `staging`, and start sending; does not wait."""
+    """Pack every outgoing message of a transfer, from `buffer` into `staging`, and start sending; does not wait.
+
+    `collective` is what all workers' messages are together, where they are one (`planner.layout.communication`).
+    """
 
     transfer: int
     buffer: int
     staging: int | None
     messages: tuple[Message, ...]
+    collective: Collective | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +117,7 @@ class Receive:
     messages: tuple[Message, ...]
     local: tuple[LocalCopy, ...]
     reducer: str | None = None  # "Sum", "Max", "Min", "Prod"
+    collective: Collective | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +146,18 @@ class SlicedCall:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One node's share of work on one worker: `op` names the kernel, `calls` are run in order."""
+    """One node's share of work on one worker: `op` names the kernel, `calls` are run in order.
+
+    What it `accumulates` is added to what it made of earlier micro-batches. Random numbers are those of so many `rows`
+    further on in the batch with every micro-batch.
+    """
 
     node: str
     op: str
     attributes: Mapping[str, Value]
     calls: tuple[SlicedCall, ...]
+    accumulates: bool = False
+    rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,14 +188,40 @@ class Compute:
 Task = Send | Receive | Wait | Compute
 
 
+def distinct(tasks: Iterable[Task]) -> list[Task]:
+    """Return every object among tasks once, in order; those of a program in order that do the same are one."""
+    return list({id(task): task for task in tasks}.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Tasks that run together: those from position `start` up to `stop`.
+
+    Those at the positions `closing` come for the last micro-batch alone.
+    """
+
+    name: str
+    start: int
+    stop: int
+    closing: frozenset[int] = frozenset()
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerProgram:
-    """One worker's tasks and buffers; `arena_bytes` is the size of the one allocation that holds every buffer."""
+    """One worker's tasks and buffers; `arena_bytes` is the size of the one allocation that holds every buffer.
+
+    Where there are `phases`, their tasks are those of one micro-batch, and `steps` say in which order they run: numbers
+    of a phase and of a micro-batch (see `in_order`). Without, the tasks run once. `transfers` is how many there are of
+    one micro-batch, all workers' counted.
+    """
 
     worker: int
     tasks: tuple[Task, ...]
     buffers: tuple[Buffer, ...]
     arena_bytes: int
+    phases: tuple[Phase, ...] = ()
+    steps: tuple[tuple[int, int], ...] = ()
+    transfers: int = 0
 
 
 @dataclass(frozen=True, slots=True, repr=False)

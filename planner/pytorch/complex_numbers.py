@@ -129,7 +129,7 @@ def _fftn(x: Any, s: Any = None, dim: Any = None, norm: Any = None, *, inverse: 
 
 RULES: Mapping[str, Callable[..., Any]] = {
     "polar": _polar,
-    "complex": ComplexTensor,
+    "complex": lambda re, im: ComplexTensor(*torch.broadcast_tensors(re, im)),  # type: ignore[no-untyped-call]
     "view_as_complex": lambda x: ComplexTensor(x[..., 0], x[..., 1]),
     "view_as_real": lambda x: torch.stack((x.re, x.im), -1),
     "abs": lambda x: torch.linalg.vector_norm(torch.stack((x.re, x.im), -1), dim=-1),

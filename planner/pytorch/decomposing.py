@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -15,20 +15,39 @@ from planner.pytorch.functional import out_of_place
 from planner.pytorch.graphs import example, packet
 from planner.pytorch.operators.call import CONVERTERS
 from planner.pytorch.private import DECOMPOSITIONS, OpOverload, fake_mode_of, is_composite
+from planner.pytorch.written_out import WRITTEN_OUT
 
 REFUSED = "refused"
 """What says of a node that stands for a part of an operator why that was refused."""
 
+OTHER_GRADIENTS = ("max_unpool2d", "max_unpool3d", "pdist", "_pdist_forward")
+"""Operators whose gradients are not those of what PyTorch makes of them."""
+
 
 def decompose(module: GraphModule, node: Node, why: str) -> bool:
-    """Put what a node's operator, refused, is made of in its place; False where PyTorch does not say."""
+    """Put what a node's operator, refused, is made of in its place; False where PyTorch does not say.
+
+    Nor where that is of other dtypes.
+    """
     part = _part(node)
     if part is None or any(inner.target is node.target or _is_primitive(inner) for inner in part.graph.nodes):
+        return False
+    if _dtypes_of(part) != dtypes(tree_flatten(example(node))[0]):
         return False
     node.meta.setdefault(REFUSED, why)
     results = copied(module, node, part, node.all_input_nodes)
     _read_instead(node, results)
     return True
+
+
+def _dtypes_of(part: GraphModule) -> list[torch.dtype | None]:
+    results = tree_flatten(part.graph.output_node().args[0])[0]
+    return dtypes(map(example, results))
+
+
+def dtypes(results: Iterable[Any]) -> list[torch.dtype | None]:
+    """Return the dtypes of results, None of what is no tensor."""
+    return [getattr(result, "dtype", None) for result in results]
 
 
 def _is_primitive(node: Node) -> bool:
@@ -79,6 +98,10 @@ def _decomposition(node: Node) -> Callable[..., Any] | None:
     """Return the function of other operators that PyTorch has for an operator."""
     target = node.target
     if not isinstance(target, OpOverload):
+        return None
+    if (name := packet(node)) in WRITTEN_OUT and name not in CONVERTERS:
+        return WRITTEN_OUT[name]
+    if name in OTHER_GRADIENTS:
         return None
     if target in DECOMPOSITIONS:
         return DECOMPOSITIONS[target]

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from operator import attrgetter
 from typing import Any
 
 import torch
+from torch.export.graph_signature import InputSpec
 from torch.fx import Node
 
 from planner.errors import GraphError
 from planner.pytorch.contents import Content
-from planner.pytorch.functional import WRITTEN, changes_first
+from planner.pytorch.functional import WRITTEN, ancestry, changes_first
 from planner.pytorch.graphs import example, leaves, packet, where
 from planner.pytorch.private import OpOverload, schema_of
+from planner.pytorch.regions import UNTRACKED
 from planner.pytorch.tracing import Trace, is_data, is_parameter
 
 Known = Mapping[Node, Content]
 """From a node to its result."""
+
+NO_DATA: Mapping[str, torch.Tensor] = {}
 
 UNWRITTEN = ("empty", "empty_like", "new_empty", "empty_permuted", "empty_strided", "new_empty_strided")
 """Operators whose result holds anything."""
@@ -39,12 +44,11 @@ def bound(node: Node) -> dict[str, Any]:
     return named | {argument.name: value for argument, value in zip(arguments, node.args, strict=False)}
 
 
-def needed_for(loss: Node, through: AbstractSet[Node] | None = None) -> set[Node]:
-    """Return the nodes that a result depends on, through certain nodes alone if these are given."""
+def needed_for(loss: Node, operands: Callable[[Node], Iterable[Node]] = attrgetter("all_input_nodes")) -> set[Node]:
+    """Return the nodes that a result depends on, or that are reached from it through certain `operands` of a node."""
     waiting, needed = [loss], {loss}
     while waiting:
-        before = set(waiting.pop().all_input_nodes) - needed
-        before = before if through is None else before & through
+        before = set(operands(waiting.pop())) - needed
         needed |= before
         waiting += before
     return needed
@@ -77,7 +81,7 @@ def folded(trace: Trace, needed: AbstractSet[Node]) -> Known:
 
     What a graph cannot hold is left to the operators that make it, where there are such.
     """
-    results = _computed_nodes(trace, needed)
+    results = computed_nodes(trace, needed)
     known = {node: Content(result) for node, result in results.items() if isinstance(result, torch.Tensor)}
     for node in reversed(list(trace.nodes)):
         is_read = node in known and any(user in needed and user not in results for user in node.users)
@@ -86,8 +90,10 @@ def folded(trace: Trace, needed: AbstractSet[Node]) -> Known:
     return known
 
 
-def _computed_nodes(trace: Trace, needed: AbstractSet[Node]) -> dict[Node, Any]:
-    """Return what the nodes make that depend on constants and buffers alone, a tensor or several."""
+def computed_nodes(
+    trace: Trace, needed: AbstractSet[Node], data: Mapping[str, torch.Tensor] = NO_DATA
+) -> dict[Node, Any]:
+    """Return what the nodes make that depend on constants, buffers and these data alone, a tensor or several."""
     known, sources = dict[Node, Any](), trace.sources
     with torch.no_grad():
         for node in trace.nodes:
@@ -97,8 +103,7 @@ def _computed_nodes(trace: Trace, needed: AbstractSet[Node]) -> dict[Node, Any]:
             if _is_empty(example(node)):
                 content = torch.zeros(example(node).shape, dtype=example(node).dtype)
             elif node.op == "placeholder":
-                spec = sources[node.name]
-                content = None if is_data(spec) or is_parameter(spec) else trace.constant(str(spec.target))
+                content = _source(trace, sources[node.name], data)
             else:
                 content = _computed(trace, node, known)
             if content is not None:
@@ -106,9 +111,18 @@ def _computed_nodes(trace: Trace, needed: AbstractSet[Node]) -> dict[Node, Any]:
     return known
 
 
+def _source(trace: Trace, spec: InputSpec, data: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
+    """Return the content of a placeholder; None where it is not known."""
+    if is_data(spec):
+        return data.get(trace.data[str(spec.arg.name)])
+    return None if is_parameter(spec) else trace.constant(str(spec.target))
+
+
 def _is_empty(result: object) -> bool:
     """Return True for a tensor without elements, whose content is known whatever it is made of."""
-    return isinstance(result, torch.Tensor) and any(isinstance(n, int) and not n for n in result.shape)
+    if not isinstance(result, torch.Tensor):
+        return False
+    return all(isinstance(extent, int) for extent in result.shape) and 0 in result.shape
 
 
 def _computed(trace: Trace, node: Node, known: Mapping[Node, Any]) -> Any:
@@ -146,15 +160,35 @@ def differentiable(trace: Trace) -> set[Node]:
         if node.op == "placeholder":
             reached = is_parameter(sources[node.name])
         else:
-            reached = packet(node) != "detach" and not nodes.isdisjoint(node.all_input_nodes)
+            reached = not nodes.isdisjoint(_differentiated(node))
         if reached and any(isinstance(leaf, torch.Tensor) and _has_gradient(leaf) for leaf in leaves(example(node))):
             nodes.add(node)
     return nodes
 
 
+def _differentiated(node: Node) -> list[Node]:
+    """Return the operands that PyTorch gives gradients: none that a node reads for their shape or dtype alone."""
+    name = packet(node)
+    if name == "detach" or name in FILLED or name.endswith("_like"):
+        return []
+    return node.all_input_nodes[:1] if name == "to" or name.endswith("_as") else node.all_input_nodes
+
+
+def refuse_untracked(trace: Trace) -> None:
+    """Raise a GraphError, with the line, for what is changed without gradients but has one, which flows past that."""
+    reached = differentiable(trace)
+    for node in trace.nodes:
+        if not (node.meta.get(UNTRACKED) and changes_first(node)):
+            continue
+        changed = node.all_input_nodes[0]
+        if changed in reached and not ancestry(changed)[0].meta.get(UNTRACKED):
+            raise GraphError(f"{where(node)}: {packet(node)} under no_grad changes what has a gradient: copy it first")
+
+
 def unreached(trace: Trace) -> frozenset[int]:
     """Return the identities of the parameters to which no gradient flows, as through whole numbers."""
-    flows, sources = needed_for(trace.first_result(), differentiable(trace)), trace.sources
+    tracked, sources = differentiable(trace), trace.sources
+    flows = needed_for(trace.first_result(), lambda node: tracked.intersection(_differentiated(node)))
     reached = {str(sources[node.name].target) for node in flows if node.op == "placeholder"}
     return frozenset(map(id, trace.parameters.values())) - {id(trace.parameters[name]) for name in reached}
 

@@ -42,8 +42,8 @@ def _replace(node: Node, kept: set[str]) -> None:
     """Write the tensor that a changed one is a view of anew, and read again every view of it."""
     changed = node.args[0]
     assert isinstance(changed, Node)
-    ancestry = _ancestry(changed)
-    root = ancestry[0]
+    path = ancestry(changed)
+    root = path[0]
     _refuse_kept(node, root, kept)
     aliases = _aliases(root, node)
     readers = {alias: [user for user in alias.users if user > node] for alias in aliases}
@@ -53,8 +53,8 @@ def _replace(node: Node, kept: set[str]) -> None:
         return
     _refuse_copies(node, aliases)
     with node.graph.inserting_before(node.next):
-        whole = _written(node, ancestry)
-        again = {alias: _read(node, whole, _ancestry(alias)) for alias, users in readers.items() if users}
+        whole = _written(node, path)
+        again = {alias: _read(node, whole, ancestry(alias)) for alias, users in readers.items() if users}
     for alias, view in again.items():
         for user in readers[alias]:
             user.replace_input_with(alias, view)
@@ -76,17 +76,17 @@ def _refuse_copies(node: Node, aliases: Iterable[Node]) -> None:
         )
 
 
-def _written(node: Node, ancestry: list[Node]) -> Node:
-    """Return the root of a view with its new content, `node`; `ancestry` leads from the root to the view."""
+def _written(node: Node, path: list[Node]) -> Node:
+    """Return the root of a view with its new content, `node`; `path` leads from the root to the view."""
     content = node
-    for parent, view in reversed(list(pairwise(ancestry))):
+    for parent, view in reversed(list(pairwise(path))):
         content = _added(node, parent, *WRITTEN[packet(view)](parent, view, content))
     return content
 
 
-def _read(node: Node, root: Node, ancestry: list[Node]) -> Node:
+def _read(node: Node, root: Node, path: list[Node]) -> Node:
     """Return a view of another root."""
-    for view in ancestry[1:]:
+    for view in path[1:]:
         root = _added(node, view, view.target, (root, *view.args[1:]), view.kwargs)
     return root
 
@@ -129,12 +129,12 @@ WRITTEN: Mapping[str, Written] = {
 """By the operator that makes the view."""
 
 
-def _ancestry(node: Node) -> list[Node]:
+def ancestry(node: Node) -> list[Node]:
     """Return the nodes from the one that owns the memory to this view of it."""
-    ancestry = [node]
-    while _shares_memory(ancestry[-1]) and ancestry[-1].all_input_nodes:
-        ancestry.append(ancestry[-1].all_input_nodes[0])
-    return ancestry[::-1]
+    path = [node]
+    while _shares_memory(path[-1]) and path[-1].all_input_nodes:
+        path.append(path[-1].all_input_nodes[0])
+    return path[::-1]
 
 
 def _aliases(root: Node, until: Node) -> set[Node]:

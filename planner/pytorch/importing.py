@@ -17,21 +17,37 @@ from torch.fx import Node
 from planner.errors import GraphError
 from planner.graph.ir import Graph, Init
 from planner.graph.optimizers import Optimizer
-from planner.graph.training import training_graph
+from planner.graph.training import Recipe, training_graph
 from planner.pytorch.axes import Cuts, Value
 from planner.pytorch.contents import DTYPES, known_dtype
 from planner.pytorch.decomposing import REFUSED, decompose
 from planner.pytorch.entries import entries
-from planner.pytorch.folding import Known, bound, differentiable, folded, needed_for, refuse_unwritten, unreached
+from planner.pytorch.extents import fix_extents, is_open
+from planner.pytorch.folding import (
+    Known,
+    bound,
+    differentiable,
+    folded,
+    needed_for,
+    refuse_untracked,
+    refuse_unwritten,
+    unreached,
+)
 from planner.pytorch.graphs import example, leaves, line_of, packet, place_of, where
 from planner.pytorch.opaque_ops import called
 from planner.pytorch.operators.call import CONVERTERS, TracedCall, UnsupportedError, refuse_unread
 from planner.pytorch.private import OpOverload
-from planner.pytorch.tracing import Inputs, Step, Trace, in_order, is_data, is_parameter, names_of, traced
+from planner.pytorch.tracing import Inputs, Step, Trace, in_order, is_data, is_known, is_parameter, names_of, traced
 from planner.pytorch.translation import UNKNOWN, Translation
 
 FIXED = ", as of a mask that selects: use torch.where, or as many indices in every batch"
 """What makes a tensor's extent depend on data, and what to do about it."""
+
+NUMBERS = ("item", "_local_scalar_dense")
+"""Operators that make a tensor Python's."""
+
+TRANSFORMED = {"_add_batch_dim": "torch.vmap", "_remove_batch_dim": "torch.vmap"}
+"""By functions that a trace shows, the one that the user calls."""
 
 MOST_PASSES = 5
 """How often a model is translated, each time with the cuts that the time before asked for; two or three do."""
@@ -45,6 +61,7 @@ def from_torch(  # noqa: PLR0913 -- what a user's function makes, and how to tak
     targets: Sequence[Any] = (),
     optimizer: Optimizer | Mapping[nn.Parameter, Optimizer] | None = None,
     opaque_unknown: bool = False,
+    micro_batches: int = 1,
 ) -> Graph:
     """Return the training graph of a module: forward pass, gradients and updates of every parameter.
 
@@ -53,7 +70,8 @@ def from_torch(  # noqa: PLR0913 -- what a user's function makes, and how to tak
     a scalar, or results by name of which one is called loss; or `loss` is a function of its result and the `targets`.
     Dimensions of parameters that the model takes apart, as queries, keys and values of several heads, are dimensions of
     their own in the graph. Where parameters have optimizers of their own, those that have none are frozen. With
-    `opaque_unknown` operators that the graph has none for run whole, by calling PyTorch.
+    `opaque_unknown` operators that the graph has none for run whole, by calling PyTorch. Of several `micro_batches`,
+    whose gradients are added up before one update, the examples are one.
     Raises a GraphError that names the operator and the line for what cannot be taken.
     """
     if isinstance(loss, nn.Module) and any(True for _ in loss.parameters()):
@@ -61,10 +79,18 @@ def from_torch(  # noqa: PLR0913 -- what a user's function makes, and how to tak
             f"the loss {type(loss).__name__} has parameters of its own: put them into the module, which then calls it"
         )
     arguments = [*in_order(inputs), *targets]
-    trace = traced(Step(module, loss, inputs), arguments, names_of(module, inputs, len(targets)))
+    names = names_of(module, inputs, len(targets))
+    trace = traced(Step(module, loss, inputs), arguments, names)
+    fix_extents(trace, {name: value for name, value in zip(names, arguments, strict=True) if is_known(value)})
+    refuse_untracked(trace)
     frozen = _frozen(trace.parameters.values(), optimizer if isinstance(optimizer, Mapping) else None)
     translation = _translated(trace, frozen | unreached(trace), opaque_unknown)
-    graph = training_graph(translation.t.builder, translation.metrics, _by_name(trace, optimizer or Optimizer("sgd")))
+    graph = training_graph(
+        translation.t.builder,
+        translation.metrics,
+        _by_name(trace, optimizer or Optimizer("sgd")),
+        recipe=Recipe(micro_batches),
+    )
     return replace(graph, entries=entries(module, trace, graph))
 
 
@@ -175,9 +201,16 @@ class _Pass:
         if node.target is operator.getitem:
             return self.values[node.args[0]][node.args[1]]  # type: ignore[index]
         if not isinstance(node.target, OpOverload):
-            raise UnsupportedError(f"{node.target} has no operator here")
+            name = getattr(node.target, "__name__", str(node.target))
+            raise UnsupportedError(f"{TRANSFORMED.get(name, name)} has no operator here")
         name = packet(node)
+        if is_open(node):
+            raise UnsupportedError(f"{name} has a result whose extent depends on data{FIXED}")
         name = name if name in CONVERTERS else name.removesuffix("_")
+        if name in NUMBERS:
+            raise UnsupportedError(
+                f"{name}() makes a number of a tensor, which would be one for all batches: keep it a tensor"
+            )
         if name not in CONVERTERS and node not in self.whole:
             raise UnsupportedError(f"{node.target._schema.name} has no operator here (or --opaque-unknown)")
         call = self._call(name, node)
@@ -191,10 +224,6 @@ class _Pass:
         """Return a node's operator with its arguments and what it makes."""
         arguments = bound(node)
         results = [result for result in leaves(example(node)) if isinstance(result, torch.Tensor)]
-        if any(not isinstance(extent, int) for result in results for extent in result.shape):
-            raise UnsupportedError(
-                f"{name} has a result whose extent depends on data, as of a mask that selects: {FIXED}"
-            )
         return TracedCall(
             name,
             {key: self._value(argument) for key, argument in arguments.items()},

@@ -12,19 +12,25 @@ from torch._guards import detect_fake_mode
 from torch._ops import OpOverload  # the type of a traced operator
 from torch._subclasses import FakeTensor, FakeTensorMode  # tensors without memory
 from torch._subclasses.complex_tensor import ComplexTensor  # operators on the parts of complex numbers
+from torch.amp.autocast_mode import _enter_autocast, _exit_autocast  # the ends of a region
+from torch.autograd.function import _SingleLevelFunction as FunctionBase  # what calls a torch.autograd.Function
+from torch.fx.experimental.proxy_tensor import PreDispatchTorchFunctionMode
+from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import TorchDispatchMode  # sees what makes a tensor from nothing
 
 __all__ = [
     "DECOMPOSITIONS",
     "HOOKS",
     "LOGGERS",
+    "REGION",
     "ComplexTensor",
     "FakeTensor",
     "FakeTensorMode",
+    "FunctionBase",
     "OpOverload",
     "TorchDispatchMode",
+    "exporting_modes",
     "fake_mode_of",
-    "forward_class",
     "is_composite",
     "schema_of",
 ]  # fmt: skip
@@ -53,10 +59,14 @@ def fake_mode_of(examples: Sequence[object]) -> AbstractContextManager[object]:
     return detect_fake_mode(examples) or nullcontext()
 
 
-def forward_class(function: object) -> type:
-    """Return the `torch.autograd.Function` whose gradient a node of autograd's graph is."""
-    function_class: type = type(function)._forward_cls  # type: ignore[attr-defined]
-    return function_class
+REGION = _enter_autocast, _exit_autocast
+"""What an export writes down where a region of autocast begins, and where it ends."""
+
+
+def exporting_modes() -> list[PreDispatchTorchFunctionMode]:
+    """Return the modes that write regions down as an export runs; those inside the one that asks."""
+    modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    return [mode for mode in modes if isinstance(mode, PreDispatchTorchFunctionMode)]
 
 
 def schema_of(operator: str | Callable[..., object]) -> torch.FunctionSchema | None:

@@ -7,19 +7,16 @@ import random
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from inspect import getsourcefile
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
-from torch.autograd.function import BackwardCFunction
 from torch.overrides import TorchFunctionMode
-from torch.utils.checkpoint import CheckpointFunction
 
 from planner.errors import GraphError
-from planner.pytorch.graphs import is_users, line_of, spelled
-from planner.pytorch.private import HOOKS, LOGGERS, forward_class
+from planner.pytorch.graphs import is_users, spelled
+from planner.pytorch.private import HOOKS, LOGGERS
 
 
 def refuse_hooks(module: nn.Module) -> None:
@@ -42,37 +39,6 @@ def _shown(name: str) -> str:
     return name.removeprefix("module").removeprefix(".") or "the module"
 
 
-def own_functions(result: torch.Tensor) -> set[type]:
-    """Return every `torch.autograd.Function` that a result was computed by."""
-    waiting, seen = [result.grad_fn], set()
-    while waiting:
-        function = waiting.pop()
-        if function is not None and function not in seen:
-            seen.add(function)
-            waiting += [before for before, _ in function.next_functions]
-    functions = {forward_class(function) for function in seen if isinstance(function, BackwardCFunction)}
-    return {function for function in functions if not function.__name__.startswith(OF_OPERATOR)}
-
-
-def refuse_functions(functions: Iterable[type], module: torch.fx.GraphModule) -> None:
-    """Raise GraphError for a `torch.autograd.Function`, of which an export keeps the forward pass alone."""
-    nodes = [node for part in module.modules() if isinstance(part, torch.fx.GraphModule) for node in part.graph.nodes]
-    for function in sorted(functions, key=lambda function: function.__name__):
-        file, name = getsourcefile(function) or "", function.__name__
-        lines = [line_of(node) for node in nodes if f'"{file}"' in node.meta.get("stack_trace", "")]
-        instead = "write it with PyTorch's operators, or as an operator with a gradient here (docs/how-to/operator.md)"
-        if function is CheckpointFunction:
-            instead = "give checkpoint use_reentrant=False"
-        raise GraphError(
-            f"{f'{lines[0]}: ' if lines else ''}{name}: a torch.autograd.Function has a gradient of its own, which "
-            f"an export drops: {instead}"
-        )
-
-
-OF_OPERATOR = "GeneratedBackwardFor_"
-"""How PyTorch calls the gradient of an operator that somebody registered: the trace names the operator."""
-
-
 def refuse_devices(module: nn.Module, inputs: dict[str, Any]) -> None:
     """Raise GraphError for inputs that lie on another device than the parameters."""
     devices = {parameter.device.type for parameter in module.parameters()}
@@ -84,19 +50,35 @@ def refuse_devices(module: nn.Module, inputs: dict[str, Any]) -> None:
 def failure(error: Exception) -> GraphError:
     """Return what PyTorch could not do with a module as one line, with the user's own line where there is one."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    where, advice = _line(traceback.extract_tb(error.__traceback__)), ADVICE.get(type(error).__name__, "")
-    reason = f"{type(error).__name__}: {lines[0] if lines else 'no message'}{advice}"
-    return GraphError(f"{where}PyTorch cannot export the module: {reason}")
+    frames = _users(traceback.extract_tb(error.__traceback__))
+    where, reason = users_line(frames), lines[0] if lines else "no message"
+    if frames and type(error).__name__ == "GuardOnDataDependentSymNode":
+        return GraphError(
+            f"{where}data decide what Python does ({frames[-1].line}): {OTHERWISE.format(frames[-1].name)}"
+        )
+    advice = next((advice for text, advice in ADVICE.items() if text in reason), "")
+    return GraphError(f"{where}PyTorch cannot export the module: {type(error).__name__}: {advice or reason}")
 
+
+OTHERWISE = (
+    "let torch.where choose, or keep {0}() from coming here by other inputs or another configuration; where the file "
+    "is not yours, by a subclass with a {0}() of its own"
+)
 
 ADVICE = {
-    "GuardOnDataDependentSymNode": "; where data decides, use torch.where",
-    "UserWarning": " Cast explicitly",
+    "Disabling autocast": "autocast names a device that is not here (Disabling autocast): cast explicitly",
+    "fake tensor in the exported program": (
+        "forward makes a tensor of Python's numbers, as torch.distributions does: make it in __init__, as a buffer"
+    ),
 }
-"""By PyTorch's error, what to do."""
+"""By what PyTorch says, what is wrong and what to do."""
 
 
-def _line(stack: traceback.StackSummary) -> str:
+def _users(stack: traceback.StackSummary) -> list[traceback.FrameSummary]:
+    return [frame for frame in stack if is_users(frame.filename)]
+
+
+def users_line(stack: Iterable[traceback.FrameSummary]) -> str:
     """Return the user's innermost line of a stack and a colon, or nothing."""
     lines = [spelled(frame.filename, frame.lineno or 0) for frame in stack if is_users(frame.filename)]
     return f"{lines[-1]}: " if lines else ""
@@ -108,7 +90,7 @@ class HooksRefused(TorchFunctionMode):
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call a function of PyTorch, unless it registers a hook."""
         if function is torch.Tensor.register_hook:
-            where = _line(traceback.extract_stack())
+            where = users_line(traceback.extract_stack())
             raise GraphError(f"{where}register_hook: a hook of a tensor would not run: remove it")
         return function(*args, **(kwargs or {}))
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 from torch.fx import GraphModule, Node
+from torch.overrides import TorchFunctionMode
 
 from planner.errors import GraphError
-from planner.pytorch.graphs import line_of, where
+from planner.pytorch.autocast import with_casts
+from planner.pytorch.functional import changes_first
+from planner.pytorch.graphs import example, where
+from planner.pytorch.private import REGION, OpOverload, exporting_modes, fake_mode_of
 
 GRADIENTS, AUTOCAST = "wrap_with_set_grad_enabled", "wrap_with_autocast"
 
@@ -17,39 +22,67 @@ FIRST_OPERAND = {GRADIENTS: 2, AUTOCAST: 5}
 """Where, among the arguments, those of the region's own graph begin; the argument before is the graph."""
 
 
-def inline_regions(module: GraphModule) -> None:
+class RegionsApart(TorchFunctionMode):
+    """Within, an export sees autocast end where gradients are switched on or off, and begin again.
+
+    Of what begins in the middle of a region of autocast it forgets where it began.
+    """
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function of PyTorch."""
+        if function is not torch._C._set_grad_enabled:
+            return function(*args, **(kwargs or {}))
+        begin, end = REGION
+        regions = [(mode, [*mode.enter_autocast_nodes]) for mode in exporting_modes()]
+        for mode, entered in regions:
+            for _ in entered:
+                mode.__torch_function__(end, ())
+        result = function(*args)
+        for mode, entered in regions:
+            for node in entered:
+                mode.__torch_function__(begin, (), node.args)
+        return result
+
+
+UNTRACKED = "untracked"
+"""What says of a node that it was in a region without gradients."""
+
+
+def inline_regions(module: GraphModule, autocast: torch.autocast | None = None) -> None:
     """Put the nodes of every region among the others; what leaves one without gradients is detached.
 
-    Raises a GraphError, with the line, for a region in which autocast chooses dtypes.
+    What autocast casts, `autocast` in the module itself, is cast by nodes; see `with_casts` for what is refused.
     """
+    if autocast is not None:
+        with_casts(module, autocast)
     for node in list(module.graph.nodes):
         name = str(node.target)
         if name in FIRST_OPERAND:
-            _inline(module, node, name)
+            _inline(module, node, name, autocast)
 
 
-def _inline(module: GraphModule, node: Node, name: str) -> None:
+def _inline(module: GraphModule, node: Node, name: str, autocast: torch.autocast | None) -> None:
     first = FIRST_OPERAND[name]
-    region = _part(module, node.args[first - 1])
-    inline_regions(region)
-    if name == AUTOCAST and node.args[2]:
-        inner = next(filter(None, map(line_of, region.graph.nodes)), "an unknown line")
-        raise GraphError(f"{inner}: autocast chooses dtypes by operator, which no graph here does: cast explicitly")
-    results = _copied(module, node, region, node.args[first:])
-    if name == GRADIENTS and not node.args[0]:
-        results = [_detached(module, node, result) for result in results]
+    part = node.args[first - 1]
+    assert isinstance(part, Node)
+    region: GraphModule = module.get_submodule(str(part.target))  # type: ignore[assignment]
+    if name == AUTOCAST:
+        device, dtype, enabled, _ = cast(Any, node.args[: first - 1])
+        autocast = torch.autocast(device, dtype, cache_enabled=False) if enabled else None
+    inline_regions(region, autocast)
+    operands, is_tracked = node.args[first:], name != GRADIENTS or bool(node.args[0])
+    for inner in region.graph.nodes:
+        inner.meta[UNTRACKED] = inner.meta.get(UNTRACKED) or not is_tracked
+    results = _copied(module, node, region, operands)
+    if not is_tracked:
+        results = [_detached(module, node, result, operands) for result in results]
     for user in list(node.users):
         if user.target is not operator.getitem:
             raise GraphError(f"{where(user)}: reads a region of {name} as a whole")
         user.replace_all_uses_with(results[user.args[1]])  # type: ignore[index]
         module.graph.erase_node(user)
     module.graph.erase_node(node)
-
-
-def _part(module: GraphModule, node: object) -> GraphModule:
-    """Return the graph that a node names."""
-    assert isinstance(node, Node)
-    return module.get_submodule(str(node.target))  # type: ignore[return-value]
+    module.graph.erase_node(part)
 
 
 def _copied(module: GraphModule, node: Node, region: GraphModule, operands: Sequence[object]) -> list[Node]:
@@ -65,8 +98,25 @@ def _copied(module: GraphModule, node: Node, region: GraphModule, operands: Sequ
     return list(result) if isinstance(result, list | tuple) else [result]  # type: ignore[list-item]
 
 
-def _detached(module: GraphModule, node: Node, result: Node) -> Node:
+def _detached(module: GraphModule, node: Node, result: Node, operands: Sequence[object]) -> Node:
+    """Return a region's result without a gradient, unless it is an operand itself, as what is cast to its own dtype."""
+    origin = result
+    while origin not in operands and _returns_operand(origin):
+        origin = origin.all_input_nodes[0]
+    if origin in operands:
+        return result
     with module.graph.inserting_before(node):
         detached = module.graph.call_function(torch.ops.aten.detach.default, (result,))
     detached.meta = dict(result.meta)
     return detached
+
+
+def _returns_operand(node: Node) -> bool:
+    """Return True if PyTorch returns the very tensor that an operator is given first."""
+    operands = node.all_input_nodes
+    if not isinstance(node.target, OpOverload) or not operands or changes_first(node):
+        return False
+    examples = [example(operand) for operand in operands]
+    with fake_mode_of(examples), torch.no_grad():
+        arguments, named = torch.fx.map_arg((node.args, node.kwargs), example)
+        return node.target(*arguments, **named) is examples[0]

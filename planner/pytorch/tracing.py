@@ -19,20 +19,19 @@ from torch.export.graph_signature import InputKind, InputSpec
 from planner.errors import GraphError
 from planner.pytorch.complex_numbers import real_alone
 from planner.pytorch.functional import changes_first, out_of_place
+from planner.pytorch.own_functions import functions_traced
 from planner.pytorch.private import FakeTensor
 from planner.pytorch.refusing import (
     HooksRefused,
     failure,
-    own_functions,
     python_numbers,
     random_states,
     refuse_averages_of_all,
     refuse_devices,
-    refuse_functions,
     refuse_hooks,
     silent,
 )
-from planner.pytorch.regions import inline_regions
+from planner.pytorch.regions import RegionsApart, inline_regions
 
 Inputs = Sequence[Any] | Mapping[str, Any]
 """What a module is called with: in order, or by name."""
@@ -54,12 +53,15 @@ class Step(nn.Module):
         self.module = module
         self._loss, self._inputs = loss, len(inputs)
         self._keys = tuple(inputs) if isinstance(inputs, Mapping) else ()
-        self.functions: set[type] = set()
         self.changed: set[str] = set()
         self.calls = 1
 
     def forward(self, *arguments: Any) -> Any:
         """Return the loss: the module's own result or what that calls its loss, or the loss of it and the targets."""
+        with RegionsApart():
+            return self._loss_of(*arguments)
+
+    def _loss_of(self, *arguments: Any) -> Any:
         inputs, targets = arguments[: self._inputs], arguments[self._inputs :]
         for _ in range(self.calls):
             before = python_numbers(self.module)
@@ -73,7 +75,6 @@ class Step(nn.Module):
         if not isinstance(loss, torch.Tensor):
             kind = type(result if self._loss is None else loss).__name__
             raise GraphError(f"expected a module that returns its loss, a scalar, found {kind}")
-        self.functions |= own_functions(loss)
         return loss
 
 
@@ -149,7 +150,6 @@ def traced(step: Step, arguments: Sequence[Any], names: Sequence[str]) -> Trace:
     refuse_averages_of_all(step)
     refuse_devices(step, dict(zip(names, arguments, strict=True)))
     program = _exported(step, _apart(arguments))
-    refuse_functions(step.functions, program.graph_module)
     specs = program.graph_signature.input_specs
     inline_regions(program.graph_module)
     out_of_place(program.graph_module.graph, (str(spec.arg.name) for spec in specs if not is_data(spec)))
@@ -171,7 +171,7 @@ def _exported(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
     """Export; a GraphError, in place of all that PyTorch says, for what cannot be."""
     printed = StringIO()  # PyTorch prints whole graphs when it fails
     try:
-        with warnings.catch_warnings(), redirect_stderr(printed), HooksRefused(), silent():
+        with warnings.catch_warnings(), redirect_stderr(printed), HooksRefused(), functions_traced(), silent():
             warnings.simplefilter("ignore")
             warnings.filterwarnings("error", ".*Disabling autocast")
             program = _exported_once(step, arguments)

@@ -51,7 +51,7 @@ class Translation:
     def weight(self, name: str, shape: tuple[int, ...], init: Init, *, frozen: bool) -> Value:
         """Declare a parameter, which is trained unless it is frozen."""
         value, fine = self._declared(name, shape)
-        self.builder.weight(name, fine, init, frozen=frozen)
+        self.builder.flat.add(self.builder.weight(name, fine, init, frozen=frozen))
         return value
 
     def input(self, name: str, shape: tuple[int, ...], init: Init, dtype: str | None = None) -> Value:

@@ -68,6 +68,19 @@ class LinkUse(_Record, frozen=True, kw_only=True):
     utilisation: float
 
 
+class CollectiveUse(_Record, frozen=True, kw_only=True):
+    """What a library of collectives did in a step by one algorithm: how many operations.
+
+    `nbytes` are those that pairs of workers lack of each other, `wire_bytes` what the algorithm sends between devices.
+    """
+
+    operation: str
+    algorithm: str
+    count: int
+    nbytes: int
+    wire_bytes: int
+
+
 class Spending(_Record, frozen=True, kw_only=True):
     """What one worker spends a step on, in seconds; all but `hidden_s` sum to the step, all but compute is exposed.
 
@@ -178,6 +191,10 @@ class Report(Shown, _Record, frozen=True, kw_only=True):
     planned_bytes: Matrix  # what the plan says
     bytes: Matrix  # what the simulated or real machine moved
     arena_bytes: tuple[int, ...]  # one per worker, as allocated
+    wire_bytes: int | None = (
+        None  # simulator: what devices send each other, by a library's algorithms where there is one
+    )
+    collectives: tuple[CollectiveUse, ...] = ()  # simulator, where a library is used
     batch: int | None = None
     dtype: str | None = None
     steps: int = 1  # iterations simulated, or run and timed

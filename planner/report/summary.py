@@ -10,7 +10,7 @@ import msgspec
 from rich.table import Table
 
 import tdl
-from planner.graph.facts import batch_size, micro_batches, no_data_parallelism, precision, recomputed
+from planner.graph.facts import batch_size, no_data_parallelism, precision, recomputed
 from planner.graph.ir import ITEM_BYTES, Graph
 from planner.plans.plan import Plan
 from planner.plans.search_record import SearchRecord
@@ -69,7 +69,7 @@ def _weight_bytes(graph: Graph) -> int:
 
 def _graph(graph: Graph) -> Rows:
     yield "graph", f"{len(graph.nodes)} nodes, {len(graph.tensors)} tensors"
-    size, count = batch_size(graph), micro_batches(graph)
+    size, count = batch_size(graph), graph.micro_batches
     yield "batch", f"{size} in {count} micro-batches" if size and count > 1 else str(size or "none")
     yield "precision", precision(graph)
     if count := recomputed(graph):
@@ -87,7 +87,8 @@ def opaque_nodes(plan: Plan) -> dict[str, Any]:
         return {}
     opaque = [work for work in plan.traffic().work if signatures[work.node.name].description.is_opaque]
     exchanges = (entry for work in opaque for entry in work.exchanges())
-    moved = sum(int(hop.moved().sum()) * ITEM_BYTES[plan.graph.tensors[name].dtype] for name, hop in exchanges)
+    tensors = plan.graph.tensors
+    moved = sum(times * int(hop.moved().sum()) * ITEM_BYTES[tensors[name].dtype] for name, hop, times in exchanges)
     named = Counter(str(work.node.attrs.get("target", work.node.op)) for work in opaque)
     on_one = sum(tdl.ON_ONE in work.strategy for work in opaque)
     return {"operators": dict(named.most_common()), "nodes": len(opaque), "on_one_worker": on_one, "bytes": moved}
@@ -108,8 +109,9 @@ def _moved(plan: Plan) -> Rows:
         yield "search", f"{found.searcher}, placements {found.placements or '-'}"
     yield "bytes per iteration", exact_bytes(total)
     if len(plan.ways) > 1:
-        for step, (way, cost) in enumerate(zip(plan.ways, plan.step_bytes(), strict=True), start=1):
-            yield f"  step {step}, {way} ways", exact_bytes(cost)
+        for step, (way, cost) in enumerate(zip(plan.ways, plan.step_bytes(), strict=True)):
+            name = plan.ways.axes[step] if plan.ways.axes else f"step {step + 1}"
+            yield f"  {name}, {way} ways", exact_bytes(cost)
     if (moved := found.data_parallel_bytes) is not None:
         times = f", {moved / total:.3g} times as many" if moved and total else ""
         yield "data parallelism", exact_bytes(moved) + times

@@ -24,7 +24,8 @@ def tables(report: Report) -> tuple[Table, ...]:
     if report.source != "simulator":
         return (summary(report), byte_matrix(report.bytes))
     spent = (spending(report),) if report.spending else ()
-    return (summary(report), *spent, devices(report), byte_matrix(report.bytes), links(report))
+    together = (collectives(report),) if report.collectives else ()
+    return (summary(report), *spent, devices(report), byte_matrix(report.bytes), *together, links(report))
 
 
 def byte_matrix(matrix: Matrix) -> Table:
@@ -48,6 +49,19 @@ def summary(report: Report) -> Table:
     groups = (_identity, _time, _bottleneck, _memory, _beside, _training)
     rows = [row for group in groups for row in group(report)]
     return facts(f"{kind}: {report.plan}", rows)
+
+
+def collectives(report: Report) -> Table:
+    """Show what a library did by which algorithm, and what was messages between pairs."""
+    rows = [
+        [use.operation, use.algorithm, str(use.count), exact_bytes(use.nbytes), exact_bytes(use.wire_bytes)]
+        for use in report.collectives
+    ]
+    messages = report.total_bytes - sum(use.nbytes for use in report.collectives)
+    if messages:
+        rows.append(["messages", "-", "-", exact_bytes(messages), exact_bytes(messages)])
+    columns = ["operation", "algorithm", "times", "bytes between pairs", "bytes on the wire"]
+    return table("collectives", columns, rows)
 
 
 def links(report: Report) -> Table:
@@ -90,6 +104,8 @@ def _time(report: Report) -> Rows:
         yield "samples per second", f"{report.samples_per_s:.4g}"
     equal = "equal to the plan" if report.bytes == report.planned_bytes else "NOT EQUAL to the plan"
     yield "bytes per step", f"{exact_bytes(report.total_bytes)} ({equal})"
+    if report.wire_bytes is not None and report.wire_bytes != report.total_bytes:
+        yield "bytes on the wire", exact_bytes(report.wire_bytes)
 
 
 def busiest(report: Report) -> tuple[str, float] | None:

@@ -11,7 +11,8 @@ from planner.layout import PlacementSet, Ways
 from planner.plans.plan import Plan
 from planner.search.coarse.coarsen import Coarsenings, Ties
 from planner.search.option import RULES_TEXT, described, read_rules, read_ties, whole_numbers
-from planner.search.searchers import OBJECTIVES, SEARCHERS
+from planner.search.parallel import Parallel
+from planner.search.searchers import NAMED, OBJECTIVES, SEARCHERS, Searcher
 from planner.search.solver.limits import Limits
 from tensor_partitioner.display import Shown, nearest
 
@@ -20,6 +21,11 @@ PLACEMENTS = tuple(PlacementSet)
 WAYS = "Factors to split by, outermost first.  [default: the best]"
 TIES = f"Coarsening rules to apply: {RULES_TEXT}.  [default: by searcher and the graph's size]"
 UNTIE = "Coarsening rules to do without.  [default: none]"
+PARALLEL = (
+    "Named parallelism, instead of a search: degrees tp=, cp=, dp=, pp=, innermost first; sp: what tensor parallel "
+    "workers would all compute is split along the sequence; zero=1 to 3; "
+    "micro-batch=: samples a data parallel worker takes at once.  [default: none]"
+)
 SHARES = "What share of everything each worker is to have, as in 2,2,1,1.  [default: equal shares]"
 
 
@@ -57,10 +63,15 @@ class SearchOptions(Shown):
     shares: tuple[int, ...] = field(
         default=(), metadata=described("--shares", SHARES, read=whole_numbers(1, "2,2,1,1"), metavar="S1,S2,...")
     )
+    parallel: Parallel | None = field(
+        default=None, metadata=described("--parallel", PARALLEL, read=Parallel.read, metavar="tp=K,dp=K,...")
+    )
 
     def __post_init__(self) -> None:
         """Take the placements that the searcher searches for those asked for; a PlanError for options without sense."""
-        if not isinstance(self.searcher, str) or self.searcher not in SEARCHERS:
+        if self.parallel is not None:
+            self._take_parallel(self.parallel)
+        elif not isinstance(self.searcher, str) or self.searcher not in SEARCHERS:
             hint = nearest(str(self.searcher), SEARCHERS)
             raise PlanError(f"expected a searcher among {', '.join(SEARCHERS)}, found {self.searcher!r}{hint}")
         if self.objective not in OBJECTIVES:
@@ -78,7 +89,21 @@ class SearchOptions(Shown):
             raise PlanError(f"expected placements {' or '.join(PLACEMENTS)}, found {self.placements!r}")
         if not isinstance(self.ways, tuple | Ways) or any(type(way) is not int or way < 2 for way in self.ways):
             raise PlanError(f"expected ways of at least 2 each, found {self.ways!r}")
-        object.__setattr__(self, "placements", SEARCHERS[self.searcher].placements_for(placements))
+        object.__setattr__(self, "placements", self.searched_by.placements_for(placements))
+
+    @property
+    def searched_by(self) -> Searcher:
+        """The searcher's record."""
+        return SEARCHERS[self.searcher] if self.parallel is None else NAMED
+
+    def _take_parallel(self, parallel: Parallel) -> None:
+        """Take the ways and the searcher of a named parallelism, with which there is nothing to search."""
+        if self.objective != "bytes" or self.shares or (self.ways and self.ways != parallel.ways):
+            raise PlanError(f"parallel {parallel}: expected no ways, shares or objective time with it")
+        if self.searcher not in (NAMED.name, "recursive"):
+            raise PlanError(f"parallel {parallel}: expected no searcher with it, found {self.searcher!r}")
+        object.__setattr__(self, "ways", parallel.ways)
+        object.__setattr__(self, "searcher", NAMED.name)
 
     @property
     def placement_set(self) -> PlacementSet:
@@ -92,14 +117,9 @@ class SearchOptions(Shown):
 
 
 def ties_of(options: SearchOptions, coarsenings: Coarsenings) -> Ties:
-    """Return the coarsening rules that apply to a graph, whose coarsenings these are.
-
-    Sums stay tied where terms may be kept, and where time is counted: an addition that is saved takes none.
-    """
+    """Return the coarsening rules that apply to a graph, whose coarsenings these are."""
     ties = default_ties(options, coarsenings) if options.ties is None else options.ties
-    ties = replace(ties, **dict.fromkeys(options.untie, False))
-    sums = options.placement_set.allows_partial or options.objective == "time"
-    return replace(ties, accumulation=ties.accumulation or sums)
+    return replace(ties, **dict.fromkeys(options.untie, False))
 
 
 def default_ties(options: SearchOptions, coarsenings: Coarsenings) -> Ties:
@@ -109,7 +129,7 @@ def default_ties(options: SearchOptions, coarsenings: Coarsenings) -> Ties:
     every other searcher of a graph that then has few variables; elsewhere gradients at least are not tied to the
     forward pass. `updates` costs bytes under "S,R" only.
     """
-    if (ties := SEARCHERS[options.searcher].ties) is not None:
+    if (ties := options.searched_by.ties) is not None:
         return ties
     untied = Ties(elementwise=False, gradients=False, updates=not options.placement_set.allows_replicated)
     few = coarsenings.variable_count(untied) <= options.limits.tuning.untied_variables
@@ -125,7 +145,7 @@ def rivals_of(options: SearchOptions, *, proved: bool, alternatives: bool = True
     rivals, own = dict[str, SearchOptions](), options
     if options.searcher == "joint" and not (proved and options.ties is None and not options.untie):
         own = rivals["recursive"] = replace(options, searcher="recursive", ties=None, untie=())
-    elif proved or not SEARCHERS[options.searcher].chooses_from_all:
+    elif proved or not options.searched_by.chooses_from_all:
         return {}
     for fewer in PlacementSet if options.memory_bytes is not None else ():
         if fewer.letters < options.placement_set.letters:

@@ -1,9 +1,10 @@
-"""Which results may stay partial, and which nodes carry their terms on (placements S,R,P).
+"""Which results may stay partial, and which nodes carry their terms on.
 
-A result may stay partial at a step where every node that makes it can sum there, and where some reader can carry its
-terms on (a node that is linear in the operands through which it reads it, taken together with others that may be
-partial as well) or nobody reads it. Inputs, weights and optimizer state, what updates them, and metrics are never
-partial; nor are results that every reader would have to add up, which had better be added up once.
+Under any placements those may that are added up before anything of them moves (`operands_as_terms`), under S,R,P
+whatever can. A result may stay partial at a step where every node that makes it can sum there, and where some reader
+can carry its terms on (a node that is linear in the operands through which it reads it, taken together with others that
+may be partial as well) or nobody reads it. Inputs, weights and optimizer state, what updates them, and metrics are
+never partial; nor are results that every reader would have to add up, which had better be added up once.
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ from functools import partial
 from msgspec import Struct
 
 from planner.errors import PlanError
-from planner.graph.accumulation import accumulation_groups
-from planner.graph.ir import Graph
+from planner.graph.ir import Graph, Node
 from planner.layout import Signature, Ways, eligible
 from planner.layout.linear import linear_sets
 from planner.search.coarse.coarsen import CoarseGraph, Factor, NodeVariable, TensorVariable, Ties, coarsen
@@ -28,10 +28,14 @@ Operands = frozenset[int]
 
 
 class PartialSums(Struct, frozen=True, eq=False):
-    """Per step: the variables of tensors that may be partial, and the sets of operands whose terms nodes may carry."""
+    """Per step: the variables of tensors that may be partial, and the sets of operands whose terms nodes may carry.
+
+    `fewer`: what may under any placements, where this is more.
+    """
 
     partial: tuple[frozenset[int], ...]
     carried: tuple[Mapping[int, tuple[Operands, ...]], ...]
+    fewer: PartialSums | None = None
 
 
 class _Flow(Struct, frozen=True, eq=False):
@@ -42,17 +46,19 @@ class _Flow(Struct, frozen=True, eq=False):
     through: Mapping[int, frozenset[tuple[int, Operands]]]
 
 
-def partial_sums_of(coarse: CoarseGraph, ways: Ways) -> PartialSums:
-    """Return what may be partial and be carried at each step."""
-    flow, possible = _data_flow(coarse), _tensor_variables_possibly_partial(coarse)
+def partial_sums_of(coarse: CoarseGraph, ways: Ways, *, anything: bool) -> PartialSums:
+    """Return what may be partial and be carried at each step: what may under any placements, or anything that can."""
+    flow = _data_flow(coarse, anything=anything)
+    possible = _tensor_variables_possibly_partial(coarse) if anything else _variables_read_as_terms(coarse)
     steps = [_partial_sums_at_last_step(coarse, flow, possible, ways.prefix(step + 1)) for step in range(len(ways))]
-    return PartialSums(tuple(kept for kept, _ in steps), tuple(carried for _, carried in steps))
+    fewer = partial_sums_of(coarse, ways, anything=False) if anything else None
+    return PartialSums(tuple(kept for kept, _ in steps), tuple(carried for _, carried in steps), fewer)
 
 
 def may_be_partial(graph: Graph, ways: Ways) -> frozenset[str]:
     """Return the tensors that may be partial at some step, if none are tied."""
     coarse = coarsen(graph, Ties(elementwise=False, updates=False, unrolled=False))
-    steps = partial_sums_of(coarse, ways).partial
+    steps = partial_sums_of(coarse, ways, anything=True).partial
     return frozenset(name for v in frozenset().union(*steps) for name in coarse.variables[v].members)
 
 
@@ -65,21 +71,27 @@ def _tensor_variables_possibly_partial(coarse: CoarseGraph) -> frozenset[int]:
     return frozenset(tensors) - {of["tensor", name] for name in shown}
 
 
-def _data_flow(coarse: CoarseGraph) -> _Flow:
-    """Return who makes and reads what; a sum that can accumulate locally is made by its operands' nodes."""
-    of, sums = coarse.variable_of, accumulation_groups(coarse.graph)
+def _variables_read_as_terms(coarse: CoarseGraph) -> frozenset[int]:
+    """Return the variables of tensors all of which are read as terms under any placements."""
+    terms = {node.inputs[n] for node in coarse.graph.nodes for n in coarse.as_terms.get(node.name, ())}
+    found = {coarse.variable_of["tensor", name] for name in terms}
+    return frozenset(v for v in found if terms.issuperset(coarse.variables[v].members))
+
+
+def _data_flow(coarse: CoarseGraph, *, anything: bool) -> _Flow:
+    """Return who makes what, and who reads what and could carry its terms on."""
+    of = coarse.variable_of
     makers: dict[int, set[int]] = defaultdict(set)
     reads: dict[int, dict[Operands, set[int]]] = defaultdict(lambda: defaultdict(set))
     through: dict[int, set[tuple[int, Operands]]] = defaultdict(set)
-    summing = {of["node", total] for total in sums}
     for node in coarse.graph.nodes:
         mine = of["node", node.name]
         for name in node.outputs:
-            makers[of["tensor", name]].update(of["node", maker] for maker in sums.get(node.name, (node.name,)))
+            makers[of["tensor", name]].add(mine)
         operands: dict[int, set[int]] = defaultdict(set)
         for operand, name in enumerate(node.inputs):
             operands[of["tensor", name]].add(operand)
-        for chosen in () if mine in summing else linear_sets(coarse.signatures[node.name].description):
+        for chosen in _sets_of_terms(coarse, node, anything=anything):
             reads[mine][chosen].update(of["tensor", node.inputs[operand]] for operand in chosen)
         for tensor, positions in operands.items():
             through[tensor].add((mine, frozenset(positions)))
@@ -88,6 +100,13 @@ def _data_flow(coarse: CoarseGraph) -> _Flow:
         {v: {chosen: frozenset(behind) for chosen, behind in sets.items()} for v, sets in reads.items()},
         {v: frozenset(readers) for v, readers in through.items()},
     )
+
+
+def _sets_of_terms(coarse: CoarseGraph, node: Node, *, anything: bool) -> Sequence[Operands]:
+    """Return the sets of operands through which a node could read terms."""
+    if node.name in coarse.as_terms:
+        return [coarse.as_terms[node.name]]
+    return linear_sets(coarse.signatures[node.name].description) if anything else ()
 
 
 def _partial_sums_at_last_step(

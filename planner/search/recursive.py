@@ -21,7 +21,7 @@ from tensor_partitioner.display.progress import tracked
 def recursive(space: Space, limits: Limits) -> Outcome:
     """Choose step by step. Every step is exact within limits; their sequence need not be, so only one step has a bound.
 
-    Where tensors may be partial, the plan is the better of this and of the recursion in which none is.
+    Under placements S,R,P the plan is the better of this and of the recursion under S,R.
     """
     count = len(space.coarse.variables)
     choice: list[State] = [()] * count
@@ -35,9 +35,10 @@ def recursive(space: Space, limits: Limits) -> Outcome:
         bound = max(0, found.bound) if len(space.ways) == 1 else None
     details = {"width": width, "largest_table_bytes": largest}
     outcome = Outcome(tuple(choice), total, bound, details)
-    if space.partial_sums is None:
+    plain = space.without_optional_partial_sums()
+    if plain is None:
         return outcome
-    best = min(outcome, recursive(space.without_partial(), limits), key=lambda one: one.cost)
+    best = min(outcome, recursive(plain, limits), key=lambda one: one.cost)
     return replace(best, lower_bound=bound)
 
 
@@ -49,11 +50,12 @@ def _step_candidates_and_best(
         space.domain(v, [(*before, option) for option in space.options(v, step)], step + 1)
         for v, before in enumerate(choice)
     ]
-    if space.partial_sums is None:
+    plain = space.without_optional_partial_sums()
+    if plain is None:
         return domains, minimise(DenseModel(space.problem_of_domains(domains)), limits)
-    plain, known = _step_candidates_and_best(space.without_partial(), choice, step, limits)
+    candidates, known = _step_candidates_and_best(plain, choice, step, limits)
     start = [
-        domain.states.index(without.states[state])
-        for domain, without, state in zip(domains, plain, known.states, strict=True)
+        domain.states.index(candidate.states[state])
+        for domain, candidate, state in zip(domains, candidates, known.states, strict=True)
     ]
     return domains, minimise(DenseModel(space.problem_of_domains(domains, known.value)), limits, start)

@@ -17,7 +17,7 @@ import tdl
 from planner.layout import Placement, Shard
 from planner.search.coarse.coarsen import CoarseGraph
 from planner.search.coarse.disjoint import DisjointSets
-from planner.search.costs.cost import AgreementSaving, Cost, FetchCost
+from planner.search.costs.cost import Cost, FetchCost
 from planner.search.costs.counts import Reach
 from planner.search.costs.domains import Domain
 from planner.search.costs.needs import Need, output_reach
@@ -72,10 +72,7 @@ def _dimensions_indexed_by_node_and_tensor(coarse: CoarseGraph) -> dict[tuple[in
 
 
 def _needs_read_or_written(cost: Cost) -> Iterable[Need]:
-    if isinstance(cost, FetchCost):
-        return cost.nodes[0]
-    write = cost.store if isinstance(cost, AgreementSaving) else cost
-    return (output_reach(write.signature, write.output),)
+    return cost.nodes[0] if isinstance(cost, FetchCost) else (output_reach(cost.signature, cost.output),)
 
 
 def _leading_variables_of_reach(reach: Reach) -> Iterator[str]:

@@ -17,10 +17,9 @@ from planner.search.coarse.coarsen import Coarsenings
 from planner.search.joint import joint
 from planner.search.memory import cheapest_fitting_plan
 from planner.search.objectives.objective import BYTES
-from planner.search.objectives.timing import MOST_TICKS, MOST_TICKS_PARTIAL, Time, time_objective
+from planner.search.objectives.timing import Time, time_objective
 from planner.search.options import SearchOptions, rivals_of, ties_of
 from planner.search.partial_sums import may_be_partial, partial_sums_of
-from planner.search.searchers import SEARCHERS
 from planner.search.space import Candidate, Space
 from tensor_partitioner.display.progress import tracked
 
@@ -121,7 +120,7 @@ def search_result(
 
 def _candidate_of_space(space: Space, options: SearchOptions) -> Candidate:
     """Return what the named searcher makes of a space; a PlanError where its outcome is no choice of the space."""
-    searcher, limits, name = SEARCHERS[options.searcher].search, options.limits, options.searcher
+    searcher, limits, name = options.searched_by.search, options.limits, options.searcher
     outcome = searcher(space, limits)
     try:
         space.check_choice(outcome)
@@ -138,7 +137,7 @@ def _rival_candidates(
     for name, options in tracked("alternatives", [*rivals.items()]):
         space = space_of(graph, options, coarsenings)
         space = replace(space, objective=first.space.objective, tables=first.space.tables)
-        if SEARCHERS[options.searcher].may_cost_less(space, options.limits, first.cost):
+        if options.searched_by.may_cost_less(space, options.limits, first.cost):
             candidates[name] = _candidate_of_space(space, options)
     return candidates
 
@@ -150,10 +149,17 @@ def space_of(graph: Graph, options: SearchOptions, coarsenings: Coarsenings | No
     partial, ways = placements.allows_partial, options.division
     untied = may_be_partial(graph, ways) if partial and options.ties is None else frozenset[str]()
     coarse = coarsenings.of(ties, partial=partial, untied=untied)
-    most_ticks, machine = MOST_TICKS_PARTIAL if partial else MOST_TICKS, options.machine
-    objective = BYTES if machine is None else time_objective(machine, ways, coarse, most_ticks)
-    partial_sums = partial_sums_of(coarse, ways) if partial else None
-    return Space(coarse, ways, placements.allows_replicated, objective=objective, partial_sums=partial_sums)
+    machine = options.machine
+    objective = BYTES if machine is None else time_objective(machine, ways, coarse)
+    partial_sums = partial_sums_of(coarse, ways, anything=partial)
+    return Space(
+        coarse,
+        ways,
+        placements.allows_replicated,
+        objective=objective,
+        partial_sums=partial_sums,
+        parallel=options.parallel,
+    )
 
 
 def result_with_bound(result: SearchResult, coarsenings: Coarsenings) -> SearchResult:
@@ -163,7 +169,7 @@ def result_with_bound(result: SearchResult, coarsenings: Coarsenings) -> SearchR
     alternative, which is about its own choices only, is replaced.
     """
     options, tuning = result.options, result.options.limits.tuning
-    sought = not SEARCHERS[options.searcher].chooses_from_all or result.record.lower_bound is None
+    sought = not options.searched_by.chooses_from_all or result.record.lower_bound is None
     if not sought or len(options.ways) > tuning.bound_steps[options.objective]:
         return result
     space = space_of(result.candidate.space.coarse.graph, options, coarsenings)

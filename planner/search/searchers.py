@@ -100,3 +100,6 @@ SEARCHERS: dict[str, Searcher] = {
     )
 }
 """By name; `register` adds to it."""
+
+NAMED = Searcher("named", alternatives.named, "what --parallel says", REPLICATING)
+"""The searcher of named parallelism; only `--parallel` has it."""

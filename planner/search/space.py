@@ -25,6 +25,7 @@ from planner.search.costs.domains import (
 )
 from planner.search.costs.tables import Tables
 from planner.search.objectives.objective import BYTES, Objective
+from planner.search.parallel import Parallel
 from planner.search.partial_sums import INFEASIBLE, Feasible, PartialSums, penalty_above_cost
 from planner.search.solver.minimise import Solution
 from planner.search.solver.problem import Problem, problem_of_graph
@@ -37,7 +38,8 @@ class Space(Struct, frozen=True):
     """All plans of one coarse graph, ways and placement set, and what they are to have least of.
 
     `tables` remembers costs between searches. `partial_sums` says what may be partial, where anything may. A strategy
-    of the search names the operands whose terms it carries, such as `+{0,1}`; that of a plan is `+`.
+    of the search names the operands whose terms it carries, such as `+{0,1}`; that of a plan is `+`. `parallel` is the
+    named parallelism that is asked for.
     """
 
     coarse: CoarseGraph
@@ -46,10 +48,12 @@ class Space(Struct, frozen=True):
     tables: Tables = field(default_factory=Tables)
     objective: Objective = BYTES
     partial_sums: PartialSums | None = None
+    parallel: Parallel | None = None
 
-    def without_partial(self) -> Space:
-        """Return the same space in which nothing is partial."""
-        return replace(self, partial_sums=None)
+    def without_optional_partial_sums(self) -> Space | None:
+        """Return the space in which only what may be partial under any placements is; None if this is it."""
+        fewer = None if self.partial_sums is None else self.partial_sums.fewer
+        return None if fewer is None else replace(self, partial_sums=fewer)
 
     def feasible_objective(self, cost: int | None = None) -> Objective:
         """Return the objective under which whatever does not go together costs more than a plan of this cost."""
@@ -72,7 +76,8 @@ class Space(Struct, frozen=True):
             placements = placements_at_step(variable.shape, self.ways, step, replicate=self.replicate)
             partial = self.partial_sums is not None and v in self.partial_sums.partial[step]
             return (*placements, PARTIAL) if partial else placements
-        everywhere = self.objective.allows_everywhere or (self.replicate and variable.only_takes_inputs)
+        anywhere = self.objective.allows_everywhere or self.parallel is not None
+        everywhere = anywhere or (self.replicate and variable.is_of_replicas)
         choices = choices_at_step(variable.signature, self.ways, step, replicate=self.replicate, everywhere=everywhere)
         sets = () if self.partial_sums is None else self.partial_sums.carried[step].get(v, ())
         return (*choices, *map(choice_carrying_operands, sets))

@@ -19,16 +19,16 @@ from itertools import product
 from math import prod
 
 from planner.layout.exchange import Exchange
-from planner.layout.geometry import Holding, Production, owned_by_all, steps_with, store
+from planner.layout.geometry import Production, owned_by_all, steps_with, store
 from planner.layout.placement import (
     PARTIAL,
     REPLICATE,
+    At,
     Layout,
     Partial,
     Placement,
     Replicate,
     Shard,
-    Single,
     format_layout,
 )
 from planner.layout.region import nothing
@@ -101,16 +101,21 @@ def direct(shape: tuple[int, ...], source: Layout, target: Layout, ways: tuple[i
     """
     divided = Ways(ways)
     made = Production(
-        shape, owned_by_all(shape, source, divided), steps_with(source, Partial), steps_with(source, Replicate), "Sum"
+        shape,
+        owned_by_all(shape, source, divided),
+        source,
+        steps_with(source, Partial),
+        steps_with(source, Replicate),
+        "Sum",
     )
     return store(made, tuple(map(_kept, source, target)), divided)
 
 
-def _kept(source: Placement, target: Placement) -> Placement | Single:
+def _kept(source: Placement, target: Placement) -> Placement:
     """Return what a worker must hold at a step of which a target placement says what it means."""
     if target != PARTIAL or source == PARTIAL:
         return target
-    return Single() if source == REPLICATE else source
+    return At(0) if source == REPLICATE else source
 
 
 def send(
@@ -125,8 +130,8 @@ def send(
     return Exchange(Ways(everyone), held + none * len(wanted), none * len(held) + wanted, frozenset(), reducer)
 
 
-def _alone(layout: Layout, kind: type[Placement]) -> Holding:
-    return tuple(Single() if isinstance(placement, kind) else placement for placement in layout)
+def _alone(layout: Layout, kind: type[Placement]) -> Layout:
+    return tuple(At(0) if isinstance(placement, kind) else placement for placement in layout)
 
 
 @cache

@@ -56,9 +56,9 @@ def moved(made: Plan) -> dict[str, dict[str, float]]:
     """Return the gigabytes that move in each stage: weights and their gradients, activations and theirs, the rest."""
     graph = made.graph
     total: dict[str, dict[str, float]] = defaultdict(lambda: {"weights": 0.0, "activations": 0.0})
-    for tensor, exchange in Traffic(made).exchanges():
+    for tensor, exchange, times in Traffic(made).exchanges():
         stage = re.match(r"stem|stage\d", tensor)
         kind = "weights" if re.search(r"\.w(\.|$)|\.b(\.|$)", tensor) else "activations"
-        size = int(exchange.moved().sum()) * ITEM_BYTES[graph.tensors[tensor].dtype]
+        size = times * int(exchange.moved().sum()) * ITEM_BYTES[graph.tensors[tensor].dtype]
         total[stage[0] if stage else "classifier"][kind] += size / 1e9
     return {stage: total[stage] for stage in STAGES}

@@ -71,11 +71,13 @@ def _made(task: str, kind: str) -> Make:
     config = config_class(**small(config_class(), {**SPECIAL.get(kind, {}), **OF_TASK.get(task, {})}))
     if task == "causal" and getattr(config, "is_decoder", None) is False:
         config.is_decoder = True
-    module = architecture(config)
+    module = architecture(config).train()
     for part in module.modules():
         if isinstance(part, nn.Dropout):
             part.p = 0.0
-    return module.train(), [batch(task, module) for _ in range(STEPS)]
+        if type(part).__name__ in BY_CHANCE:
+            part.eval()
+    return module, [batch(task, module) for _ in range(STEPS)]
 
 
 def small(config: PretrainedConfig, special: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,7 +107,11 @@ TOKEN = re.compile(r".*token_(id|index)")
 LAYERS = ("layer_types", "layers_block_type", "block_types", "mlp_layer_types")
 """Kinds of layers, one after another: there is one of each, or two of the only kind."""
 
+BY_CHANCE = ("PhimoeTopKRouter",)
+"""Modules that draw random numbers as they are trained, which are not the same twice."""
+
 HEAD = {"head_dim": 8}
+LATENT = {"num_latents": 8, "d_latents": 32, "num_self_attends_per_block": 2}
 SPECIAL: Mapping[str, Mapping[str, Any]] = {
     "bailing_hybrid": {"layer_group_size": 2},
     "bamba": {"attn_layer_indices": [1]},
@@ -122,13 +128,15 @@ SPECIAL: Mapping[str, Mapping[str, Any]] = {
     "hunyuan_v1_dense": HEAD,
     "hunyuan_v1_moe": HEAD,
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1},
+    "lilt": {"hidden_size": 48},
     "longcat_flash": {"qk_head_dim": 16},
     "mamba2": {"num_heads": 8},
     "ministral": HEAD,
     "nemotron": {"num_key_value_heads": 2},
     "nemotron_h": {"chunk_size": 128, "n_groups": 1},
-    "perceiver": {"max_position_embeddings": LENGTH},
+    "perceiver": LATENT | {"max_position_embeddings": LENGTH},
     "reformer": {"axial_pos_embds": False},
+    "t5": {"decoder_start_token_id": 2},
     "xlstm": {"chunk_size": 64},
     "xmod": {"default_language": "en_XX"},
 }

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from results.experiment import ROOT, Pages, Within, in_process, in_process_within, machine, publish, table
+from results.pytorch_models import population
 from tensor_partitioner.display import quantity, seconds
 
 HERE = Path(__file__).parent
@@ -38,10 +39,17 @@ COLUMNS = (
 )
 
 
+LOOPS = ("transformers", "lightning")
+"""Libraries whose trainers have examples."""
+
+
 def examples() -> Iterator[str]:
-    """Yield every example in its full size."""
+    """Yield every example in its full size, but those of other libraries' loops, which tests train."""
     for path in sorted(EXAMPLES.glob("*.py")):
-        functions = (one.name for one in ast.parse(path.read_text()).body if isinstance(one, ast.FunctionDef))
+        body = ast.parse(path.read_text()).body
+        if any(isinstance(part, ast.ImportFrom) and part.module in LOOPS for part in body):
+            continue
+        functions = (part.name for part in body if isinstance(part, ast.FunctionDef))
         yield from (f"examples/{path.name}:{name}" for name in functions if name.startswith("make"))
 
 
@@ -104,7 +112,7 @@ def pages(data: Any) -> Pages:
         blocks[kind] = table(COLUMNS, (cells(row) for row in rows if "bytes" in row))
         blocks[f"{kind}-said"] = says(rows, what)
     blocks["large"] = table(LARGE_COLUMNS, map(large_cells, data["large"]))
-    return {"machine": f"Seconds of {data['machine']}.", **blocks}
+    return {"machine": f"Seconds of {data['machine']}.", **blocks, **population.pages()}
 
 
 def measured(source: str) -> dict[str, Any]:

@@ -20,6 +20,9 @@ from results.pytorch_models.sweep import STEPS, Make, Model
 
 Settings = Mapping[str, Any]
 
+DROPPING = (nn.modules.dropout._DropoutNd, torchvision.ops.StochasticDepth)
+"""Modules whose probability of dropping is `p`."""
+
 BATCH, CLASSES, EXTENT = 2, 5, 64
 
 TIMM = """
@@ -119,7 +122,7 @@ def _without_dropout(module: nn.Module) -> nn.Module:
     """Return a module in training whose every probability of dropping is zero: PyTorch's masks are others."""
     for part in module.modules():
         names = [name for name, value in vars(part).items() if "drop" in name and isinstance(value, float)]
-        for name in names + ["p"] * isinstance(part, nn.modules.dropout._DropoutNd):
+        for name in names + ["p"] * isinstance(part, DROPPING):
             setattr(part, name, 0.0)
     return module.train()
 

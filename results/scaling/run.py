@@ -28,8 +28,8 @@ FAMILIES = {
 """Batch and models, each 4 times as deep as the one before."""
 
 OF_LARGE = {
-    "S": "elementwise,updates,unrolled,accumulation,repeats",
-    "S,R": "elementwise,unrolled,accumulation,repeats",
+    "S": "elementwise,updates,unrolled,repeats",
+    "S,R": "elementwise,unrolled,repeats",
 }
 """The rules by which large graphs are coarsened: how searches grow does not depend on where small ones end."""
 

@@ -14,7 +14,7 @@ from planner.search import Space, Ties
 from planner.search.coarse.coarsen import coarsen
 from results.paper_operators import batch_cholesky
 
-UNTIED = Ties(elementwise=False, gradients=False, updates=False, unrolled=False, accumulation=False, repeats=False)
+UNTIED = Ties(elementwise=False, gradients=False, updates=False, unrolled=False, repeats=False)
 
 
 def product(i: int, j: int, k: int) -> Graph:

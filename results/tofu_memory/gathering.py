@@ -7,7 +7,7 @@ from functools import cached_property
 
 from planner.layout import REPLICATE, Exchange, Placement, owned_by_all
 from planner.layout.geometry import steps_with
-from planner.layout.placement import Partial, Single
+from planner.layout.placement import At, Partial
 from planner.layout.region import intersect
 from planner.plans.plan import Plan
 from planner.plans.traffic import NodeTraffic, Traffic, Write
@@ -28,9 +28,9 @@ class Gathering(Traffic):
         if not reducing:
             return write
 
-        def at(step: int) -> Placement | Single:
+        def at(step: int) -> Placement:
             if step in reducing:
-                return Single()
+                return At(0)
             return layout[step] if step in same else REPLICATE
 
         gathering = owned_by_all(made.shape, tuple(map(at, range(len(ways)))), ways)

@@ -28,15 +28,15 @@ class Model:
 class Block(nn.Module):
     """A layer of a transformer, of any number of heads as its projections have room for."""
 
-    def __init__(self) -> None:
+    def __init__(self, features: int) -> None:
         super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(FEATURES), nn.LayerNorm(FEATURES)
-        self.q, self.k, self.v, self.out = (nn.Linear(FEATURES, FEATURES) for _ in range(4))
-        self.up, self.down = nn.Linear(FEATURES, 4 * FEATURES), nn.Linear(4 * FEATURES, FEATURES)
+        self.norm1, self.norm2 = nn.LayerNorm(features), nn.LayerNorm(features)
+        self.q, self.k, self.v, self.out = (nn.Linear(features, features) for _ in range(4))
+        self.up, self.down = nn.Linear(features, 4 * features), nn.Linear(4 * features, features)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.norm1(x)
-        shape = (*x.shape[:2], -1, FEATURES // HEADS)
+        shape = (*x.shape[:2], -1, x.shape[-1] // HEADS)
         q, k, v = (part(y).view(shape).transpose(1, 2) for part in (self.q, self.k, self.v))
         seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(seen.transpose(1, 2).flatten(2))
@@ -47,11 +47,11 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """A language model; its result is [samples, vocabulary, length]."""
 
-    def __init__(self) -> None:
+    def __init__(self, features: int = FEATURES) -> None:
         super().__init__()
-        self.tokens, self.positions = nn.Embedding(VOCABULARY, FEATURES), nn.Parameter(torch.randn(LENGTH, FEATURES))
-        self.blocks = nn.Sequential(*(Block() for _ in range(LAYERS)))
-        self.norm, self.head = nn.LayerNorm(FEATURES), nn.Linear(FEATURES, VOCABULARY, bias=False)
+        self.tokens, self.positions = nn.Embedding(VOCABULARY, features), nn.Parameter(torch.randn(LENGTH, features))
+        self.blocks = nn.Sequential(*(Block(features) for _ in range(LAYERS)))
+        self.norm, self.head = nn.LayerNorm(features), nn.Linear(features, VOCABULARY, bias=False)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self.head(self.norm(self.blocks(self.tokens(tokens) + self.positions)))

@@ -1,4 +1,7 @@
-"""Seconds of a step on ranks of torchrun: ours, DTensor's and DDP's."""
+"""Ranks of torchrun: seconds of steps beside PyTorch's, models of the sweep, ranks that are killed.
+
+`python -m results.torchrun.run PART...` measures some parts anew: speed, steps, sweep, kills.
+"""
 
 from __future__ import annotations
 
@@ -7,31 +10,76 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from results.experiment import ROOT, Pages, in_process, machine, publish, table
+from results.experiment import ROOT, Pages, in_process, machine, publish, read_data, table
 
 HERE = Path(__file__).parent
 ROUNDS = 15
 RANKS = 2
+STEPS, SWEEP_RANKS, KILLS = 7, (1, 2, 4), 10
+CLOSE = 1e-6
 
 
-def on_ranks(ranks: int, *command: object) -> Any:
-    """Run a module on ranks of this host; return the JSON that its rank 0 prints."""
+def on_ranks(ranks: int, *command: object) -> list[Any]:
+    """Run a module on ranks of this host; return the JSON of every line that its rank 0 prints."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    line = [*launcher, "-m", *map(str, command)]
-    done = subprocess.run(line, check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    return printed(*launcher, "-m", *command)
 
 
-def measured() -> dict[str, Any]:
-    """Time every model's steps."""
+def printed(*command: object, **environment: str) -> list[Any]:
+    """Run a command; return the JSON of every line that it prints."""
+    line = [*map(str, command)]
+    done = subprocess.run(
+        line, check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}
+    )
+    return [json.loads(text) for text in done.stdout.splitlines() if text.startswith(("{", "["))]
+
+
+def about() -> dict[str, Any]:
+    """Say where and when it is measured."""
+    return {"machine": machine(), "torch": version("torch"), "load": os.getloadavg()[0]}
+
+
+def speed() -> dict[str, Any]:
+    """Time steps beside DTensor's and DDP's."""
     with tempfile.TemporaryDirectory() as folder:
         plans = in_process("results.torchrun.planned", folder, str(RANKS))
-        about = {"machine": machine(), "torch": version("torch"), "load": os.getloadavg()[0], "rounds": ROUNDS}
-        return about | {"models": on_ranks(RANKS, "results.torchrun.speed", ROUNDS, *plans)}
+        (models,) = on_ranks(RANKS, "results.torchrun.speed", ROUNDS, *plans)
+        return about() | {"rounds": ROUNDS, "models": models}
+
+
+def steps() -> dict[str, Any]:
+    """Measure the CPU time of steps beside FSDP2's and DDP's."""
+    rows = []
+    for ranks, names in {1: ("resnet18", "unet"), 2: ("gpt", "resnet18", "unet")}.items():
+        with tempfile.TemporaryDirectory() as folder:
+            printed(sys.executable, "-m", "results.torchrun.steps", "plan", ranks, folder, *names)
+            for name in names:
+                path = Path(folder) / f"{name}.json"
+                rows += on_ranks(ranks, "results.torchrun.steps", STEPS, path)
+    return about() | {"rounds": STEPS, "rows": rows}
+
+
+def sweep() -> dict[str, Any]:
+    """Train models of the sweep on one, two and four ranks."""
+    with tempfile.TemporaryDirectory() as folder:
+        chosen = printed(sys.executable, "-m", "results.torchrun.sweep", "plan", folder, *SWEEP_RANKS)
+        trained = {str(ranks): on_ranks(ranks, "results.torchrun.sweep", folder) for ranks in SWEEP_RANKS}
+        return about() | {"left out": [row for row in chosen if "left out" in row], "trained": trained}
+
+
+def kills() -> dict[str, Any]:
+    """Kill ranks at random, again and again, and compare the losses with those of a run that was not interrupted."""
+    test = "tests/executor_torch/test_loop.py::test_the_loop_in_the_documents_goes_on_where_a_rank_is_killed"
+    printed(sys.executable, "-m", "pytest", "-q", test, KILLS=str(KILLS))
+    return {"kills": KILLS, "survived": KILLS}
+
+
+PARTS: Mapping[str, Callable[[], dict[str, Any]]] = {"speed": speed, "steps": steps, "sweep": sweep, "kills": kills}
 
 
 def speed_table(models: dict[str, Any]) -> str:
@@ -45,14 +93,64 @@ def speed_table(models: dict[str, Any]) -> str:
     return table(["model", "ours (ms)", "DTensor (ms)", "DDP (ms)", "of DTensor's", "of DDP's", "our bytes"], rows)
 
 
+def steps_table(rows: list[dict[str, Any]]) -> str:
+    """Render the CPU time of steps."""
+    against = {"gpt": "FSDP2"}
+    return table(
+        ["model", "ranks", "ours (ms)", "PyTorch (ms)", "ratio", "our bytes"],
+        (
+            [
+                f"`{row['model']}`",
+                row["ranks"],
+                f"{1e3 * row['ours']:.0f}",
+                f"{1e3 * row['PyTorch']:.0f}, {against.get(row['model'], 'DDP')}",
+                f"{row['ratio']:.2f}",
+                f"{row['bytes']:,}",
+            ]
+            for row in rows
+        ),
+    )
+
+
+def gap(row: dict[str, Any], alone: dict[str, Any]) -> float:
+    """Return how far a model's losses are from those of one rank, relative to these."""
+    return float(max(abs(a - b) / abs(b) for a, b in zip(row["losses"], alone["losses"], strict=True)))
+
+
+def sweep_says(trained: Mapping[str, list[dict[str, Any]]], left_out: list[dict[str, Any]]) -> str:
+    """Say of how many models the losses are one rank's, and what others differ by."""
+    alone = {row["model"]: row for row in trained["1"]}
+    lines = []
+    for ranks, rows in trained.items():
+        gaps = {row["model"]: gap(row, alone[row["model"]]) for row in rows}
+        others = [f"`{name}` {found:.1g}" for name, found in gaps.items() if not found <= CLOSE]
+        planned = sum(row["as planned"] for row in rows)
+        within = f"{len(gaps) - len(others)} of {len(rows)} within {CLOSE:g}"
+        named = f" (others: {', '.join(others)})" if others else ""
+        largest = max((found for found in gaps.values() if found <= CLOSE), default=0.0)
+        if ranks != "1":
+            lines.append(
+                f"On {ranks} ranks the losses of {within} of one rank's, the largest difference of these {largest:.1g}"
+                f"{named}; of {planned} of {len(rows)} every message is of the planned bytes."
+            )
+    names = "; ".join(f"`{row['model']}`: {row['left out']}" for row in left_out)
+    return "\n".join([*lines, f"Drawn and left out, as they are not made or not imported: {names or 'none'}."])
+
+
 def pages(data: Any) -> Pages:
-    """Return the README's table."""
+    """Return the README's tables."""
+    speed, steps = data["speed"], data["steps"]
     return {
-        "machine": f"Measured on: {data['machine']}; PyTorch {data['torch']}; load average {data['load']:.1f} when the "
-        f"steps began, of which each is the median of {data['rounds']}.",
-        "speed": speed_table(data["models"]),
+        "machine": f"Measured on: {speed['machine']}; PyTorch {speed['torch']}; load average {speed['load']:.1f} when "
+        f"the steps began, of which each is the median of {speed['rounds']}.",
+        "speed": speed_table(speed["models"]),
+        "steps": steps_table(steps["rows"]),
+        "steps-load": f"Medians of {steps['rounds']} steps of either; load average {steps['load']:.1f}.",
+        "sweep": sweep_says(data["sweep"]["trained"], data["sweep"]["left out"]),
+        "kills": f"{data['kills']['survived']} kills of {data['kills']['kills']} were survived.",
     }
 
 
 if __name__ == "__main__":
-    publish(HERE, measured(), pages)
+    asked = sys.argv[1:] or [*PARTS]
+    publish(HERE, read_data(HERE) | {part: PARTS[part]() for part in asked}, pages)

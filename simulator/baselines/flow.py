@@ -10,6 +10,7 @@ import numpy as np
 
 from planner.graph.ir import Graph
 from planner.plans.plan import undivided
+from planner.program.in_order import in_order
 from planner.program.lower import lower
 from planner.program.tasks import Compute, Program, Receive, Task, Wait, WorkerProgram
 from simulator.interpreter import interpret
@@ -39,8 +40,8 @@ class Flow:
 
 
 def worker_program(graph: Graph) -> WorkerProgram:
-    """Lower a graph for a single device."""
-    return lower(undivided(graph)).workers[0]
+    """Lower a graph for a single device; every micro-batch has its own buffers."""
+    return in_order(lower(undivided(graph)).workers[0], apart=True)
 
 
 def flow_of(worker: WorkerProgram, layers: Mapping[str, int]) -> Flow:

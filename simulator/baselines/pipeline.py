@@ -9,18 +9,22 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from planner.graph.facts import batch_size, micro_batches
+from planner.graph.facts import batch_size
 from planner.graph.ir import Graph
-from planner.program.tasks import Compute, Program
-from simulator.baselines.flow import Flow, flow_of, in_order_of_start, seconds_alone, worker_program
+from planner.graph.micro_batches import BACKWARD, BEFORE, EVERY, FORWARD, UPDATE
+from planner.plans.plan import undivided
+from planner.program.in_order import in_order, occurrences
+from planner.program.lower import lower
+from planner.program.pipeline import one_forward_one_backward
+from planner.program.tasks import Compute, Program, Task, WorkerProgram
+from simulator.baselines.flow import Flow, blocks_in_order, in_order_of_start, seconds_alone
 from simulator.baselines.layers import is_forward, layers_of
 from simulator.baselines.placement import devices_of_tasks
 from simulator.baselines.spread import spread
 from simulator.systems import SystemProgram, SystemRequest
 
-BEFORE, FORWARD, BACKWARD, AFTER = range(4)
-Pass = tuple[int, int]
-"""One of the above, and its micro-batch."""
+Pass = tuple[str, int]
+"""A phase, and its micro-batch."""
 
 HALVINGS = 60
 ROUNDING = 1e-12
@@ -28,24 +32,23 @@ ROUNDING = 1e-12
 
 def pipeline(request: SystemRequest) -> SystemProgram:
     """Place stages on devices."""
-    layers = layers_of(request.graph)
-    flow = flow_of(worker_program(request.graph), layers)
+    layers, worker = layers_of(request.graph), lower(undivided(request.graph)).workers[0]
+    flow = blocks_in_order(in_order(worker, apart=True))
     seconds = seconds_alone(flow.worker, request.machine)
     stage_of = _stages(layers, flow, seconds, request.devices)
-    program = staged(flow, stage_of, _passes(request.graph), seconds, request.devices)
+    program = staged(flow, stage_of, _passes(request.graph, worker), seconds, request.devices)
     return SystemProgram(request.graph, program, request.machine, batch_size(request.graph))
 
 
 def staged(
-    flow: Flow, stage_of: Mapping[str, int], passes: Mapping[str, Pass], seconds: Sequence[float], devices: int
+    flow: Flow, stage_of: Mapping[str, int], passes: Sequence[Pass], seconds: Sequence[float], devices: int
 ) -> Program:
-    """Return the program in which every node is done on its stage's device, in the pass that it belongs to."""
+    """Return the program in which every task is done on its node's stage's device, in the pass that it belongs to."""
     device_of = devices_of_tasks(flow, stage_of.__getitem__)
-    count, stages = 1 + max(number for _, number in passes.values()), 1 + max(device_of)
+    count, stages = 1 + max(number for _, number in passes), 1 + max(device_of)
     ranks = [{one: n for n, one in enumerate(passes_of_stage(stage, stages, count))} for stage in range(stages)]
     queues: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
-    for position, (task, stage) in enumerate(zip(flow.worker.tasks, device_of, strict=True)):
-        mine = passes[task.nodes[-1]] if isinstance(task, Compute) else (AFTER, 0)
+    for position, (mine, stage) in enumerate(zip(passes, device_of, strict=True)):
         queues[stage].append((ranks[stage][mine], position))
     after = list(flow.after)
     for queue in queues.values():
@@ -56,40 +59,22 @@ def staged(
 
 def passes_of_stage(stage: int, stages: int, count: int) -> list[Pass]:
     """List a stage's passes in order."""
-    first = min(stages - stage - 1, count)
-    passes = [(BEFORE, 0), *((FORWARD, number) for number in range(first))]
-    for number in range(count - first):
-        passes += [(FORWARD, first + number), (BACKWARD, number)]
-    return [*passes, *((BACKWARD, number) for number in range(count - first, count)), (AFTER, 0)]
+    steps = one_forward_one_backward(stages, count)[stage]
+    return [(BEFORE, 0), *((step.phase, step.micro_batch) for step in steps), (UPDATE, 0)]
 
 
-def _passes(graph: Graph) -> Mapping[str, Pass]:
-    """Return every node's pass: whose samples it depends on, and whether it is of the forward pass.
-
-    What depends on no samples comes before, what depends on several micro-batches after all of them.
-    """
-    of_tensor, passes = _micro_batch_of_inputs(graph), {}
-    for node in graph.nodes:
-        mine = frozenset[int]().union(*(of_tensor.get(name, ()) for name in node.inputs))
-        of_tensor |= dict.fromkeys(node.outputs, mine)
-        if len(mine) == 1:
-            passes[node.name] = FORWARD if is_forward(graph, node) else BACKWARD, min(mine)
-        else:
-            passes[node.name] = AFTER if mine else BEFORE, 0
-    return passes
+def _passes(graph: Graph, program: WorkerProgram) -> list[Pass]:
+    """Return every task's pass; what runs once comes before all micro-batches or after them."""
+    if not program.steps:
+        return [_pass_of_task(graph, task) for task in program.tasks]
+    return [(done.phase, done.micro_batch if done.phase in EVERY else 0) for done in occurrences(program)]
 
 
-def _micro_batch_of_inputs(graph: Graph) -> dict[str, frozenset[int]]:
-    """Return the micro-batch that every input belongs to; inputs that all share belong to none."""
-    inputs = {name: tensor.init for name, tensor in graph.tensors.items() if tensor.role == "input" and tensor.init}
-    rows: defaultdict[str, list[int]] = defaultdict(list)
-    for init in inputs.values():
-        rows[init.source].append(init.row)
-    if micro_batches(graph) == 1:
-        return dict.fromkeys(inputs, frozenset({0}))
-    return {
-        name: frozenset({sorted(rows[init.source]).index(init.row)}) for name, init in inputs.items() if init.source
-    }
+def _pass_of_task(graph: Graph, task: Task) -> Pass:
+    if not isinstance(task, Compute):
+        return UPDATE, 0
+    (node,) = (node for node in graph.nodes if node.name == task.nodes[-1])
+    return FORWARD if is_forward(graph, node) else BACKWARD, 0
 
 
 def _stages(layers: Mapping[str, int], flow: Flow, seconds: Sequence[float], devices: int) -> dict[str, int]:

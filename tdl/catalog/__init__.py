@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from tdl.catalog import (
+    attention,
     convolution,
     elementwise,
+    language,
     loss,
     masking,
     matrix,
@@ -22,7 +24,8 @@ from tdl.errors import TDLError
 from tdl.operator import Operator
 
 _FAMILIES = (
-    elementwise, matrix, convolution, reduction, normalization, softmax, loss, selection, shape, masking,
+    elementwise, matrix, attention, convolution, reduction, normalization, softmax, loss, selection, shape, masking,
+    language,
 )  # fmt: skip
 
 _operators = {

@@ -2,6 +2,7 @@
 
 `batch_norm` is for NCHW images; their mean is `mean(dims=(0, 2, 3))`. `normalize` is layer, group and instance norm:
 mean and variance (`mean`, `var`) have the dimensions `statistics` of x, weight and bias the dimensions `weights`.
+`rms_norm` is over the last dimension, of which the weight is, with the mean of squares of every row (`mean_square`).
 """
 
 from __future__ import annotations
@@ -125,6 +126,37 @@ def normalize_backward(  # noqa: PLR0917
         deviation = 1 / sqrt(var[s] + eps)
         through_statistics = (sums[s] + (x[i] - mean[s]) * deviation * products[s]) / count
         return deviation * (grad[i] * weight[spread(i, weights)] - through_statistics)
+
+    return output
+
+
+@op(category="reduction")
+def mean_square(x: Operand, *, count: float) -> Lambda:
+    return tensor(lambda *i: Sum(lambda c: x[*i, c] ** 2) / count, rank=x.rank - 1)
+
+
+@op(category="elementwise")
+def rms_norm(x: Operand, square: Operand, weight: Operand, *, eps: float) -> Body:
+    return lambda *i: x[i] / sqrt(square[i[:-1]] + eps) * weight[i[-1]]
+
+
+@op(category="reduction")
+def rms_norm_backward_weight(grad: Operand, x: Operand, square: Operand, *, eps: float) -> Lambda:
+    return _sums(x.rank, (x.rank - 1,), lambda *i: grad[i] * x[i] / sqrt(square[i[:-1]] + eps))
+
+
+@op(category="reduction")
+def rms_norm_backward_sum(grad: Operand, x: Operand, weight: Operand) -> Lambda:
+    return tensor(lambda *i: Sum(lambda c: grad[*i, c] * weight[c] * x[*i, c]), rank=x.rank - 1)
+
+
+@op(category="elementwise")
+def rms_norm_backward(
+    grad: Operand, x: Operand, square: Operand, weight: Operand, inner: Operand, *, eps: float, count: float
+) -> Body:
+    def output(*i: Expr) -> Expr:
+        row, inverse = i[:-1], 1 / sqrt(square[i[:-1]] + eps)
+        return inverse * (grad[i] * weight[i[-1]] - x[i] * inverse * inverse * inner[row] / count)
 
     return output
 

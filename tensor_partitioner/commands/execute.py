@@ -20,6 +20,7 @@ from executor.backend import BACKENDS, array_module
 from executor.checkpoint import checkpoints, last_checkpoint
 from executor.cluster import Cluster
 from executor.job import Job, JobRequest, JobResult
+from executor.logs import Log, line, sink_of
 from executor.process.environment import blas
 from executor.process.launch import SharedError, agree, digest, on_first_rank, require_alike, require_size
 from executor.reporting import hardware, report, trace
@@ -30,6 +31,8 @@ from planner.errors import InputError
 from planner.extensions import load_operators
 from planner.failures import BAD_INPUT, JOB_FAILED
 from planner.files import check_written
+from planner.graph.facts import amounts
+from planner.graph.ir import Graph
 from planner.graph.opaque_ops import calls_pytorch
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_from_file
@@ -50,12 +53,15 @@ from tensor_partitioner.display.progress import progress
 OF_STEPS: Mapping[str, str] = {"json_path": "--json", "trace_path": "--trace", "tasks": "--tasks", "memory": "--memory"}
 """Options, by parameter, that tell of steps which this command runs."""
 
+COLLECTIVES = "Messages between pairs, or, under torchrun, operations of PyTorch's."
+
 
 @click.command("execute", context_settings={"show_default": True})
 @click.argument("plans", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--steps", type=click.IntRange(1), default=1, help="Training iterations.")
 @click.option("--backend", type=click.Choice(BACKENDS), default="auto", help="auto: cupy where a GPU is.")
 @rank_options
+@click.option("--collectives", type=click.Choice(["pairs", "library"]), default="pairs", help=COLLECTIVES)
 @training_options
 @click.option("--check", is_flag=True, help="Then train on one worker; compare gradients and updated tensors.")
 @operators_option
@@ -67,7 +73,7 @@ OF_STEPS: Mapping[str, str] = {"json_path": "--json", "trace_path": "--trace", "
 def execute(ranks: Cluster, /, plans: tuple[Path, ...], **options: Any) -> int:
     """Train PLANS, one after the other, on as many ranks as each has workers: mpirun -n 8 execute plan.json."""
     collect_seldom()
-    ranks = agree(ranks, lambda: with_kernels(ranks, options["kernels"]))
+    ranks = agree(ranks, lambda: with_kernels(ranks, options["kernels"]).with_collectives(options["collectives"]))
     return Execution(ranks, plans, options).run()
 
 
@@ -95,11 +101,13 @@ class Execution:
         with limited_threads(self.ranks, self.options["threads"]) as threads:
             for (path, plan), request in zip(pairs, requests, strict=True):
                 self._require_steps(path, request)
-                job = Job(agree(self.ranks, partial(self._programs, plan, request)), self.ranks, request)
+                programs = agree(self.ranks, partial(self._programs, plan, request))
+                log = on_first_rank(self.ranks, partial(log_of, plan.graph, request))
+                job = Job(programs, self.ranks, request, log)
                 if request.first_step >= request.steps:
                     self._tell_done(path, request, job.finish())
                     continue
-                with self._progress(path, request) as advance:
+                with self._progress(path, plan.graph, request) as advance:
                     result = job.run(advance)
                 reason = ""
                 if self.ranks.rank == 0:
@@ -113,7 +121,7 @@ class Execution:
 
     def _array_module(self) -> ModuleType:
         """Check what can be checked before any plan is read, and choose this rank's array module and device."""
-        written = ("json_path", "trace_path", "save_weights")
+        written = ("json_path", "trace_path", "save_weights", "log_to")
         read = (self.options["weights"],) if self.options["weights"] else ()
         check_written([self.options[name] for name in written], (*self.paths, *read))
         check_one_plan(len(self.paths), self.options)
@@ -170,11 +178,11 @@ class Execution:
             print(f"{path}: held-out {score}", flush=True)
         self._tell_left_out(result)
 
-    def _progress(self, path: Path, request: JobRequest) -> AbstractContextManager[Callable[[], None]]:
+    def _progress(self, path: Path, graph: Graph, request: JobRequest) -> AbstractContextManager[Callable[[], None]]:
         """Show a bar on the first rank's terminal, unless lines are logged."""
         if request.log_every is not None:
             return nullcontext(lambda: None)
-        return progress(path.name, request.steps - request.first_step)
+        return progress(path.name, request.steps - request.first_step, amounts(graph))
 
     def _settings(self, request: JobRequest, result: JobResult, threads: int) -> dict[str, Setting]:
         on_host: dict[str, Setting] = {"blas": blas(threadpool_info())} if request.xp is np else {}
@@ -183,6 +191,7 @@ class Execution:
             **on_host,
             "kernels": result.library,
             "transport": transports_between(request.transport, self.ranks.size, self.ranks.ranks_on_host),
+            **({"collectives": "library"} if self.options["collectives"] == "library" else {}),
             "prefetch": self.options["prefetch"],
             "data": request.data.identity,
             **({} if request.weights is None else {"weights": request.weights.where}),
@@ -215,6 +224,16 @@ class Execution:
             sys.stdout.flush()
             if reason:
                 print(f"error: {reason}", file=sys.stderr, flush=True)
+
+
+def log_of(graph: Graph, request: JobRequest) -> Log:
+    """Return what is told of a job, to whom its options say; see `sink_of` for what is raised."""
+    log = Log(graph, request.schedule, range(request.first_step, request.steps), request.data.steps_per_epoch)
+    if request.log_every is not None:
+        log.sinks.append(line)
+    if request.log_to is not None:
+        log.sinks.append(sink_of(request.log_to, request.first_step))
+    return log
 
 
 def failure(job: Report, result: JobResult) -> str:

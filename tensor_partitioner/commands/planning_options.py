@@ -108,8 +108,19 @@ def plan_model(source: str, options: Mapping[str, Any], machine: str | None, *, 
     if options["objective"] == "time" and machine is None:
         raise click.UsageError("--objective time: expected --topo MACHINE, whose time it is, found none")
     search = {name: options[name] for name in OPTIONS if options[name] is not None}
-    graph = load_model(source, opaque_unknown=options["opaque_unknown"], **given_options(options))
+    given = given_options(options) | _micro_batches(options)
+    graph = load_model(source, opaque_unknown=options["opaque_unknown"], **given)
     result = plan(graph, machine=machine, bound=bound, **search)
     if options["output"] is not None:
         result.save(options["output"])
     return result
+
+
+def _micro_batches(options: Mapping[str, Any]) -> dict[str, int]:
+    """Return into how many micro-batches named parallelism cuts the batch, if it says so."""
+    parallel = options["parallel"]
+    if parallel is None or parallel.micro_batch is None:
+        return {}
+    if options["micro_batches"] is not None or options["batch"] is None:
+        raise click.UsageError("--parallel micro-batch=: expected --batch with it, and no --micro-batches")
+    return {"micro_batches": parallel.micro_batches(options["batch"])}

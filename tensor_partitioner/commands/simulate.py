@@ -17,6 +17,7 @@ from planner.files import check_written, write_json
 from planner.model_source import source_files
 from planner.report.schema import write_reports
 from simulator.baselines.registry import SYSTEMS, system_named
+from simulator.report import COLLECTIVES
 from simulator.simulation import Simulation
 from simulator.tracing import trace
 from tensor_partitioner import display
@@ -35,7 +36,7 @@ from tensor_partitioner.display.progress import progress
 from topologies import available, load_topology
 
 SIMULATING = (
-    *("source", "topo", "prefetch", "overlap", "data_parallel", "operator_files", "system"),
+    *("source", "topo", "prefetch", "overlap", "collectives", "data_parallel", "operator_files", "system"),
     *("json_path", "tasks", "trace_path", "plot_folder", "sweep"),
 )
 """The arguments that have a meaning where the plan is there already."""
@@ -48,6 +49,7 @@ SYSTEM_HELP = (
     f"unless --workers says. With {', '.join(PER_DEVICE)}, every device has a --batch of its own."
 )
 DATA_PARALLEL_HELP = "Simulate data parallelism, too, for comparison."
+COLLECTIVES_HELP = "Messages between pairs, or a library's operations; auto: a library's on GPUs under NCCL."
 PLOT_HELP = "Draw the timeline, memory, links and the byte matrix into this folder; needs Matplotlib."
 SWEEP_HELP = "Simulate with each of these values of an option, such as batch=8,16; of several, every combination."
 HELP = f"""Simulate one training iteration of a PLAN, or of the best plan of a MODEL, on a described machine.
@@ -63,6 +65,7 @@ memory does not hold what its workers need."""
 @click.option("--topo", help=f"A topology file, or one of {', '.join(available())}.")
 @click.option("--prefetch", type=click.IntRange(0), default=1, help="Start fetches so many units early.")
 @click.option("--overlap/--no-overlap", default=True, help="Let transfers overlap computation.")
+@click.option("--collectives", type=click.Choice(COLLECTIVES), default="auto", help=COLLECTIVES_HELP)
 @click.option("--system", metavar="NAME", help=SYSTEM_HELP)
 @click.option("--largest-batch", is_flag=True, help="With the largest batch, a power of two, that fits in memory.")
 @click.option("--data-parallel/--no-data-parallel", default=True, help=DATA_PARALLEL_HELP)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ class SimulationRequest:
         simulation = simulation_of(program, settings, record_messages=self.recorded)
         plan = program.plan if self.options["data_parallel"] and system is None else None
         beside = None if plan is None else _data_parallelism(plan, machine, settings, note)
-        told = ({} if system is None else {"system": system}) | asdict(settings)
+        told = ({} if system is None else {"system": system}) | settings.told(machine)
         return simulation, report(program, self.name, simulation, told, beside, tasks=self.options["tasks"])
 
     def _saved(self, machine: Machine) -> SystemProgram:

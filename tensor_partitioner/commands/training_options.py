@@ -27,7 +27,7 @@ FILES = " or ".join([*(f"FILE{suffix}" for suffix in ARRAYS), "a FOLDER of .npy"
 WEIGHTS = "Begin with this state dict: .safetensors, .npz, or torch.save's.  [default: the seed's]"
 INTERVAL = "N|step|epoch"
 OF_A_JOB = (
-    *("steps", "evaluate_every", "log_every", "checkpoint", "checkpoint_every", "save_weights"),
+    *("steps", "evaluate_every", "log_every", "log_to", "checkpoint", "checkpoint_every", "save_weights"),
     *("stop_on_nan", "check", "tasks"),
 )
 """Options that a job takes as they are."""
@@ -48,7 +48,10 @@ _OPTIONS = (
     click.option("--schedule", help=f"Of learning rates: {FORM}.  [default: constant, or as resumed]"),
     click.option("--eval", "evaluate", is_flag=True, help="Score held-out samples at the end."),
     click.option("--eval-every", "evaluate_every", metavar=INTERVAL, callback=_interval, help="Score so often, too."),
-    click.option("--log", "log_every", metavar=INTERVAL, callback=_interval, help="Print a line so often."),
+    click.option(
+        "--log", "--log-every", "log_every", metavar=INTERVAL, callback=_interval, help="Print a line so often."
+    ),
+    click.option("--log-to", type=EITHER, metavar="FILE.csv|DIR", help="Write a table, or a folder for TensorBoard."),
     click.option("--checkpoint", type=FOLDER, metavar="DIR", help="Write checkpoints here; the last two are kept."),
     click.option(
         "--every",
@@ -115,7 +118,9 @@ def _data(path: Path, plan: Plan, xp: Any, options: Mapping[str, Any], resume: C
 
 def check_one_plan(plans: int, options: Mapping[str, Any]) -> None:
     """Raise InputError where options are for one plan and there are several, or do not go together."""
-    named = [name for name in ("weights", "save_weights", "checkpoint", "resume") if options[name] is not None]
+    named = [
+        name for name in ("weights", "save_weights", "checkpoint", "resume", "log_to") if options[name] is not None
+    ]
     if plans > 1 and named:
         raise InputError(f"--{named[0].replace('_', '-')} is of one training: expected one plan, found {plans}")
     if options["checkpoint_every"] is not None and options["checkpoint"] is None:

@@ -6,7 +6,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -25,15 +25,24 @@ ERASE = "\r\x1b[K"
 
 @dataclass(slots=True)
 class Task:
-    """Work of `total` parts, of which so many are done; it began at `started`, by the monotonic clock."""
+    """Work of `total` parts, of which so many are done; it began at `started`, by the monotonic clock.
+
+    `amounts` are what one part is of, by what it is called.
+    """
 
     description: str
     total: int
     done: int = 0
     started: float = field(default_factory=time.monotonic)
+    amounts: Mapping[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"{self.description}: {self.done} of {self.total}" if self.total > 1 else self.description
+
+    def speed(self, now: float) -> str:
+        """Say what is done in a second of what parts are of."""
+        rates = {name: amount * self.done / (now - self.started) for name, amount in self.amounts.items() if self.done}
+        return "".join(f", {rate:,.4g} {name}/s" for name, rate in rates.items())
 
     def advance(self) -> None:
         """Count one more part as done."""
@@ -82,9 +91,9 @@ STATUS: ContextVar[StatusLine | None] = ContextVar("status", default=None)
 
 
 @contextmanager
-def progress(description: str, total: int) -> Iterator[Callable[[], None]]:
-    """Tell the status line of work of `total` parts; yields a function that counts one more."""
-    task, line = Task(description, total), STATUS.get()
+def progress(description: str, total: int, amounts: Mapping[str, int] | None = None) -> Iterator[Callable[[], None]]:
+    """Tell the status line of work of `total` parts, each of `amounts`; yields a function that counts one more."""
+    task, line = Task(description, total, amounts=amounts or {}), STATUS.get()
     if line is not None:
         line.begin(task)
     try:
@@ -109,11 +118,11 @@ def status(tasks: Sequence[Task], now: float) -> str:
     elapsed, share = now - tasks[0].started, 0.0
     for task in reversed(tasks):
         share = min(1.0, (task.done + share) / max(1, task.total))
-    left = f", about {_duration(elapsed * (1 / share - 1))} left" if share else ""
-    return printable(f"{', '.join(map(str, tasks))}, {_duration(elapsed)}{left}")
+    left = f", about {duration(elapsed * (1 / share - 1))} left" if share else ""
+    return printable(f"{', '.join(map(str, tasks))}, {duration(elapsed)}{left}{tasks[0].speed(now)}")
 
 
-def _duration(value_s: float) -> str:
+def duration(value_s: float) -> str:
     """Write a duration in whole seconds, or minutes and seconds."""
     minutes, rest = divmod(round(value_s), 60)
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"

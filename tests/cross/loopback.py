@@ -1,12 +1,13 @@
-"""All workers of a program in one process, one task position after the other: what a program means, in few lines."""
+"""All workers of a program in one process, each as far as it can: what a program means, in few lines."""
 
 from dataclasses import replace
 
 import numpy as np
 
 from executor.kernels import KERNELS, KernelCall, run
-from executor.values import Tile, fill, first_stream
-from planner.layout import local_shape
+from executor.values import Tile, fill, stream
+from planner.layout import elements, local_shape
+from planner.program.in_order import in_order
 from planner.program.tasks import Compute, Receive, Send
 
 IDENTITY = {"Sum": 0, "Prod": 1, "Max": -np.inf, "Min": np.inf}
@@ -20,21 +21,26 @@ def make(xp, tile, number):
     return out
 
 
-def first_values(plan, name, region, iteration):
+def first_values(plan, name, region, iteration, first_row=0):
+    """What a tensor holds; of the input "x@2" these are the rows of x that are the third micro-batch's."""
     tensor = plan.graph.tensors[name]
     init = tensor.init
     if init.kind == "data":
         below = 5 if tensor.dtype == "int32" else 0
         init = replace(init, kind="integers", below=below) if below else replace(init, kind="uniform", scale=1.0)
     made = replace(tensor, init=init)
-    return make(np, Tile(made, region), first_stream(made, plan.seed, iteration if tensor.role == "input" else 0))
+    base, _, micro_batch = name.partition("@") if tensor.role == "input" else (name, "", "")
+    first_row = int(micro_batch) * tensor.shape[0] if micro_batch else first_row
+    number = stream(plan.seed, base, iteration if tensor.role == "input" else 0)
+    return make(np, Tile(made, region, first_row), number)
 
 
 class Loopback:
     """Runs a program; arrays are views of one arena per worker, so a wrong lifetime corrupts a result."""
 
     def __init__(self, plan, program):
-        self.plan, self.program = plan, program
+        self.plan = plan
+        self.program = replace(program, workers=tuple(map(in_order, program.workers)))
         self.arenas = [np.full(w.arena_bytes, 0xFF, dtype=np.uint8) for w in program.workers]
         self.moved = np.zeros_like(program.bytes)
         self.iteration = 0
@@ -42,38 +48,54 @@ class Loopback:
             if tensor.init is not None:
                 self.fill(name)
 
-    def array(self, worker, number):
-        buffer = self.program.workers[worker].buffers[number]
+    def array(self, worker, number, slot=0):
+        buffer = self.program.workers[worker].buffers[number].slot(slot)
         raw = self.arenas[worker][buffer.offset : buffer.offset + buffer.nbytes]
         return raw.view(buffer.dtype).reshape(buffer.shape)
 
     def fill(self, name):
         for worker, region in enumerate(self.program.regions[name]):
-            target = self.array(worker, self.program.tensors[name])
-            target[...] = first_values(self.plan, name, region, self.iteration).reshape(target.shape)
+            number = self.program.tensors[name]
+            for slot in range(self.program.workers[worker].buffers[number].slots or 1):
+                target = self.array(worker, number, slot)
+                first_row = slot * self.plan.graph.tensors[name].shape[0] if slot else 0
+                target[...] = first_values(self.plan, name, region, self.iteration, first_row).reshape(target.shape)
 
     def step(self):
         for name, tensor in self.plan.graph.tensors.items():
             if tensor.role == "input":
                 self.fill(name)
-        packed, started = {}, {}
-        for tasks in zip(*(worker.tasks for worker in self.program.workers), strict=True):
-            for worker, task in enumerate(tasks):
-                if isinstance(task, Send):
-                    for message in task.messages:
-                        source = self.array(worker, task.buffer)
-                        parts = [source[(*piece.source_slices, ...)].ravel() for piece in message.pieces]
-                        packed[task.transfer, worker, message.peer] = np.concatenate(parts)
-                elif isinstance(task, Receive):
-                    started[task.transfer, worker] = task
-                elif isinstance(task, Compute):
-                    for kernel in task.kernels:
-                        self.compute(worker, kernel)
-                else:
-                    self.finish(worker, started.pop((task.transfer, worker)), packed)
+        packed, started, done = {}, {}, [0] * len(self.program.workers)
+        while any(self.advance(worker, packed, started, done) for worker in range(len(done))):
+            pass
+        assert done == [len(worker.tasks) for worker in self.program.workers], "workers wait for each other"
         assert not packed
         assert not started
         self.iteration += 1
+
+    def advance(self, worker, packed, started, done):
+        """Do a worker's next task, if there is one that need not wait; say whether it did."""
+        tasks = self.program.workers[worker].tasks
+        if done[worker] == len(tasks):
+            return False
+        task = tasks[done[worker]]
+        if isinstance(task, Send):
+            for message in task.messages:
+                source = self.array(worker, task.buffer)
+                parts = [source[(*piece.source_slices, ...)].ravel() for piece in message.pieces]
+                packed[task.transfer, worker, message.peer] = np.concatenate(parts)
+        elif isinstance(task, Receive):
+            started[task.transfer, worker] = task
+        elif isinstance(task, Compute):
+            for kernel in task.kernels:
+                self.compute(worker, kernel)
+        else:
+            received = started[task.transfer, worker]
+            if any((task.transfer, message.peer, worker) not in packed for message in received.messages):
+                return False
+            self.finish(worker, started.pop((task.transfer, worker)), packed)
+        done[worker] += 1
+        return True
 
     def finish(self, worker, task, packed):
         target = self.array(worker, task.buffer)
@@ -112,6 +134,8 @@ class Loopback:
     def gather(self, name):
         whole = np.full(self.plan.graph.tensors[name].shape, np.nan)
         for worker, region in enumerate(self.program.regions[name]):
+            if not elements(region):
+                continue
             at = np.ix_(*[[i for start, stop in runs for i in range(start, stop)] for runs in region])
             whole[at] = self.array(worker, self.program.tensors[name])
         return whole

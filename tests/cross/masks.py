@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 
 import tdl
-from planner.graph.accumulation import accumulation_groups
+from tests.graph.unrolled import every_micro_batch
 
 ITEM = {"float32": 4, "float64": 8, "int32": 4, "bool": 1}
 
@@ -22,10 +22,10 @@ def shares_below(ways, worker):
     ]
 
 
-def digit(index, extent, step, below):
-    """The digit of an index at a step, by the shares below every digit."""
+def digit(index, extent, cutting, below):
+    """The digit of an index at the last of the cutting steps, by the shares below every digit."""
     low, high = 0, extent
-    for shares in below[: step + 1]:
+    for shares in map(below.__getitem__, cutting):
         way = len(shares) - 1
         cuts = [low + (high - low) * number // shares[-1] for number in shares]
         found = max(number for number in range(way) if cuts[number] <= index and cuts[number] < cuts[number + 1])
@@ -42,41 +42,40 @@ class Recount:
         self.matrix = np.zeros((len(self.workers),) * 2, dtype=np.int64)
         self.digits = {}
         self.fetches = {}
+        self.often = every_micro_batch(plan.graph)
 
-    def along(self, extent, step, worker):
-        key = extent, step, worker[:step] if self.ways.shares else ()
+    def along(self, extent, step, worker, split=()):
+        """Every index's digit at a step, where the dimension is split at some; steps of other axes do not cut it."""
+        used = {self.ways.axes[at] for at in (step, *split)} if self.ways.axes else ()
+        cutting = tuple(at for at in range(step + 1) if not used or self.ways.axes[at] in used)
+        key = extent, cutting, worker[:step] if self.ways.shares else ()
         if key not in self.digits:
             below = shares_below(self.ways, worker)
-            self.digits[key] = np.array([digit(x, extent, step, below) for x in range(extent)])
+            self.digits[key] = np.array([digit(x, extent, cutting, below) for x in range(extent)])
         return self.digits[key]
 
     def eligible(self, extent, step):
-        """Whether no worker's cuts up to this step leave a part empty."""
-        leaves = math.prod(self.ways[: step + 1])
+        """Whether no worker's cuts up to this step leave a part empty; steps of other axes cut nothing."""
+        steps = [at for at in range(step + 1) if not self.ways.axes or self.ways.axes[at] == self.ways.axes[step]]
+        leaves = math.prod(self.ways[at] for at in steps)
         return all(
-            len(set(zip(*(self.along(extent, at, worker).tolist() for at in range(step + 1)), strict=True))) == leaves
+            len(set(zip(*(self.along(extent, at, worker).tolist() for at in steps), strict=True))) == leaves
             for worker in self.workers
         )
 
     def count(self):
-        groups = accumulation_groups(self.plan.graph)
-        strategies = self.plan.strategies
-        active = {total: nodes for total, nodes in groups.items() if len({strategies[n] for n in nodes}) == 1}
-        summands = {name for nodes in active.values() for name in nodes}
-        produced = {node.name: node for node in self.plan.graph.nodes}
         for node in self.plan.graph.nodes:
-            if node.name in active:
-                self.stores(produced[active[node.name][-1]], node.outputs)
-                continue
             self.reads(node)
-            if node.name not in summands:
-                self.stores(node, node.outputs)
-        for (*_, name, terms), masks in self.fetches.items():
+            self.stores(node, node.outputs)
+        for (*_, name, terms, times), masks in self.fetches.items():
             tensor, layout = self.plan.graph.tensors[name], self.plan.layouts[name]
             fixed = [i for i, p in enumerate(layout) if str(p) == "R" or (str(p) == "P+" and i in terms)]
             owned = [self.mask(tensor.shape, list(map(str, layout)), worker) for worker in self.workers]
-            self.move(owned, masks, fixed, ITEM[tensor.dtype])
+            self.move(owned, masks, fixed, times * ITEM[tensor.dtype])
         return self.matrix
+
+    def times(self, node):
+        return self.plan.graph.micro_batches if node.name in self.often else 1
 
     def move(self, having, wanting, fixed, item):
         for (u, one), (w, other) in itertools.permutations(enumerate(self.workers), 2):
@@ -84,14 +83,15 @@ class Recount:
                 self.matrix[u, w] += int((having[u] & wanting[w]).sum()) * item
 
     def mask(self, shape, placements, worker):
-        """Elements whose digit is the worker's at every step written S<dim>; `0`: all of them on digit 0 alone."""
+        """Elements whose digit is the worker's at every step written S<dim>; `@1`: all of them on digit 1 alone."""
         found = np.ones(shape, dtype=bool)
         for step, placement in enumerate(placements):
-            if placement == "0":
-                found &= worker[step] == 0
+            if placement.startswith("@"):
+                found &= worker[step] == int(placement[1:])
             elif placement not in ("R", "P+"):
                 dim = int(placement[1:])
-                mine = self.along(shape[dim], step, worker) == worker[step]
+                split = [at for at, other in enumerate(placements) if other == placement]
+                mine = self.along(shape[dim], step, worker, split) == worker[step]
                 found &= mine.reshape([-1 if d == dim else 1 for d in range(len(shape))])
         return found
 
@@ -100,18 +100,20 @@ class Recount:
         description = tdl.catalog[node.op].describe(tuple(map(len, shapes)), node.attrs)
         return description, description.extents(shapes, node.attrs)
 
+    def computes(self, node, worker):
+        """Whether the worker's digit is the group's at every step at which a group alone computes a node."""
+        groups = [(n, choice) for n, choice in enumerate(self.plan.strategies[node.name]) if choice.startswith("@")]
+        return all(worker[step] == int(choice[1:]) for step, choice in groups)
+
     def iterations(self, node, extents, worker):
         """The iterations of each split variable, as lists of contiguous runs of indices."""
         found = {}
-        for name in set(self.plan.strategies[node.name]) - {"*", "+"}:
+        for name in extents.keys() & set(self.plan.strategies[node.name]):
+            split = [step for step, choice in enumerate(self.plan.strategies[node.name]) if choice == name]
             mine = [
                 x
                 for x in range(extents[name])
-                if all(
-                    self.along(extents[name], step, worker)[x] == worker[step]
-                    for step, choice in enumerate(self.plan.strategies[node.name])
-                    if choice == name
-                )
+                if all(self.along(extents[name], step, worker, split)[x] == worker[step] for step in split)
             ]
             found[name] = [
                 [x for _, x in run] for _, run in itertools.groupby(enumerate(mine), lambda pair: pair[1] - pair[0])
@@ -149,7 +151,7 @@ class Recount:
             masks = []
             for worker in self.workers:
                 runs = self.iterations(node, extents, worker)
-                mask = np.ones(shape, dtype=bool)
+                mask = np.full(shape, self.computes(node, worker))
                 for dim, extent in enumerate(shape):
                     line = np.zeros(extent, dtype=bool)
                     for access in description.accesses:
@@ -159,7 +161,7 @@ class Recount:
                 masks.append(mask)
             partial = [i for i, p in enumerate(self.plan.layouts[name]) if str(p) == "P+"]
             terms = tuple(i for i in partial if self.plan.strategies[node.name][i] == "+")
-            key = (node.forward or node.name, node.forward is None, name, terms)
+            key = (node.forward or node.name, node.forward is None, name, terms, self.times(node))
             if key in self.fetches:
                 masks = [one | other for one, other in zip(self.fetches[key], masks, strict=True)]
             self.fetches[key] = masks
@@ -176,21 +178,30 @@ class Recount:
             made = []
             for worker in self.workers:
                 runs = self.iterations(node, extents, worker)
-                mask = np.ones(tensor.shape, dtype=bool)
+                mask = np.full(tensor.shape, self.computes(node, worker))
                 for dim, index in enumerate(output.index):
                     line = self.reach(index, extents, runs, tensor.shape[dim])
                     mask &= line.reshape([-1 if d == dim else 1 for d in range(len(tensor.shape))])
                 made.append(mask)
             stored = [self.mask(tensor.shape, layout, worker) for worker in self.workers]
-            item = ITEM[tensor.dtype]
+            item = ITEM[tensor.dtype] * (1 if name in self.plan.graph.accumulated else self.times(node))
             if not reducing or "R" not in layout:
                 self.move(made, stored, same, item)
                 continue
-            cuts = ["R"] * len(self.ways)
+            lies = [
+                next((f"S{d}" for d, at in enumerate(output.index) if at.is_plain and at.variables == (choice,)), "R")
+                for choice in strategy
+            ]
+            cuts = [lies[step] if self.ways.axes else "R" for step in range(len(self.ways))]
             for step in range(len(self.ways)):
                 if step in reducing and layout[step] == "R":
-                    fits = [d for d, n in enumerate(tensor.shape) if self.eligible(n, step)]
-                    cuts[step] = f"S{fits[0]}" if fits else "0"
+                    later = [
+                        lies[at]
+                        for at in range(step, len(lies))
+                        if self.ways.axes and self.ways.axes[at] != self.ways.axes[step]
+                    ]
+                    fits = [d for d, n in enumerate(tensor.shape) if self.eligible(n, step) and f"S{d}" not in later]
+                    cuts[step] = f"S{fits[0]}" if fits else "@0"
                 elif step in reducing or step in same:
                     cuts[step] = layout[step]
             shares = [m & self.mask(tensor.shape, cuts, w) for m, w in zip(made, self.workers, strict=True)]

@@ -95,9 +95,9 @@ def run_unordered(ranks, left_out):
         "reads": lambda t: not isinstance(t, Send),
         "overwrites": lambda t: isinstance(t, Send),
     }
-    shared.waits = lambda program, near: [
+    shared.waits = lambda program, positions, near: [
         {rank: tasks for rank, tasks in finished.items() if keep[left_out](program.tasks[tasks - 1])}
-        for finished in order.waits(program, near)
+        for finished in order.waits(program, positions, near)
     ]
     worker = made(ranks.rank, "shared", ranks.comm, crowded=True)
     worker.memory.views[0][...] = own(ranks.rank, 0)

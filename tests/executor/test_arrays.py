@@ -42,13 +42,13 @@ def test_sequences_have_many_labels_a_sample(tmp_path):
     tokens, labels = RNG.integers(0, 11, (2, 20, 6))
     path = written(tmp_path, tokens=tokens, labels=labels, held_out_tokens=tokens[:5], held_out_labels=labels[:5])
     data = data_set(path, graph, 1)
-    shown = {tensor.name: get(data, tensor, 3) for tensor in data_tensors(graph)}
     for number in range(2):
-        for row, after in zip(shown[f"tokens@{number}"], shown[f"labels@{number}"].reshape(2, 6), strict=True):
+        shown = [get(data, graph.tensors[name], 3, micro_batch=number) for name in ("tokens", "labels")]
+        for row, after in zip(shown[0], shown[1].reshape(2, 6), strict=True):
             (sample,) = np.flatnonzero((tokens == row).all(1))
             np.testing.assert_array_equal(after, labels[sample])
     assert (data.held_out.metric, data.held_out.batch, data.held_out.count) == ("logits", 2, 5)
-    np.testing.assert_array_equal(get(data.held_out, graph.tensors["tokens@0"], 1), tokens[2:4])
+    np.testing.assert_array_equal(get(data.held_out, graph.tensors["tokens"], 1), tokens[2:4])
 
 
 def test_a_folder_is_mapped_and_each_batch_is_checked(tmp_path):

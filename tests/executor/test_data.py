@@ -47,27 +47,14 @@ def test_random_labels_take_their_classes_from_the_logits():
     assert set(batch(Random(of, 0), of)[1]) == {0, 1, 2}
 
 
-def micro_batch(of, number, count):
-    """The graph's inputs, cut into micro-batches; those of the given number under their usual names."""
-    found = {}
-    for name, tensor in of.tensors.items():
-        rows = tensor.shape[0] // count
-        for n in range(count):
-            init = replace(tensor.init, source=name, row=n * rows)
-            called = name if n == number else f"{name}@{n}"
-            found[called] = replace(tensor, name=called, shape=(rows, *tensor.shape[1:]), init=init)
-    return Graph(found, (), {}, {"labels": "labels"})
-
-
 @pytest.mark.parametrize("kind", [Random, digit_images])
 def test_micro_batches_are_rows_of_the_batch(kind):
-    of = graph(8, 1, 8, 8)
-    expected = batch(kind(of, 3), of, 250)
-    parts = [(kind(cut, 3), cut) for cut in (micro_batch(of, number, 4) for number in range(4))]
-    found = [batch(data, cut, 250) for data, cut in parts]
-    for own, whole_batch in zip(zip(*found, strict=True), expected, strict=True):
-        np.testing.assert_array_equal(np.concatenate(own), whole_batch)
-    assert {data.steps_per_epoch for data, _ in parts} == {kind(of, 3).steps_per_epoch}
+    of, cut = graph(8, 1, 8, 8), replace(graph(2, 1, 8, 8), micro_batches=4)
+    data, names = kind(cut, 3), ("images", "labels")
+    for name, whole_batch in zip(names, batch(kind(of, 3), of, 250), strict=True):
+        found = [get(data, cut.tensors[name], 250, micro_batch=number) for number in range(4)]
+        np.testing.assert_array_equal(np.concatenate(found), whole_batch)
+    assert data.steps_per_epoch == kind(of, 3).steps_per_epoch
 
 
 @pytest.mark.parametrize("kind", [Random, digit_images])

@@ -7,7 +7,7 @@ from itertools import accumulate, product
 import pytest
 
 from executor.shared_memory import Block, map_memory
-from executor.transport.order import announcements, waits
+from executor.transport.order import announcements, positions, waits
 from planner.program.lower import lower
 from planner.program.tasks import Compute, LocalCopy, Receive, Send, Wait
 from tests.cross.cases import graph
@@ -15,12 +15,13 @@ from tests.cross.random_plans import random_plan
 from tests.executor.programs import WORKERS, compute, exchange, program
 
 ALL = (slice(None),)
+ALIKE = [positions(exchange(0, "Sum").tasks)] * WORKERS
 SEND_0, FETCH, WAIT_0, SCALE, SEND_1, REDUCE, WAIT_1, END = range(8)
 
 
 def test_the_exchange_waits_for_what_it_reads_and_for_readers():
     """Nothing of the iteration overwrites what others read, so that readers are waited for at its end alone."""
-    found = waits(exchange(0, "Sum"), lambda peer: True)
+    found = waits(exchange(0, "Sum"), ALIKE, lambda peer: True)
     assert found[WAIT_0] == {1: SEND_0 + 1, 2: SEND_0 + 1}
     assert found[WAIT_1] == {1: SEND_1 + 1, 2: SEND_1 + 1}
     assert found[END] == {1: WAIT_1 + 1, 2: WAIT_1 + 1}
@@ -28,16 +29,16 @@ def test_the_exchange_waits_for_what_it_reads_and_for_readers():
 
 
 def test_nobody_waits_for_those_who_send_messages():
-    found = waits(exchange(0, "Sum"), lambda peer: peer == 2)
+    found = waits(exchange(0, "Sum"), ALIKE, lambda peer: peer == 2)
     assert all(finished.keys() <= {2} for finished in found)
     assert found[WAIT_0] == {2: SEND_0 + 1}
-    assert waits(exchange(0, "Sum"), lambda peer: False) == [{}] * (END + 1)
+    assert waits(exchange(0, "Sum"), ALIKE, lambda peer: False) == [{}] * (END + 1)
 
 
 def test_who_overwrites_waits_for_readers():
     whole = exchange(0, "Sum")
     late = compute("scale", [(1, ALL)], [(2, ALL)], {"factor": 1})
-    found = waits(replace(whole, tasks=(*whole.tasks, late)), lambda peer: True)
+    found = waits(replace(whole, tasks=(*whole.tasks, late)), ALIKE, lambda peer: True)
     assert found[END] == {1: WAIT_1 + 1, 2: WAIT_1 + 1}
     assert found[END + 1] == {}
 
@@ -47,7 +48,7 @@ def test_a_source_that_is_overwritten_too_early():
     early = compute("scale", [(1, ALL)], [(2, ALL)], {"factor": 1})
     tasks = (*whole.tasks[:WAIT_1], early, whole.tasks[WAIT_1])
     with pytest.raises(ValueError, match=r"transfer 1 of worker 0: expected its source to stay until task 7, .*task 6"):
-        waits(replace(whole, tasks=tasks), lambda peer: True)
+        waits(replace(whole, tasks=tasks), [positions(tasks)] * WORKERS, lambda peer: True)
 
 
 def test_one_announcement_serves_all_that_start_at_one_moment():
@@ -67,44 +68,56 @@ def overlap(one, other):
 def reads_and_overwrites(programs, worker):
     """Yield, worked out pair by pair: a position, and how many tasks a rank must have finished before it."""
     whole = programs[worker]
-    sends = {task.transfer: n for n, task in enumerate(whole.tasks) if isinstance(task, Send)}
-    ends = {task.transfer: n for n, task in enumerate(whole.tasks) if isinstance(task, Wait)}
+    sends, all_ends = (
+        [{task.transfer: n for n, task in enumerate(one.tasks) if isinstance(task, kind)} for one in programs]
+        for kind in (Send, Wait)
+    )
+    ends = all_ends[worker]
     targets = {task.transfer: task.buffer for task in whole.tasks if isinstance(task, Receive)}
     for task in whole.tasks:
         if isinstance(task, Receive):
-            yield from ((ends[task.transfer], m.peer, sends[task.transfer] + 1) for m in task.messages if m.nbytes)
+            yield from (
+                (ends[task.transfer], m.peer, sends[m.peer][task.transfer] + 1) for m in task.messages if m.nbytes
+            )
         if not isinstance(task, Send) or not task.messages:
             continue
         read = whole.buffers[task.buffer]
         for position, later in enumerate(whole.tasks):
-            if position <= sends[task.transfer] or isinstance(later, Send | Receive):
+            if position <= sends[worker][task.transfer] or isinstance(later, Send | Receive):
                 continue
             written = [targets[later.transfer]] if isinstance(later, Wait) else []
             if isinstance(later, Compute):
                 written = [buffer for kernel in later.kernels for call in kernel.calls for buffer, _ in call.outputs]
             if any(overlap(read, whole.buffers[number]) for number in written):
-                yield from ((position, m.peer, ends[task.transfer] + 1) for m in task.messages if m.nbytes)
+                yield from ((position, m.peer, all_ends[m.peer][task.transfer] + 1) for m in task.messages if m.nbytes)
 
 
 @pytest.mark.parametrize(
-    ("model", "ways"), [*product(["mlp", "cnn"], [(2,), (3,), (2, 2), (7,), (2, 2, 2)]), ("rnn", (2,))]
+    ("model", "ways", "stages"),
+    [
+        *product(["mlp", "cnn"], [(2,), (3,), (2, 2), (7,), (2, 2, 2)], [()]),
+        ("rnn", (2,), ()),
+        *product(["mlp", "cnn"], [(2,), (3, 2), (2, 2, 2)], [(0,)]),
+    ],
 )
-def test_all_that_is_needed_is_waited_for_and_nobody_for_ever(model, ways):
+def test_all_that_is_needed_is_waited_for_and_nobody_for_ever(model, ways, stages):
     """Ranks that go on in random order, each as far as its waits let it, all come to the end, nothing overtaken."""
     rng = random.Random(f"{model} {ways}")
-    programs = lower(random_plan(graph(model, "float32", "sgd"), ways, rng), prefetch=rng.choice([0, 1, 2])).workers
-    found = [waits(one, lambda peer: True) for one in programs]
+    plan = random_plan(graph(model, "float32", "sgd"), ways, rng, stages)
+    programs = lower(plan, prefetch=rng.choice([0, 1, 2])).workers
+    all_positions = [positions(one.tasks) for one in programs]
+    found = [waits(one, all_positions, lambda peer: True) for one in programs]
     for worker in range(len(programs)):
         known = list(accumulate(found[worker], lambda before, now: {**before, **now}))
         needs = list(reads_and_overwrites(programs, worker))
         assert all(known[position][rank] >= tasks for position, rank, tasks in needs)
-    end = len(programs[0].tasks)
+    ends = [len(one.tasks) for one in programs]
     done = [0] * len(programs)
-    while min(done) < end:
-        able = [w for w, n in enumerate(done) if n < end and all(done[r] >= t for r, t in found[w][n].items())]
+    while done != ends:
+        able = [w for w, n in enumerate(done) if n < ends[w] and all(done[r] >= t for r, t in found[w][n].items())]
         assert able
         done[rng.choice(able)] += 1
-    assert all(done[r] >= t for one in found for r, t in one[end].items())
+    assert all(done[r] >= t for one in found for r, t in one[-1].items())
 
 
 def test_memory_that_two_map():

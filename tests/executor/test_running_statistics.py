@@ -29,8 +29,8 @@ def trained(**options):
     for step in range(STEPS):
         weights.append(np.array(trainer.view("conv1.w")))
         trainer.load(data, step)
-        names = [tensor.name for tensor in data_tensors(graph) if tensor.dtype != "int32"]
-        images.append([np.array(trainer.view(name)) for name in names])
+        (name,) = (tensor.name for tensor in data_tensors(graph) if tensor.dtype != "int32")
+        images.append([np.array(view) for view, _ in trainer.tiles(name)])
         trainer.run()
     return trainer, images, weights
 

@@ -1,7 +1,10 @@
 """The options of training on the command line of one rank: what is printed and written, and what is refused."""
 
+import csv
 import re
 import resource
+import shutil
+import sys
 
 import click
 import numpy as np
@@ -18,7 +21,7 @@ from planner.report.schema import read_reports
 from planner.search import SearchOptions, search
 from tests.executor.training import run
 
-LINE = re.compile(r"step (\d+) of (\d+), epoch (\d+\.\d+), loss \S+, lr (\S+)(?:, held-out accuracy \S+%)?, \S+ ms")
+LINE = re.compile(r"step (\d+) of (\d+), epoch (\d+\.\d+), loss \S+, lr (\S+)(?:, held-out accuracy \S+%)?, \S+ ms.*")
 
 
 def made(folder, model="mlp-2-64", name="plan.json", **options):
@@ -42,6 +45,52 @@ def test_a_line_is_logged_so_often(tmp_path, capsys):
     assert len(logged(capsys)) == 8
     assert run(*digits) == 0
     assert logged(capsys) == []
+
+
+def test_a_table_goes_on_where_training_does(tmp_path, capsys):
+    """Its numbers are those of the report; what was written behind the checkpoint is written again."""
+    plan, table, reports, folder = made(tmp_path, lr=0.02), tmp_path / "log.csv", tmp_path / "r", tmp_path / "run"
+    asked = (plan, "--data", "digits", "--schedule", "step=4:0.5", "--log-to", table, "--json", reports)
+    assert run(*asked, "--steps", 5, "--checkpoint", folder, "--every", 3) == 0
+    losses = read_reports(reports)[0].losses
+    shutil.rmtree(checkpoints(folder)[-1])
+    assert run(*asked, "--steps", 8, "--resume", folder, "--eval") == 0
+    losses = [*losses[:3], *read_reports(reports)[0].losses]
+    with table.open() as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["step"]) for row in rows] == list(range(1, 9))
+    assert [float(row["loss"]) for row in rows] == losses
+    assert [float(row["lr"]) for row in rows] == [0.02] * 4 + [0.01] * 4
+    assert [float(row["epoch"]) for row in rows] == [step / 4 for step in range(1, 9)]
+    assert [bool(row["held_out_accuracy"]) for row in rows] == [False] * 7 + [True]
+    assert float(rows[-1]["held_out_accuracy"]) == read_reports(reports)[0].eval_accuracy
+    assert all(float(row["samples_per_s"]) > 0 and "tokens_per_s" not in row for row in rows)
+    assert logged(capsys) == []
+    table.write_text("other\nfile\n")
+    with pytest.raises(SharedError, match=r"log\.csv: expected a table that begins with the number of steps"):
+        run(*asked, "--steps", 9, "--resume", folder)
+
+
+def test_scalars_for_tensorboard(tmp_path):
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator", reason="it is an extra")
+    plan, reports = made(tmp_path, lr=0.02), tmp_path / "reports"
+    asked = (plan, "--data", "digits", "--log", "2", "--log-to", tmp_path / "board", "--json", reports)
+    assert run(*asked, "--steps", 6, "--checkpoint", tmp_path / "run") == 0
+    losses = [*read_reports(reports)[0].losses[1::2]]
+    assert run(*asked, "--steps", 8, "--resume", tmp_path / "run") == 0
+    losses.append(read_reports(reports)[0].losses[-1])
+    read = events.EventAccumulator(str(tmp_path / "board")).Reload()
+    assert [(one.step, one.value) for one in read.Scalars("loss")] == list(
+        zip((2, 4, 6, 8), map(pytest.approx, losses), strict=True)
+    )
+    assert set(read.Tags()["scalars"]) == {"loss", "lr", "step_ms", "samples_per_s"}
+
+
+def test_no_tensorboard(tmp_path, monkeypatch):
+    plan = made(tmp_path)
+    monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.event_file_writer", None)
+    with pytest.raises(SharedError, match=r"pip install 'tensor-partitioner\[tensorboard\]'"):
+        run(plan, "--log-to", tmp_path / "board")
 
 
 def test_evaluation_while_training_changes_nothing(tmp_path, capsys):

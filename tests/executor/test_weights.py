@@ -158,7 +158,7 @@ def test_the_loss_of_held_out_samples_is_of_whole_batches(count, tmp_path, capsy
     def score(held_out):
         np.savez(tmp_path / "x.npz", x=trained_on, held_out_x=held_out)
         assert run(tmp_path / "plan.json", "--data", tmp_path / "x.npz", "--in-order", "--eval", "--log", 1) == 0
-        return re.search("held-out loss (.*),", capsys.readouterr().out)[1]
+        return re.search("held-out loss ([^,]*),", capsys.readouterr().out)[1]
 
     if count < 8:
         with pytest.raises(SharedError, match="--eval by the loss expected a batch of 8 samples held out, found 7"):

@@ -27,11 +27,11 @@ def run(*arguments):
     return execute.main(args=line, prog_name="execute", standalone_mode=False, obj=single_rank(1))
 
 
-def get(data, tensor, step=0, region=None, xp=np):
-    """A region of an input at a step, on the host."""
+def get(data, tensor, step=0, region=None, xp=np, *, micro_batch=0):
+    """A region of an input of a micro-batch at a step, on the host."""
     region = whole(tensor.shape) if region is None else region
     out = xp.empty(local_shape(region), tensor.dtype)
-    data.fill(xp, out, Tile(tensor, region), step)
+    data.fill(xp, out, Tile(tensor, region, micro_batch * tensor.shape[0]), step)
     return asnumpy(out)
 
 

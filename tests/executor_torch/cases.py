@@ -34,3 +34,10 @@ def plans(name: str, workers: int, folder: Path) -> list[Path]:
         paths.append(folder / f"{name}-{kind}.json")
         plan.save(paths[-1])
     return paths
+
+
+def stages(name: str, workers: int, folder: Path) -> Path:
+    """Write a plan of an example in two stages."""
+    path = folder / f"{name}-stages.json"
+    planner.plan(imported(made(name)), workers=workers, stages=2).save(path)
+    return path

@@ -1,5 +1,6 @@
 """The loop that people have: PyTorch's optimizers, schedulers, samplers and checkpoints around planned steps."""
 
+import json
 import os
 import random
 import re
@@ -16,9 +17,10 @@ from torch.optim.lr_scheduler import OneCycleLR
 import planner
 from executor.torch import distribute
 from planner.pytorch import graph_of
-from planner.pytorch.user_model import UserModel, imported
+from planner.pytorch.user_model import UserModel, imported, optimizer_of
 from tests.executor_torch.test_torchrun import run
 from tests.pages import blocks_of
+from tests.pytorch.test_sixteen_bits import ROUNDING, Autocast, in_single, made
 
 OPTIMIZERS = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, weight_decay=0.01),
@@ -146,6 +148,41 @@ def test_an_optimizer_of_other_parameters(alone):
         distribute(given.module, plan, given.optimizer)
 
 
+def test_micro_batches_accumulate(alone):
+    """Eager accumulates over halves of a batch, of which each has half a weight."""
+    given, expected = model(), model()
+    half = planner.from_torch(
+        given.module,
+        (given.inputs[0][:4],),
+        loss=given.loss,
+        targets=(given.targets[0][:4],),
+        optimizer=optimizer_of(given),
+        micro_batches=2,
+    )
+    training = distribute(given.module, planner.plan(half, workers=1), given.optimizer)
+    for _ in range(3):
+        losses = [
+            expected.loss(expected.module(inputs), targets) / 2
+            for inputs, targets in zip(expected.inputs[0].split(4), expected.targets[0].split(4), strict=True)
+        ]
+        for loss in losses:
+            loss.backward()
+        expected.optimizer.step()
+        expected.optimizer.zero_grad()
+        assert training.step(given.inputs, given.targets).item() == pytest.approx(sum(losses).item(), rel=1e-12)
+
+
+def test_a_smaller_batch_is_filled_up(alone):
+    given, expected = model(), model()
+    training = distribute(given.module, planned(given), given.optimizer, fill=True)
+    for rows in (8, 4, 2, 8):
+        part = expected._replace(inputs=(expected.inputs[0][:rows],), targets=(expected.targets[0][:rows],))
+        assert training.step(part.inputs, part.targets).item() == pytest.approx(eager(part), rel=1e-12)
+    assert training.evaluate(given.inputs[0][:2], given.targets[0][:2]).item() > 0
+    with pytest.raises(ValueError, match=r"expected shape \[8, 6\], found \[9, 6\]"):
+        training.step(torch.zeros(9, 6, dtype=torch.float64), torch.zeros(9, dtype=torch.int64))
+
+
 def test_evaluation_drops_and_updates_nothing(alone):
     given = model(dropout=0.5)
     training = distribute(given.module, planned(given), given.optimizer)
@@ -190,9 +227,10 @@ from datetime import timedelta
 from executor.torch import distribute
 from tests.executor_torch.test_loop import model
 import time, os
-given = model("sgd")
-training = distribute(given.module, "plan.json", given.optimizer, timeout=timedelta(seconds=3))
-kind, rank = sys.argv[1], training.rank
+kind, given = sys.argv[1], model("sgd")
+timeout = timedelta(seconds=10 if kind == "late" else 120)
+training = distribute(given.module, "plan.json", given.optimizer, timeout=timeout)
+rank = training.rank
 if kind == "late" and rank == 1:
     time.sleep(30)
 inputs = given.inputs[0] + rank * (kind == "other")
@@ -220,6 +258,39 @@ def test_ranks_that_do_not_agree(tmp_path, kind, message):
     assert re.search(message, done.stderr), done.stderr
 
 
+SIXTEEN = """
+import json, sys, torch
+from executor.torch import distribute
+from tests.executor_torch.test_loop import in_16_bits
+given = in_16_bits(sys.argv[1])
+training = distribute(given.module, "plan.json", given.optimizer)
+losses, sent = [], 0
+for _ in range(3):
+    losses.append(training.step(given.inputs, given.targets).item())
+    sent += sum(map(int, training.trainer.cluster.all_gather(training.sent_bytes.sum())))
+if training.rank == 0:
+    print(json.dumps([losses, sent]))
+"""
+
+
+def in_16_bits(kind):
+    given = made("gpt")
+    module = given[0].bfloat16() if kind == "module" else Autocast(given[0])
+    return UserModel(module, (given[1],), in_single, (given[2],), OPTIMIZERS["adamw"](module.parameters()))
+
+
+@pytest.mark.parametrize("kind", ["module", "autocast"])
+def test_16_bits_on_two_ranks(tmp_path, kind):
+    plan, expected = planner.plan(imported(in_16_bits(kind)), workers=2), in_16_bits(kind)
+    plan.save(tmp_path / "plan.json")
+    (tmp_path / "sixteen.py").write_text(SIXTEEN)
+    done = run(2, "sixteen", kind, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    losses, sent = json.loads(done.stdout)
+    assert losses == pytest.approx([eager(expected) for _ in range(3)], rel=ROUNDING)
+    assert sent == 3 * plan.total_bytes > 0
+
+
 KILLS = int(os.environ.get("KILLS", "2"))
 
 KILLER = """
@@ -228,9 +299,10 @@ life = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 chosen = random.Random(int(os.environ["SEED"]) + life)
 if life < int(os.environ["KILLS"]) and chosen.randrange(2) == int(os.environ["RANK"]):
     def kill():
-        while "training" not in globals() or training.steps <= done:
+        steps = chosen.randint(1, 11)
+        while "training" not in globals() or training.steps < done + steps:
             time.sleep(0.001)
-        time.sleep(chosen.uniform(0, 1))
+        time.sleep(chosen.uniform(0, 0.02))
         print("killed", flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
     done = 1 << 30

@@ -146,6 +146,13 @@ def test_the_transport_follows_from_the_memory(alone):
         choose("gloo", np, MPI.COMM_SELF)
 
 
+def test_collectives_are_messages_or_operations(alone):
+    ranks = cluster()
+    assert ranks.with_collectives("library").collectives == "library"
+    with pytest.raises(TransportError, match="collectives: expected one of pairs, library, found 'rings'"):
+        ranks.with_collectives("rings")
+
+
 def test_a_gpu_that_is_not_there(alone, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(BackendError, match="PyTorch finds no GPU"):

@@ -17,7 +17,7 @@ import planner
 from planner.plans.plan_json import load_plan
 from planner.report.schema import read_reports
 from tensor_partitioner.commands.compare import main as compare
-from tests.executor_torch.cases import plans
+from tests.executor_torch.cases import plans, stages
 from tests.pages import ROOT, blocks_of
 from tests.pytorch.eager import STEPS
 from tests.pytorch.models import EXAMPLES
@@ -26,6 +26,8 @@ SAMPLE = {2: EXAMPLES, 4: ("mlp", "gpt"), 8: ("mlp",)}
 """Examples by ranks."""
 
 TIMEOUT_S = 300
+
+PYTHONPATH = [*filter(None, [os.environ.get("PYTHONPATH")])]
 
 
 def run(ranks, *command, cwd=ROOT, restarts=0):
@@ -38,7 +40,7 @@ def run(ranks, *command, cwd=ROOT, restarts=0):
         text=True,
         timeout=TIMEOUT_S,
         cwd=cwd,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), *PYTHONPATH])},
     )
 
 
@@ -61,6 +63,17 @@ def test_modules_train_as_by_themselves(ranks, tmp_path):
         assert one["missing"] == one["sharded"]["different"] == [], one["plan"]
         assert one["sharded"]["equal"] > 0, one["plan"]
         assert all(reason.startswith(f"{name}: dimension ") for name, reason in one["sharded"]["refused"].items())
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_stages_train_as_by_themselves(ranks, tmp_path):
+    paths = [stages(name, ranks, tmp_path) for name in ("mlp", "gpt")]
+    done = run(ranks, "tests.executor_torch.equality", *paths)
+    assert done.returncode == 0, done.stderr
+    for one in json.loads(done.stdout):
+        assert one["sent"] == [one["planned"]] * STEPS, one["plan"]
+        assert (one["losses"] < 1e-12, one["state"] < 1e-10, one["missing"]) == (True, True, [])
+        assert any("expected a placement on all workers" in reason for reason in one["sharded"]["refused"].values())
 
 
 @pytest.fixture(scope="module")

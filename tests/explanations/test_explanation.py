@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
+from planner import report
 from planner.explanations import alternatives
 from planner.explanations.accounts import NODE, OPERATOR, TENSOR, bytes_by, flows, kinds_of, stored, write_choices
 from planner.explanations.alternatives import candidates, costliest, rejected
@@ -65,7 +66,7 @@ def check_alternatives(plan, units, each):
         assert one.strategy not in {other.strategy for other in others}
         assert len(others) + 1 == len(candidates(plan, one))
         for other in others[:each]:
-            names = {node.name for node in one.nodes}
+            names = {one.node.name}
             changed = replace(plan, strategies={**plan.strategies, **dict.fromkeys(names, other.strategy)})
             check_plan(changed)
             assert changed.total_bytes - plan.total_bytes == other.extra_bytes
@@ -81,14 +82,6 @@ def test_searched_plans(case):
     assert check_alternatives(plan, units=12, each=3) > 3
 
 
-def test_sums_over_timesteps_change_together():
-    plan = searched(SEARCHED[1])
-    summed = [one for one in costliest(plan, ALL) if len(one.nodes) > 1]
-    assert summed
-    together = {frozenset(names) for names in plan.traffic().groups.values()}
-    assert {frozenset(node.name for node in one.nodes) for one in summed} <= together
-
-
 def test_partial_tensors():
     """What is partial is not replicated, and its strategies stay as they are at that step."""
     plan = search(two_products(), SearchOptions((2, 2), placements="S,R,P"))
@@ -101,10 +94,10 @@ def test_partial_tensors():
 
 def test_many_strategies_are_not_all_tried(monkeypatch):
     plan = searched(SEARCHED[2])
-    unit = next(one for one in costliest(plan, ALL) if one.nodes[0].op == "convolution")
+    unit = next(one for one in costliest(plan, ALL) if one.node.op == "convolution")
     every = candidates(plan, unit)
     monkeypatch.setattr(alternatives, "MOST_STRATEGIES", 10)
-    some, own = candidates(plan, unit), plan.strategies[unit.nodes[0].name]
+    some, own = candidates(plan, unit), plan.strategies[unit.node.name]
     assert own in some
     assert set(some) < set(every)
     assert all(len(set(one)) == 1 or sum(map(str.__ne__, one, own)) <= 1 for one in some)
@@ -144,6 +137,7 @@ def test_tables_show_the_sums():
 
 
 def test_a_plan_prints_as_a_table(capsys):
+    assert report.summary  # it says how a plan is shown
     plan = searched(SEARCHED[0])
     assert f"{plan.total_bytes:,}" in str(plan)
     assert all(len(line) <= 80 for line in str(plan).splitlines())

@@ -5,6 +5,7 @@ import numpy as np
 import tdl
 from executor.kernels import KERNELS, KernelCall
 from executor.kernels import run as run_kernel
+from planner.graph.constants import array_of
 
 
 def draw(graph, seed=0):
@@ -14,6 +15,8 @@ def draw(graph, seed=0):
 
 
 def _values(tensor, rng):
+    if tensor.init.kind == "values":
+        return array_of(tensor)
     if tensor.dtype == "int32":
         return rng.integers(0, tensor.init.below, tensor.shape, dtype=np.int32)
     if tensor.role == "state":

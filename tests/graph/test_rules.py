@@ -13,8 +13,8 @@ from planner.graph.rules import RULES, flat
 from tdl.catalog.pointwise import BINARY, SCALAR, UNARY
 from tests.graph import one_worker
 
-# What these make, truth values, has no gradient.
-GRADIENTLESS = {name for name in {*BINARY, *SCALAR, *UNARY} if RULES.get(name) is flat} - {
+# What these make, truth values and places, has no gradient.
+GRADIENTLESS = {name for name in {*BINARY, *SCALAR, *UNARY, "expert_slots"} if RULES.get(name) is flat} - {
     *("ceil", "floor", "round", "sign", "trunc", "stop_gradient"),
 }
 
@@ -31,7 +31,7 @@ def test_rules_equal_central_differences(name):
 
 
 @pytest.mark.parametrize("name", sorted(GRADIENTLESS))
-def test_no_gradient_flows_through_truth_values(name):
+def test_no_gradient_flows_through_truth_values_and_places(name):
     result = check_operator(name, CheckOptions(cases=3, kinds=("gradient", "kernel")))
     assert result.failures == ()
     assert set(result.kinds) == {"kernel"}

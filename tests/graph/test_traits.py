@@ -9,11 +9,14 @@ import planner
 import tdl
 from planner.extensions import gradient
 from planner.graph import GraphBuilder, Init, Optimizer, Recipe, training_graph
-from planner.graph.accumulation import accumulation_groups
+from planner.graph.accumulation import operands_as_terms
 from planner.graph.averages import inference_graph
 from planner.graph.dropout import iteration
-from planner.graph.facts import nodes_taking_inputs
+from planner.graph.facts import nodes_of_replicas
 from planner.layout import signatures
+from planner.plans.plan import undivided
+from planner.program.in_order import in_order
+from planner.program.lower import lower
 from tests.tables import kept_tables
 
 
@@ -65,8 +68,8 @@ def with_twins(graph):
 def test_plans_are_those_of_the_twins(model, options):
     graph = planner.model(model, **options)
     own = with_twins(graph)
-    assert accumulation_groups(own) == accumulation_groups(graph)
-    assert nodes_taking_inputs(own) == nodes_taking_inputs(graph)
+    assert operands_as_terms(own) == operands_as_terms(graph)
+    assert nodes_of_replicas(own) == nodes_of_replicas(graph)
     assert len(set(map(id, signatures(own).values()))) == len(set(map(id, signatures(graph).values())))
     expected, plan = (planner.plan(one, workers=4) for one in (graph, own))
     assert (plan.layouts, plan.strategies, plan.total_bytes) == (
@@ -79,7 +82,7 @@ def test_who_only_takes_inputs():
     x = b.input("x", (4, 4), Init("data"))
     b.apply("relu", b.apply("own_permute", x, name="turned", dims=(1, 0)), name="computed")
     b.apply("cast", x, name="cast", dtype="float16")
-    assert nodes_taking_inputs(b.finish({}, {})) == {"turned"}
+    assert nodes_of_replicas(b.finish({}, {})) == {"turned"}
 
 
 def dropped(recipe):
@@ -92,8 +95,10 @@ def dropped(recipe):
 
 
 def test_micro_batches_draw_for_their_own_rows():
-    rows = {node.name: node.attrs.get("row", 0) for node in dropped(Recipe(2)).nodes if node.op == "own_dropout"}
-    assert rows == {"noisy@0": 0, "noisy@1": 4, "noisy.grad_x@0": 0, "noisy.grad_x@1": 4}
+    worker = in_order(lower(undivided(dropped(Recipe(2)))).workers[0])
+    kernels = [kernel for task in worker.tasks for kernel in getattr(task, "kernels", ()) if kernel.op == "own_dropout"]
+    rows = [(kernel.node, kernel.attributes.get("row", 0)) for kernel in kernels]
+    assert rows == [("noisy", 0), ("noisy.grad_x", 0), ("noisy", 4), ("noisy.grad_x", 4)]
 
 
 def test_evaluation_leaves_out_what_works_in_training_only():

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from executor.kernels import attention
 from tests.kernels.calls import apply
 
 torch = pytest.importorskip("torch")
@@ -155,3 +156,21 @@ def test_sigmoid_of_large_arguments_neither_overflows_nor_warns():
     with np.errstate(over="raise", divide="raise", invalid="raise"):
         (found,) = apply("sigmoid", x)
     assert_close(found, torch.sigmoid(torch.tensor(x)), 1e-7)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("rows", [1, 7, 40])
+def test_attention_in_blocks_of_rows(rng, causal, rows, monkeypatch):
+    """The blocks are of 1, 7 and all of 40 rows; 6 heads of queries share 2 of keys."""
+    monkeypatch.setattr(attention, "BLOCK_SCORES", rows * 3 * 6 * 40)
+    shapes = (3, 6, 40, 8), (3, 2, 40, 8), (3, 2, 40, 8)
+    q, k, v, grad = (rng.standard_normal(shape) for shape in (*shapes, shapes[0]))
+    tensors = [torch.tensor(x, requires_grad=True) for x in (q, k, v)]
+    expected = functional.scaled_dot_product_attention(*tensors, is_causal=causal, enable_gqa=True)
+    expected.backward(torch.tensor(grad))
+    how = {"scale": 8**-0.5, "causal": causal}
+    out, total = apply("attention", q, k, v, **how)
+    operands = (grad, q, k, v, total, (grad * out).sum(-1))
+    found = (*apply("attention_backward_query", *operands, **how), *apply("attention_backward_keys", *operands, **how))
+    for array, tensor in zip((out, *found), (expected, *(tensor.grad for tensor in tensors)), strict=True):
+        assert_close(array, tensor, 1e-12)

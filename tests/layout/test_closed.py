@@ -104,6 +104,7 @@ def production_of(ways, shape, made, kinds):
     return Production(
         shape,
         owned_by_all(shape, made, ways),
+        made,
         frozenset(i for i, kind in enumerate(kinds) if kind == "reduce"),
         frozenset(i for i, kind in enumerate(kinds) if kind == "*"),
         "Sum",

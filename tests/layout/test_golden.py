@@ -35,6 +35,7 @@ def store_matrix(case):
     made = Production(
         shape,
         owned_by_all(shape, layout_of(steps), ways),
+        layout_of(steps),
         frozenset(i for i, step in enumerate(steps) if step is None),
         frozenset(i for i, step in enumerate(steps) if step == "*"),
         "Sum",

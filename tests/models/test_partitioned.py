@@ -14,6 +14,7 @@ from planner.search import SearchOptions, search
 from tests.cross.loopback import Loopback
 from tests.cross.masks import Recount
 from tests.cross.random_plans import random_plan
+from tests.models.tiny import tiny
 
 MODELS = {
     "alexnet": {"batch": 4, "image": 63, "width": 1 / 32, "classes": 6},
@@ -29,14 +30,17 @@ MODELS = {
         "qkv_bias": False,
     },
 }
+LANGUAGE = ("gpt", "bloom", "llama", "mixtral")
 # With Adam biases of keys would differ; see ModelOptions.
-OPTIMIZERS = {"transformer-1-12": "momentum"}
+OPTIMIZERS = dict.fromkeys(("transformer-1-12", "gpt", "bloom"), "momentum")
 TOLERANCE = 1e-10
 
 
 @cache
 def graph(name):
     optimizer = OPTIMIZERS.get(name, "adam")
+    if name in LANGUAGE:
+        return tiny(name, optimizer=optimizer, lr=0.001)
     return build(name, **MODELS[name], dtype="float64", optimizer=optimizer, lr=0.001)
 
 
@@ -74,14 +78,14 @@ def check_run(name, plan):
 
 
 @pytest.mark.parametrize("ways", [(2, 2), (3,)], ids=str)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [*MODELS, *LANGUAGE])
 def test_random_plans(name, ways):
     plan = nobodys_plan(name, ways)
     np.testing.assert_array_equal(plan.bytes, Recount(plan).count())
     check_run(name, plan)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [*MODELS, *LANGUAGE])
 def test_searched_plans(name):
     plan = search(graph(name), SearchOptions(ways=(2, 2), searcher="recursive", placements="S,R"))
     np.testing.assert_array_equal(plan.bytes, Recount(plan).count())

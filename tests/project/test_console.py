@@ -122,6 +122,11 @@ def test_work_within_work_counts_towards_the_estimate():
     assert status([Task("searching", 4, started=0.0)], 5.0) == "searching: 0 of 4, 5 s"
 
 
+def test_work_says_how_fast_it_is():
+    task = Task("p.json", 4, 2, started=0.0, amounts={"samples": 100, "tokens": 51200})
+    assert status([task], 10.0) == "p.json: 2 of 4, 10 s, about 10 s left, 20 samples/s, 1.024e+04 tokens/s"
+
+
 def test_a_pipe_is_as_wide_as_columns_says(monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
     assert stdout().width > 10_000

@@ -12,6 +12,7 @@ from planner.plans.plan_json import load_plan
 from planner.report.schema import (
     Bottleneck,
     CheckResult,
+    CollectiveUse,
     DataParallelism,
     DeviceMemory,
     Evaluation,
@@ -90,6 +91,7 @@ def documented(heading):
 
 PARTS = {
     "links": LinkUse,
+    "collectives": CollectiveUse,
     "devices": DeviceMemory,
     "spending": Spending,
     "bottlenecks": Bottleneck,

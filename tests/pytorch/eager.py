@@ -6,7 +6,6 @@ import copy
 
 import numpy as np
 import torch
-from torch.overrides import TorchFunctionMode
 
 from executor.check import relative_difference
 from executor.cluster import single_rank
@@ -22,15 +21,6 @@ from planner.pytorch.tracing import Step, in_order
 STEPS, RATE = 3, 0.05
 
 
-class InDouble(TorchFunctionMode):
-    """Within, what a model does in fp32 on purpose it does in fp64, so that rounding hides nothing."""
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        args = [torch.float64 if one is torch.float32 else one for one in args]
-        kwargs = {key: torch.float64 if one is torch.float32 else one for key, one in (kwargs or {}).items()}
-        return args[0].double() if function is torch.Tensor.float else function(*args, **kwargs)
-
-
 def eager_steps(module, inputs, loss=None, targets=(), steps=STEPS):
     """Return losses, and parameters and buffers after some steps of SGD."""
     module = copy.deepcopy(module)
@@ -41,7 +31,7 @@ def eager_steps(module, inputs, loss=None, targets=(), steps=STEPS):
         value.backward()
         optimizer.step()
         losses.append(value.item())
-    return losses, {name: tensor.detach().numpy() for name, tensor in module.state_dict().items()}
+    return losses, {name: array_of(tensor) for name, tensor in module.state_dict().items()}
 
 
 def imported_steps(graph, module, inputs, targets=(), steps=STEPS):

@@ -31,8 +31,8 @@ def outcome_of(model):
 
 def trains(model):
     """Return True if PyTorch itself trains a model."""
-    optimizer = sgd(module := copy.deepcopy(model.module))
     try:
+        optimizer = sgd(module := copy.deepcopy(model.module))
         for _ in range(STEPS):
             optimizer.zero_grad()
             module(*model.inputs).backward()

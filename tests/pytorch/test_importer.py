@@ -59,7 +59,7 @@ def test_nodes_know_the_line_of_the_source():
     line = {node.name: node.line for node in graph.nodes}
     costliest = planner.explain(plan).costliest
     shown = zip(costliest, costly_table(costliest).columns[0].cells, strict=True)
-    assert all(str(cell).endswith(line[unit.nodes[0].name]) for unit, cell in shown)
+    assert all(str(cell).endswith(line[unit.node.name]) for unit, cell in shown)
 
 
 def test_inputs_and_results_have_names():

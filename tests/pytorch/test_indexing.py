@@ -82,8 +82,16 @@ CASES = {
     "relative shift": lambda w, i, j, x: F.pad(w, (1, 0)).view(COLUMNS + 1, ROWS)[1:].reshape(ROWS, COLUMNS),
     "decomposed": lambda w, i, j, x: torch.logaddexp(w, x).tril().reshape_as(x),
     "remainder": lambda w, i, j, x: w * (j[:ROWS, None] % 3),
+    "one number or another": lambda w, i, j, x: w * torch.where(x > 0, 2, 3) + torch.where(i[:4, None] > 1, 0.5, -1.0),
     "truth values": lambda w, i, j, x: w * ((x > 0) * (x < 1)),
     "nothing to attend to": attended,
+    "prod": lambda w, i, j, x: w.prod(1) * (1 + w[:, 1].relu().prod()),
+    "cumprod": lambda w, i, j, x: w.relu().cumprod(1) * w.cumprod(0),
+    "logcumsumexp": lambda w, i, j, x: w.logcumsumexp(1),
+    "cummax": lambda w, i, j, x: w.relu().cummax(1)[0] + w.cummax(0)[1],
+    "cummin": lambda w, i, j, x: w.relu().cummin(0)[0] * w,
+    "masked_scatter": lambda w, i, j, x: w.masked_scatter(x[:, :1] > 0, w.t() * 2),
+    "as_strided": lambda w, i, j, x: (w * 2).as_strided((3, 3), (1, 2), 1),
     "turned": turned,
     "transformed": lambda w, i, j, x: torch.fft.fft(torch.fft.fft(w), dim=-2).real,
 }
@@ -98,10 +106,10 @@ def test_trains_like_eager(name):
 
 
 def test_what_has_no_gradient_is_called_whole_and_what_has_one_is_not():
-    graph = from_torch(Weighted(lambda w, i, j, x: w * x.cummax(1)[0]), inputs())
-    assert [node.attrs["target"] for node in graph.nodes if node.op == CALL] == ["aten.cummax.default"]
-    with pytest.raises(GraphError, match=r"cummax has no operator here .*first at .*test_indexing\.py:\d+\)"):
-        from_torch(Weighted(lambda w, i, j, x: w.cummax(1)[0]), inputs())
+    graph = from_torch(Weighted(lambda w, i, j, x: w * x.kthvalue(2)[0][:, None]), inputs())
+    assert [node.attrs["target"] for node in graph.nodes if node.op == CALL] == ["aten.kthvalue.default"]
+    with pytest.raises(GraphError, match=r"kthvalue has no operator here .*first at .*test_indexing\.py:\d+\)"):
+        from_torch(Weighted(lambda w, i, j, x: w.kthvalue(2)[0]), inputs())
 
 
 def test_parameters_that_no_gradient_reaches_stay():

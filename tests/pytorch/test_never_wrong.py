@@ -290,3 +290,61 @@ def written(self, x):
 
 def test_what_is_written_later_is_taken():
     assert compare(Called(written), *fresh())[0] < 1e-12
+
+
+WITHOUT_GRADIENTS = {
+    "cast to its own dtype": lambda h: h.to(h.dtype).contiguous(),
+    "dropout that drops nothing": lambda h: F.dropout(h, 0.5, training=False),
+    "a copy": lambda h: h.to(h.dtype, copy=True),
+    "a view": lambda h: h.view(4, 6),
+}
+
+
+@pytest.mark.parametrize("passed", WITHOUT_GRADIENTS.values(), ids=WITHOUT_GRADIENTS)
+def test_what_passes_through_no_grad_itself_keeps_its_gradient(passed):
+    def function(module, h):
+        with torch.no_grad():
+            same = passed(h)
+            scale = same.abs().mean()
+        return h * scale + same.square()
+
+    assert compare(Called(function), *fresh())[0] < 1e-12
+
+
+def test_what_has_a_gradient_is_not_changed_without():
+    def function(module, h):
+        with torch.no_grad():
+            h[:, 1:].mul_(2)
+        return h * h
+
+    with pytest.raises(GraphError, match=r"test_never_wrong\.py:\d+: mul_ under no_grad changes what has a gradient"):
+        compare(Called(function), *fresh())
+
+
+WITHOUT_EFFECT = {
+    "its sign": lambda h, other: h * other.sign(),
+    "an empty part of it": lambda h, other: torch.cat([h, other[:0]]),
+    "hidden": lambda h, other: h + other.masked_fill(torch.ones(6, dtype=torch.bool), 2.0),
+    "its shape": lambda h, other: h * torch.full_like(other, 3.0),
+    "its dtype": lambda h, other: h.type_as(other),
+    "its greatest": lambda h, other: h.gather(1, other.topk(2)[1]),
+}
+
+
+@pytest.mark.parametrize("function", WITHOUT_EFFECT.values(), ids=WITHOUT_EFFECT)
+def test_decay_changes_what_has_a_gradient_of_zeros_and_not_what_has_none(function):
+    class Pair(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+
+        def forward(self, x):
+            h = self.first(x)
+            return function(h, self.second(h)).square().sum()
+
+    assert compare(Pair(), *fresh())[0] < 1e-12
+
+
+def test_special_values_warn_nobody(recwarn):
+    compare(Called(lambda self, h: (h - h).log() * (h * 1e200).exp() + (h - h) / (h - h)), *fresh())
+    assert [warning for warning in recwarn if warning.category is RuntimeWarning] == []

@@ -18,6 +18,7 @@ from tests.search import test_random_graphs as random_graphs
 from tests.search.test_solver import least, problems
 
 SEQUENCES = {"batch": 4, "sequence": 4, "source_sequence": 3, "vocabulary": 8, "heads": 2}
+LANGUAGE = {"batch": 4, "layers": 1, "sequence": 4, "vocabulary": 8}
 SMALL = {
     "mlp-2-12": {"batch": 6},
     "cnn-5-4": {"batch": 5, "image": 7, "classes": 3},
@@ -28,6 +29,9 @@ SMALL = {
     "classifier-12": {"batch": 4, "image": 16, "backbone": "wresnet-14-0.0625", "embedding": 6},
     "transformer-2-16": {k: v for k, v in SEQUENCES.items() if k != "source_sequence"},
     "encoder-decoder-1-16": SEQUENCES,
+    "gpt2": LANGUAGE,
+    "llama-3.1-8b": LANGUAGE,
+    "mixtral-8x7b": LANGUAGE,
 }
 ROWS = json.loads((Path(__file__).parents[2] / "results/certificate/data.json").read_text())["rows"]
 QUICK = [row for row in ROWS if row["graph"] == "tied" and row["joint"]["cpu_seconds"] < 1]

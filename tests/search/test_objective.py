@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from planner.errors import PlanError
+from planner.graph.accumulation import operands_as_terms
 from planner.graph.ir import ITEM_BYTES
 from planner.layout import Ways
 from planner.models import build
@@ -97,11 +98,14 @@ def recounted_ticks(plan, objective):
     """A plan's time in ticks, from its exchanges and from the shapes that every worker computes on."""
     traffic, tensors = Traffic(plan), plan.graph.tensors
     total = sum(map(np.multiply, by_level(plan.bytes, plan.ways), objective.byte_ticks))
-    for _, exchange in traffic.exchanges():
+    for _, exchange, _ in traffic.exchanges():
         crossed = by_level(exchange.moved(), plan.ways)
         total += max((wait for wait, n in zip(objective.latency_ticks, crossed, strict=True) if n), default=0)
         total += sum(wait for wait, n in zip(objective.message_ticks, crossed, strict=True) if n)
+    terms = operands_as_terms(plan.graph)
     for work in traffic.work:
+        if work.node.name in terms and work.signature.description.adds_operands:
+            continue
         slowest = 0.0
         for number, worker in enumerate(objective.workers):
             share = node_work(work.signature, work.strategy, plan.ways, number)

@@ -100,7 +100,7 @@ def test_the_exact_problem_of_shared_fetches_costs_what_the_model_says(placement
     options, untie = GRAPHS["rnn-1-8"]
     space = space_of(build("rnn-1-8", **options), SearchOptions((2, 2), placements=placements, untie=untie))
     domains = [space.domain(v, space.candidates(v)) for v in range(len(space.coarse.variables))]
-    model, rng = model_of_graph(space.coarse, domains, space.objective), np.random.default_rng(0)
+    model, rng = model_of_graph(space.coarse, domains, space.feasible_objective()), np.random.default_rng(0)
     open_states = [tuple(sorted(rng.choice(size, min(size, 3), replace=False).tolist())) for size in model.sizes]
     part, smaller = model.exact_problem(open_states), model.restricted_model(open_states)
     for _ in range(20):

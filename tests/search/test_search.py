@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from planner.errors import PlanError
 from planner.graph import GraphBuilder, Init
@@ -73,6 +74,7 @@ def test_reported_bytes_are_the_plans(name, ways, placements):
 def test_costs_of_random_choices_are_the_plans(name, placements):
     graph, ways = tiny(name), (2, 2)
     space = space_of(graph, SearchOptions(ways, placements=placements, ties=Ties(elementwise=False)))
+    space = replace(space, partial_sums=None)  # of those few choices go together: tests/search/test_partial.py
     for seed in range(3):
         draw = random.Random(seed)
         choice = [draw.choice(space.candidates(v)) for v in range(len(space.coarse.variables))]
@@ -99,12 +101,12 @@ def test_untying_never_costs_bytes(placements):
     assert list(cost.values()) == sorted(cost.values(), reverse=True)
 
 
-def test_a_heuristic_that_beats_the_recursion_is_returned_and_named():
+def test_a_rival_is_tried_and_the_best_is_named():
     plan = search(build("rnn-2-512", batch=64), SearchOptions((2, 2, 2)))
     costs = plan.search.bytes
     assert plan.search.searcher == "recursive"
-    assert plan.search.winner == "hybrid"
-    assert plan.total_bytes == costs["hybrid"] < costs["recursive"]
+    assert set(costs) == {"recursive", "hybrid"}
+    assert plan.total_bytes == costs[plan.search.winner] == min(costs.values())
 
 
 @pytest.mark.parametrize("placements", PLACEMENTS)

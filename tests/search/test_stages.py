@@ -1,219 +1,141 @@
-"""The stages of the solver, each and in any order: what they say of the optimum holds."""
+"""Stages as they are chosen: cuts by all there are, what crosses by plans, and who has what."""
 
-from functools import cache
-from itertools import permutations
-from time import process_time
+import itertools
+import random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from msgspec.structs import replace
 
-from planner.search import Limits, SearchOptions, space_of
-from planner.search.costs.tables import Tables
-from planner.search.joint import joint
-from planner.search.recursive import recursive
-from planner.search.representatives import representatives_of_states
-from planner.search.solver import minimise as of_minimise
-from planner.search.solver.limits import NO_BOUND, Tuning
-from planner.search.solver.minimise import STAGES, Task, bound_by_messages, minimise, solve_whole
-from planner.search.solver.model import DenseModel, model_of_graph
-from planner.search.solver.problem import Problem
-from planner.search.solver.search_state import SearchState
-from tests.search.graphs import random_graph
-from tests.search.test_coarse_to_fine import Scaled, assert_true_of, grouped
-from tests.search.test_solver import enumerated, least, problems
-
-SEEDS = range(0, 216, 18)
-SUBSETS = st.lists(st.sampled_from(sorted(STAGES)), max_size=len(STAGES))
-
-TUNINGS = st.builds(
-    Tuning,
-    quotient_part=st.just(1),
-    few_states=st.just(0),
-    quick_operations=st.sampled_from([0, 50, 1e9]),
-    few_entries=st.sampled_from([0, 3e6]),
-    table_entries=st.sampled_from([0, 40, 3e8]),
-    near_choices=st.sampled_from([0, 5, 1 << 22]),
-    close=st.sampled_from([0, 1]),
-    sweeps=st.sampled_from([1, 30]),
-)
-LIMITS = st.builds(
-    Limits,
-    memory_bytes=st.sampled_from([0, 100, 3 << 30]),
-    operations=st.sampled_from([0, 20, 5e10]),
-    seconds=st.sampled_from([0, 60, 60, 60]),
-    tuning=TUNINGS,
-)
+import planner
+from planner.errors import PlanError
+from planner.layout import At
+from planner.program.lower import arena_sizes
+from planner.search.stages.chain import chain_of, crossing_bytes
+from planner.search.stages.cuts import best_cut
+from planner.search.stages.staged import node_costs, staged, with_stages
+from tests.cross.cells import MODELS
+from topologies import load_topology
 
 
-def task(model, limits=Limits(), groups=None):  # noqa: B008 - a frozen value
-    return Task(model, limits, process_time() + limits.seconds, groups)
+def every_cut(links, stages):
+    return [(0, *inner, links) for inner in itertools.combinations(range(1, links), stages - 1)]
 
 
-def first(problem):
-    return SearchState.of_choice(DenseModel(problem), (0,) * len(problem.sizes))
+def worth(cut, costs, crossing):
+    """What the slowest stage takes, and what crosses."""
+    runs = list(itertools.pairwise(cut))
+    return max(sum(costs[a:b]) for a, b in runs), sum(crossing[run] for run in runs)
 
 
-def chain():
-    rng, tables = np.random.default_rng(0), Tables()
-    terms = tuple(((v, v + 1), tables.intern(rng.integers(0, 99, (4, 4)))) for v in range(5))
-    return Problem(tables, (4,) * 6, terms, 5)
+@pytest.mark.parametrize("stages", [1, 2, 3, 4])
+def test_the_best_of_all_cuts(stages):
+    """Of the cuts that fit: the slowest stage as fast as can be, then the least that crosses."""
+    chance = random.Random(stages)
+    for _ in range(30):
+        links = chance.randint(stages, 7)
+        costs = [chance.randint(0, 4) for _ in range(links)]
+        crossing = np.array([[chance.randint(0, 9) for _ in range(links + 1)] for _ in range(links + 1)], dtype=float)
+        fits = np.array([[chance.random() < 0.8 for _ in range(links + 1)] for _ in range(links + 1)])
+
+        allowed = [cut for cut in every_cut(links, stages) if all(fits[run] for run in itertools.pairwise(cut))]
+        if allowed:
+            assert worth(best_cut(costs, stages, crossing, fits), costs, crossing) == min(
+                worth(cut, costs, crossing) for cut in allowed
+            )
+        else:
+            with pytest.raises(PlanError, match="that fit in memory, found none"):
+                best_cut(costs, stages, crossing, fits)
 
 
-@given(grouped(fewest=0), SUBSETS, LIMITS, st.booleans())
-@settings(deadline=None, max_examples=300)
-def test_whatever_stages_run_what_is_known_is_true(case, names, limits, with_groups):
-    problem, groups = case
-    search = first(problem)
-    one = task(DenseModel(problem), limits, (lambda: groups) if with_groups else None)
-    for name in names:
-        found = STAGES[name](one, search)
-        assert found.cost <= search.cost
-        assert found.lower >= search.lower
-        assert_true_of(found, problem)
-        search = found
+def test_more_stages_than_links():
+    with pytest.raises(PlanError, match=r"stages: expected at most 2, .* found 3"):
+        best_cut([1, 1], 3, np.zeros((3, 3)), np.ones((3, 3)))
 
 
-@given(grouped(fewest=0), SUBSETS, LIMITS, st.booleans())
-@settings(deadline=None, max_examples=200)
-def test_whatever_stages_there_are_the_gap_is_certified(case, names, limits, with_groups):
-    problem, groups = case
-    start = tuple(size - 1 for size in problem.sizes)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(of_minimise, "STAGES", {str(at): STAGES[name] for at, name in enumerate(names)})
-        found = minimise(DenseModel(problem), limits, start, (lambda: groups) if with_groups else None)
-    assert problem.value(found.states) == found.value <= problem.value(start)
-    assert found.bound <= least(problem) <= found.value
+@pytest.mark.parametrize("model", ["mlp", "cnn", "wresnet", "transformer"])
+def test_what_crosses_is_what_plans_of_all_cuts_move(model):
+    """One worker a stage: nothing else moves. The transformer's table of tokens is its output layer, too."""
+    name, options = MODELS[model]
+    plan = planner.plan(planner.model(name, **options), 1)
+    chain = chain_of(plan.graph)
+    crossing = crossing_bytes(plan.graph, chain)
+    for cut in every_cut(chain.links, 2):
+        assert staged(plan, chain, cut).total_bytes == sum(crossing[run] for run in itertools.pairwise(cut))
 
 
-def test_a_bound_of_what_is_left_is_no_bound_of_what_is_known(monkeypatch):
-    """Where no better choice is left, that may cost more than the best known does."""
-    monkeypatch.setattr(of_minimise, "STAGES", {"left": lambda _, search: search.with_lower_bound(search.cost + 1)})
-    found = minimise(DenseModel(chain()), Limits())
-    assert found.bound == found.value
+def test_the_fastest_of_all_cuts_on_a_machine():
+    plan, machine = planner.plan(planner.model("mlp-4-16", batch=8), 2), load_topology("uniform-8")
+    chain = chain_of(plan.graph)
+    seconds = [round(link_s * 1e15) for link_s in chain.per_link(node_costs(plan, machine))]
+    crossing = crossing_bytes(plan.graph, chain)
 
-
-@given(grouped(fewest=0))
-@settings(deadline=None)
-def test_the_stage_that_solves_all_does(case):
-    problem, groups = case
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(of_minimise, "STAGES", {"whole": solve_whole})
-        found = minimise(DenseModel(problem), Limits(), representatives=lambda: groups)
-    assert found.bound == found.value == least(problem)
-
-
-def graph_model(seed):
-    space = space_of(random_graph(seed), SearchOptions((2, 2), placements=("S", "S,R")[seed // 18 % 2]))
-    domains = [space.domain(v, space.candidates(v)) for v in range(len(space.coarse.variables))]
-    plan = recursive(space, Limits()).choice
-    start = [domain.states.index(state) for domain, state in zip(domains, plan, strict=True)]
-    groups = representatives_of_states(space.coarse, domains, plan)
-    return model_of_graph(space.coarse, domains, space.objective), start, groups
-
-
-@cache
-def solved_graph(seed):
-    """A random graph's model, a plan to begin with, groups of states, and the best plan."""
-    model, start, groups = graph_model(seed)
-    best = minimise(model, Limits())
-    assert best.bound == best.value
-    return model, start, groups, best
-
-
-@pytest.mark.parametrize("begin", ["plan", "first"])
-@pytest.mark.parametrize("seed", SEEDS)
-def test_stages_in_any_order_on_random_graphs(seed, begin):
-    """The best plan stays live until a plan as good is known."""
-    model, start, groups, best = solved_graph(seed)
-    stages = [name for name in STAGES if name != "whole"]
-    limits = Limits(tuning=Tuning(quotient_part=1, few_states=0))
-    for names in permutations(stages):
-        search = SearchState.of_choice(model, start if begin == "plan" else [0] * len(model.sizes))
-        one = task(model, limits, lambda: groups)
-        for name in (*names, "whole"):
-            search = STAGES[name](one, search)
-            assert search.is_proved or search.lower <= best.value
-            assert model.value(search.incumbent) == search.cost >= best.value
-            if search.cost > best.value:
-                assert not search.is_proved
-                assert all(
-                    state in open_states for state, open_states in zip(best.states, search.open_states, strict=True)
-                )
-        assert search.is_proved
-        assert search.cost == best.value
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_the_stages_agree_with_the_joint_search(seed):
-    space = space_of(random_graph(seed), SearchOptions((2, 2), placements=("S", "S,R")[seed // 18 % 2]))
-    assert joint(space, Limits()).cost == solved_graph(seed)[-1].value
-
-
-@given(problems(fewest=0), st.data())
-@settings(deadline=None)
-def test_solving_what_is_live(problem, data):
-    """No choice among the open states is better than what is found, nor is that worse than what was known."""
-    model, search = DenseModel(problem), first(problem)
-    open_states = tuple(
-        tuple(sorted(data.draw(st.sets(st.integers(0, size - 1), min_size=1)))) for size in problem.sizes
+    best = min(every_cut(chain.links, 2), key=lambda cut: worth(cut, seconds, crossing))
+    found = with_stages(plan, 2, machine)
+    assert (found.layouts, found.strategies) == (
+        staged(plan, chain, best).layouts,
+        staged(plan, chain, best).strategies,
     )
-    search = replace(search, open_states=open_states, bounds=tuple(np.full(len(of), NO_BOUND) for of in open_states))
-    found = solve_whole(task(model), search)
-    among = [
-        cost
-        for states, cost in enumerated(problem).items()
-        if all(state in of for state, of in zip(states, search.open_states_by_colour(model), strict=True))
+
+
+def groups(plan, names):
+    return {str(plan.layouts[name][0]) for name in names}
+
+
+def test_weights_gradients_and_states_are_where_they_are_used():
+    found = planner.plan(planner.model("mlp-4-16", batch=8, optimizer="adam"), 4, stages=2)
+    assert found.ways.factors == (2, 2)
+    for old, new in found.graph.updates.items():
+        maker = next(node for node in found.graph.nodes if new in node.outputs)
+        if found.graph.tensors[old].role == "weight":
+            assert groups(found, (*maker.inputs[:1], *maker.outputs)) == {found.strategies[maker.name][0]}
+    for node in found.graph.nodes:
+        if node.forward is not None:
+            assert found.strategies[node.name][0] == found.strategies[node.forward][0]
+    used = {found.strategies[node.name][0] for node in found.graph.nodes}
+    assert used == {"@0", "@1", "*"}  # the count of steps is everywhere
+
+
+def test_timesteps_are_in_one_stage():
+    found = planner.plan(planner.model("rnn-4-8", batch=4), 2, stages=2)
+    stages = {}
+    for node in found.graph.nodes:
+        if node.unroll is not None and node.forward is None:
+            stages.setdefault(node.unroll[0], set()).add(found.strategies[node.name][0])
+    assert all(len(one) == 1 for one in stages.values())
+    assert {At(0), At(1)} == {found.layouts[name][0] for name in found.graph.updates}
+
+
+def test_a_weight_of_two_stages_is_in_both_or_in_the_first():
+    graph = planner.model("transformer-2-16", batch=4, sequence=8, vocabulary=16, heads=4)
+    shared = [
+        name
+        for name, layout in planner.plan(graph, 2, stages=2).layouts.items()
+        if graph.tensors[name].role == "weight" and str(layout[0]) == "R"
     ]
-    assert found.is_proved
-    assert found.cost == found.lower == problem.value(found.incumbent) == min(search.cost, *among)
-    assert found.order.complete
+    assert shared
+    of_four = planner.plan(graph, 4, stages=4)
+    assert groups(of_four, shared) == {"@0"}
+
+
+def test_stages_that_fit():
+    graph = planner.model("mlp-6-32", batch=32)
+    free = planner.plan(graph, 2, stages=2)
+    needed = arena_sizes(free)
+    assert max(arena_sizes(planner.plan(graph, 2, stages=2, memory=max(needed)))) == max(needed)
+    assert max(needed) < max(arena_sizes(planner.plan(graph, 1)))
+    with pytest.raises(PlanError, match="expected 2 that fit in memory, found none"):
+        planner.plan(graph, 2, stages=2, memory=1000)
 
 
 @pytest.mark.parametrize(
-    "limits",
-    [Limits(operations=0), Limits(memory_bytes=0), Limits(tuning=Tuning(table_entries=8))],
-    ids=["operations", "memory", "entries"],
+    ("options", "told"),
+    [
+        ({"workers": 6, "stages": 4}, "stages: expected a number that divides 6 workers, found 4"),
+        ({"workers": 4, "stages": 0}, "stages: expected a whole number from 1, found 0"),
+        ({"ways": (2, 2), "workers": 4, "stages": 2}, "ways 2,2 in 2 stages makes 8 workers, not 4"),
+        ({"shares": (1, 2), "stages": 2, "workers": 4}, "expected one for each of 2 workers|equal shares"),
+    ],
 )
-def test_what_does_not_fit_is_not_solved(limits):
-    tables = Tables()
-    problem = Problem(tables, (3, 3), (((0, 1), tables.intern(np.arange(9, dtype=np.int64).reshape(3, 3) % 5)),))
-    assert solve_whole(task(DenseModel(problem)), first(problem)).is_proved
-    assert not solve_whole(task(DenseModel(problem), limits), first(problem)).is_proved
-
-
-@given(problems(fewest=0), st.sampled_from([1, 30]))
-@settings(deadline=None)
-def test_messages_bound_every_state(problem, sweeps):
-    search = bound_by_messages(task(DenseModel(problem), Limits(tuning=Tuning(sweeps=sweeps))), first(problem))
-    assert search.lower > NO_BOUND
-    assert search.is_proved or all((bounds > NO_BOUND).all() for bounds in search.bounds)
-    assert_true_of(search, problem)
-
-
-@pytest.mark.parametrize("scale", [1, 2, 3])
-def test_messages_prove_a_chain(scale):
-    model = Scaled(chain(), scale)
-    search = bound_by_messages(task(model), first(chain()))
-    assert search.cost == search.lower == least(chain()) < first(chain()).cost
-
-
-@pytest.mark.parametrize("scale", [1, 2, 3])
-def test_bounds_of_messages_are_rounded_up(scale):
-    """Three variables of which two are alike, which costs 10: messages do not tell."""
-    tables = Tables()
-    alike = tables.intern(np.eye(2, dtype=np.int64) * 10)
-    triangle = Problem(tables, (2, 2, 2), tuple((pair, alike) for pair in ((0, 1), (0, 2), (1, 2))), 5)
-    search = bound_by_messages(task(Scaled(triangle, scale)), first(triangle))
-    assert (search.cost, search.lower) == (15, 5)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_messages_bound_the_plans_of_random_graphs(seed):
-    """Shared fetches count `scale` times in the pairwise view; the bound is of plans."""
-    model, start, _, best = solved_graph(seed)
-    before = SearchState.of_choice(model, start)
-    search = bound_by_messages(task(model), before)
-    assert search.cost / 2 < search.lower <= best.value or search.is_proved
+def test_stages_that_make_no_sense(options, told):
+    with pytest.raises(PlanError, match=told):
+        planner.plan(planner.model("mlp-4-16", batch=8), **options)

@@ -1,86 +1,125 @@
-"""Sums that accumulate where they are computed: the search's cost is the plan's traffic, whichever rule is off."""
+"""Sums of terms: what is added up before it moves is reduced once, whatever made it and whatever may be partial."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
+import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from planner.graph import GraphBuilder, Init
+from planner.graph.optimizers import Optimizer
+from planner.graph.training import training_graph
+from planner.layout import PARTIAL
 from planner.models import build
-from planner.plans.plan import Plan
-from planner.search import SearchOptions, Ties, search, space_of
-from planner.search.costs.cost import AgreementSaving
+from planner.models.layers import classify
+from planner.plans.check import check_plan, check_search
+from planner.plans.plan import single_worker
+from planner.plans.sharded import shard_data_parallel
+from planner.program.lower import lower
+from planner.search import SearchOptions, Ties, search
+from tests.cross.loopback import Loopback
 from topologies import load_topology
 
 MODELS = {
     "rnn-1-8": {"batch": 4, "unroll": 3, "input_width": 6, "classes": 5},
     "transformer-1-16": {"batch": 4, "sequence": 4, "vocabulary": 8, "heads": 2},
 }
-RULES = tuple(asdict(Ties()))
-OFF = [*((rule,) for rule in RULES), ("accumulation", "unrolled")]
+PLACEMENTS = ("S", "S,R", "S,R,P")
 
 
-@pytest.mark.parametrize("untie", OFF, ids="+".join)
+@pytest.mark.parametrize("untie", asdict(Ties()))
 @pytest.mark.parametrize(("name", "placements"), [("rnn-1-8", "S"), ("rnn-1-8", "S,R"), ("transformer-1-16", "S")])
 def test_cost_is_traffic_with_rules_off(name, placements, untie):
-    plan = search(build(name, **MODELS[name]), SearchOptions((2, 2), placements=placements, untie=untie))
+    plan = search(build(name, **MODELS[name]), SearchOptions((2, 2), placements=placements, untie=(untie,)))
     assert plan.search.bytes[plan.search.winner] == plan.total_bytes
 
 
-def summed(products):
-    """Products of two matrices each, all of one shape, added up and read once more."""
-    b = GraphBuilder()
-    parts = [
-        b.apply("mm", b.input(f"x{i}", (6, 4)), b.weight(f"w{i}", (4, 8), Init("uniform", 1.0)), name=f"p{i}")
-        for i in range(products)
-    ]
+def tied(batch=8, vocabulary=8, width=4):
+    """An embedding that is the output layer, too: its gradient is a sum of a scatter and of a product."""
+    b = GraphBuilder("float64")
+    tokens = b.input("tokens", (batch,), Init("data", below=vocabulary), dtype="int32")
+    table = b.weight("table", (vocabulary, width), Init("uniform", 1.0))
+    x = b.apply("embedding", table, tokens, name="embedded")
+    x = b.apply("relu", b.apply("mm", x, b.weight("w", (width, width), Init("uniform", 1.0)), name="fc"), name="act")
+    logits = b.apply("mm", x, table, name="logits", transpose_b=True)
+    return training_graph(b, classify(b, logits), Optimizer("sgd", momentum=0.9))
+
+
+def weight_bytes(graph):
+    return sum(graph.tensors[name].nbytes for name in graph.updates if graph.tensors[name].role == "weight")
+
+
+@pytest.mark.parametrize("workers", [2, 4, 8])
+def test_data_parallelism_moves_each_gradient_once(workers):
+    """Twice all weights but a worker's share, to the byte, and as much of the loss that is reported."""
+    graph = tied(batch=8 * workers)
+    plan = search(graph, SearchOptions((workers,), "data-parallel", "S,R"))
+    reduced = weight_bytes(graph) + graph.tensors[graph.metrics["loss"]].nbytes
+    assert plan.total_bytes == 2 * (workers - 1) * reduced
+    assert {plan.layouts[name] for name in terms(graph)} == {(PARTIAL,)}
+    check_search(plan)
+
+
+def terms(graph):
+    (total,) = (node for node in graph.nodes if node.outputs == ("table.grad",))
+    return total.inputs
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_sharded_data_parallelism_reduces_each_gradient_once(stage):
+    """A share of each gradient goes to who has it, and the new weights, or their shares for use, to everybody."""
+    workers, graph = 4, tied(batch=32)
+    plan = shard_data_parallel(search(graph, SearchOptions((workers,), "data-parallel", "S,R")), stage)
+    check_plan(plan)
+    check_search(plan)
+    loss = 2 * (workers - 1) * graph.tensors[graph.metrics["loss"]].nbytes
+    table, inner = (graph.tensors[name].nbytes for name in ("table", "w"))
+    fetched = {1: 1, 2: 1, 3: 2}[stage] * (table + inner)  # updated weights, or weights for either pass
+    assert plan.total_bytes - loss == (workers - 1) * (weight_bytes(graph) + fetched)
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_sharded_data_parallelism_trains_alike(stage):
+    plan = search(tied(), SearchOptions((4,), "data-parallel", "S,R"))
+    trains_alike(shard_data_parallel(plan, stage), single_worker(plan))
+
+
+def replayed(plan, steps=2):
+    """The updated tensors after some steps, having checked that what moved is what was planned."""
+    run = Loopback(plan, lower(plan))
+    for _ in range(steps):
+        run.step()
+    np.testing.assert_array_equal(run.moved, steps * plan.bytes)
+    return {name: run.gather(name) for name in plan.graph.updates}
+
+
+@pytest.mark.parametrize("placements", PLACEMENTS)
+@pytest.mark.parametrize("ways", [(2,), (2, 2), (3,)])
+def test_what_is_planned_runs_and_trains_alike(ways, placements):
+    plan = search(tied(), SearchOptions(ways, "joint", placements))
+    check_plan(plan)
+    check_search(plan)
+    trains_alike(plan, single_worker(plan))
+
+
+def trains_alike(plan, alone):
+    expected, found = replayed(alone), replayed(plan)
+    for name, values in expected.items():
+        assert np.abs(found[name] - values).max() <= 1e-10 * np.abs(values).max()
+
+
+def test_unlike_terms_of_a_sum_of_activations_are_reduced_once():
+    """Two products over split depths, as of queries and keys, are one sum over all that is split."""
+    b, parts = GraphBuilder(), []
+    for number, depth in enumerate((64, 32)):
+        x, w = b.input(f"x{number}", (2, depth)), b.input(f"w{number}", (depth, 2))
+        parts.append(b.apply("mm", x, w, name=f"p{number}"))
     b.apply("relu", b.apply("add_n", *parts, name="sum"), name="out")
-    return b.finish({}, {})
+    plan = search(b.finish({}, {}), SearchOptions((2,), "joint", "S"))
+    assert plan.layouts["p0"] == plan.layouts["p1"] == (PARTIAL,)
+    assert plan.total_bytes == plan.search.lower_bound == 2 * 2 * 4
 
 
-def space_without(graph, ways, placements, *rules):
-    return space_of(graph, SearchOptions(ways, placements=placements, untie=rules))
-
-
-@given(st.sampled_from([((2,), "S,R"), ((2, 2), "S"), ((3,), "S,R")]), st.booleans(), st.data())
-@settings(max_examples=60, deadline=None)
-def test_two_products_that_may_differ(how, agree, data):
-    """Where the sum's own node keeps what it adds where it lies, any choice costs what it moves."""
-    graph = summed(2)
-    space = space_without(graph, *how, "accumulation")
-    assert any(isinstance(factor.cost, AgreementSaving) for factor in space.coarse.factors)
-    of = space.coarse.variable_of
-    assert of["node", "p0"] != of["node", "p1"]
-    choice = [data.draw(st.sampled_from(space.candidates(v))) for v in range(len(space.coarse.variables))]
-    if agree:
-        choice[of["node", "p1"]] = choice[of["node", "p0"]]
-    layout = choice[of["tensor", "sum"]]
-    choice[of["node", "sum"]] = tuple(f"i{text[1:]}" if (text := str(one)) != "R" else "*" for one in layout)
-    plan = Plan(graph, 0, space.ways, space.layouts(choice), space.strategies(choice))
-    assert space.cost(choice) == plan.total_bytes
-
-
-@pytest.mark.parametrize("products", [2, 3])
-def test_what_may_differ_is_never_worse(products):
-    """Two nodes may differ; of three, no table says when all agree, so they stay tied."""
-    graph = summed(products)
-    coarse = space_without(graph, (2, 2), "S", "accumulation", "repeats").coarse
-    assert len({coarse.variable_of["node", f"p{i}"] for i in range(products)}) == (2 if products == 2 else 1)
-    costs = []
-    for untie in ((), ("accumulation",)):
-        plan = search(graph, SearchOptions((2, 2), "joint", untie=untie))
-        assert plan.search.lower_bound == plan.search.bytes["joint"] == plan.total_bytes
-        costs.append(plan.total_bytes)
-    assert costs[1] <= costs[0]
-
-
-def test_sums_are_tied_where_time_is_counted():
-    """Stores that agreement saves cross no level, and additions that it saves take no time."""
-    graph, machine = summed(2), load_topology("p2.8xlarge")
-    options = SearchOptions((2, 2), "joint", "S", objective="time", machine=machine, untie=("accumulation",))
-    plan = search(graph, options)
+def test_levels_say_what_a_plan_for_little_time_moves():
+    options = SearchOptions((2, 2), "joint", "S", objective="time", machine=load_topology("p2.8xlarge"))
+    plan = search(tied(), options)
     assert sum(plan.search.predicted.level_bytes) == plan.total_bytes
-    assert "accumulation" in plan.search.ties
-    tied = search(graph, replace(options, untie=()))
-    assert plan.search.predicted.candidates_s["joint"] == tied.search.predicted.candidates_s["joint"]

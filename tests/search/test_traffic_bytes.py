@@ -14,6 +14,6 @@ from planner.search import SearchOptions, search
 def test_bytes_are_those_of_all_exchanges(name, batch, placements):
     plan = search(build(name, batch=batch), SearchOptions((2, 2), placements=placements))
     total = np.zeros((4, 4), dtype=np.int64)
-    for tensor, exchange in Traffic(plan).exchanges():
-        total += exchange.moved() * ITEM_BYTES[plan.graph.tensors[tensor].dtype]
+    for tensor, exchange, times in Traffic(plan).exchanges():
+        total += times * exchange.moved() * ITEM_BYTES[plan.graph.tensors[tensor].dtype]
     np.testing.assert_array_equal(Traffic(plan).bytes(), total)

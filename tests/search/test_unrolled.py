@@ -44,7 +44,7 @@ def alike(prefix, count):
 def test_structure_gives_the_same_variables_as_hints(layers, steps, optimizer):
     graph = build(f"rnn-{layers}-8", unroll=steps, optimizer=optimizer, **SMALL)
     plain = without_hints(graph)
-    for ties in (Ties(), Ties(updates=False), Ties(elementwise=False, accumulation=False, repeats=False)):
+    for ties in (Ties(), Ties(updates=False), Ties(elementwise=False, repeats=False)):
         assert variables(plain, ties) == variables(graph, ties) != variables(graph, replace(ties, unrolled=False))
 
 

@@ -157,7 +157,7 @@ def test_what_a_sweep_refuses(arguments, message, capsys):
 def test_a_sweep_of_a_saved_plan_leaves_its_graph_alone(saved, capsys):
     assert run(saved, "--topo", "uniform-8", "--sweep", "batch=8,16") == 2
     assert re.search(
-        r"--sweep batch: expected one of data-parallel, overlap, prefetch, system, topo\n",
+        r"--sweep batch: expected one of collectives, data-parallel, overlap, prefetch, system, topo\n",
         capsys.readouterr().err,
     )
 

@@ -65,7 +65,7 @@ def test_twice_the_rates_and_half_the_fixed_times_take_half_the_time(one, machin
         routes={ends: replace(route, latency_s=route.latency_s / 2) for ends, route in machine.routes.items()},
     )
     for overlap in (True, False):
-        slow, fast = (simulated(one, where, overlap=overlap) for where in (machine, faster))
+        slow, fast = (simulated(one, where, Switches(overlap)) for where in (machine, faster))
         assert fast.seconds == pytest.approx(slow.seconds / 2, rel=1e-9)
         assert fast.seconds_without_communication == pytest.approx(slow.seconds_without_communication / 2, rel=1e-9)
 
@@ -85,7 +85,7 @@ def test_free_communication_is_the_time_without_communication(one, streams):
     one = computing_only(one)
     free = changed(star(4, link=INSTANT, memory=INSTANT), streams=streams, half_bandwidth_bytes=5)
     for overlap in (True, False):
-        without = simulated(one, star(4, link=7, memory=50, latency_s=0.01), overlap=overlap)
+        without = simulated(one, star(4, link=7, memory=50, latency_s=0.01), Switches(overlap))
         assert without.seconds_without_communication == pytest.approx(
             interpret(one, free, Switches(overlap=overlap)).seconds, rel=1e-9
         )
@@ -95,7 +95,7 @@ def test_free_communication_is_the_time_without_communication(one, streams):
 @given(programs(), st.sampled_from([slow_hub(), streaming_hub()]))
 def test_every_workers_step_is_the_sum_of_what_it_is_spent_on(one, machine):
     for overlap in (True, False):
-        simulation = simulated(one, machine, overlap=overlap)
+        simulation = simulated(one, machine, Switches(overlap))
         for spent, seconds in zip(simulation.breakdown, simulation.timeline.compute_s, strict=True):
             exposed = (spent.copies_s, spent.launches_s, spent.wire_s, spent.latency_s, spent.waiting_s)
             assert spent.compute_s + sum(exposed) == pytest.approx(simulation.seconds, rel=1e-12)

@@ -221,7 +221,7 @@ def programs(draw):
 def test_any_program(one):
     machine = star(4, link=7, memory=50, latency_s=0.01)
     simulation = simulated(one, machine)
-    apart = simulated(one, machine, overlap=False)
+    apart = simulated(one, machine, Switches(overlap=False))
     assert (simulation.timeline.bytes == one.bytes).all()
     assert (apart.timeline.bytes == one.bytes).all()
     # never faster than the busiest link, or than the slowest worker's own computation

@@ -12,7 +12,7 @@ from planner.program.lower import lower
 from planner.program.workspace import needed_bytes
 from planner.report.schema import read_reports
 from planner.search import SearchOptions, search
-from simulator import simulated
+from simulator import Switches, simulated
 from simulator.report import report
 from simulator.systems import plan_program
 from tensor_partitioner.commands.simulate import main
@@ -58,7 +58,7 @@ def test_a_large_network(machine):
 
 def test_no_overlap_takes_longer(machine):
     program = lower(planned("mlp-3-64"), prefetch=2)
-    assert simulated(program, machine, overlap=False).seconds > simulated(program, machine).seconds
+    assert simulated(program, machine, Switches(overlap=False)).seconds > simulated(program, machine).seconds
 
 
 def test_one_worker_communicates_nothing(machine):
@@ -94,7 +94,7 @@ def test_command(plan_file, tmp_path, capsys):
     assert "seconds per step" in out
     assert "equal to the plan" in out
     (found,) = read_reports(json_file)
-    assert found.settings == {"prefetch": 1, "overlap": True}
+    assert found.settings == {"prefetch": 1, "overlap": True, "collectives": "pairs"}
     events = json.loads(trace_file.read_text())["traceEvents"]
     received = sum(event["args"]["bytes"] for event in events if "transfer" in event.get("args", ()))
     assert received == found.total_bytes

@@ -11,7 +11,7 @@ from planner.models import build
 from planner.program.lower import lower
 from planner.program.tasks import Compute
 from planner.search import SearchOptions, search
-from simulator import simulated
+from simulator import Switches, simulated
 from simulator.tracing import trace
 from tests.simulator.trace_reader import Complete, Trace
 from topologies import load_topology
@@ -27,7 +27,7 @@ CASES = {
 def case(request, tmp_path_factory):
     model, options, overlap = CASES[request.param]
     plan = search(build(model, batch=16, **options), SearchOptions(ways=(2, 2, 2)))
-    simulation = simulated(lower(plan), load_topology("p2.8xlarge"), overlap=overlap, record_messages=True)
+    simulation = simulated(lower(plan), load_topology("p2.8xlarge"), Switches(overlap, record_messages=True))
     path = tmp_path_factory.mktemp("trace") / "trace.json"
     trace(simulation).write(path)
     return simulation, path

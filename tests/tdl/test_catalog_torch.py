@@ -10,9 +10,15 @@ from executor.cases import Draw
 from executor.verification.cases import CASES
 
 torch = pytest.importorskip("torch")
+from torch.nn import functional  # noqa: E402
+
 from tests.tdl.torch_oracles import ORACLES, spread  # noqa: E402
 
-TESTED_TOGETHER = {"normalize_backward_statistics", "normalize_backward", "batch_norm_backward"}
+ATTENTION = {f"attention_backward_{of}" for of in ("query", "keys")}
+TESTED_TOGETHER = {
+    *("normalize_backward_statistics", "normalize_backward", "batch_norm_backward"),
+    *(ATTENTION | {f"biased_{name}" for name in ATTENTION} | {"biased_attention_backward_bias"}),
+}
 """Parts of one gradient, compared to PyTorch's as a whole."""
 
 RANDOM = {"dropout", "bernoulli", "rand", "randn"}
@@ -123,3 +129,48 @@ def test_the_gradient_of_normalization_through_its_statistics(statistics, weight
     found = evaluate("normalize_backward", grad, data, mean, var, weight, *sums, **how, count=count)
     (expected,) = torch.autograd.grad(y, x, torch.tensor(grad))
     np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def tensors(draw, groups, share, dims):
+    """Queries, keys, values and a bias of these dimensions, and the gradient that arrives."""
+    shape = 2, groups * share, 5, 6
+    operands = [draw.normal(size=size) for size in ((*shape[:3], 3), (2, groups, 6, 3), (2, groups, 6, 4))]
+    bias = draw.normal(size=[shape[dim] for dim in dims])
+    return [torch.tensor(x, requires_grad=True) for x in (*operands, bias)], torch.tensor(
+        draw.normal(size=(2, groups * share, 5, 4))
+    )
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("groups", "share", "dims"), [(1, 1, ()), (2, 1, (2, 3)), (2, 3, (1, 3)), (1, 4, (0, 1, 2, 3))]
+)
+def test_attention_and_its_gradients_equal_torch(groups, share, dims, causal):
+    (query, key, value, bias), grad = tensors(np.random.default_rng(6), groups, share, dims)
+    hidden = torch.full((5, 6), -torch.inf).triu(1) if causal else torch.zeros(5, 6)
+    mask = spread(bias, torch.empty(1, 1, 1, 1), dims) + hidden
+    expected = functional.scaled_dot_product_attention(query, key, value, mask, scale=0.3, enable_gqa=True)
+    gradients = torch.autograd.grad(expected, (query, key, value, bias), grad)
+    prefix, how = "biased_" if dims else "", {"scale": 0.3, "causal": causal, **({"dims": dims} if dims else {})}
+    given = [x.detach() for x in (query, key, value, *([bias] if dims else []))]
+    result, total = evaluate_all(f"{prefix}attention", *given, **how)
+    np.testing.assert_allclose(result, expected.detach(), atol=1e-12)
+    operands = (grad, *given, total, (grad.numpy() * result).sum(-1))
+    found = [name for name in ("query", "keys", "bias") if name != "bias" or dims]
+    found = [x for name in found for x in evaluate_all(f"{prefix}attention_backward_{name}", *operands, **how)]
+    for one, right in zip(found, gradients, strict=False):
+        np.testing.assert_allclose(one, right, atol=1e-12)
+
+
+def test_the_gradient_of_rms_norm_equals_torch():
+    rng = np.random.default_rng(4)
+    x, grad, weight = rng.standard_normal((2, 3, 5)), rng.standard_normal((2, 3, 5)), rng.standard_normal(5)
+    tensors = torch.tensor(x, requires_grad=True), torch.tensor(weight, requires_grad=True)
+    expected = functional.rms_norm(tensors[0], (5,), tensors[1], eps=1e-5)
+    of_x, of_weight = torch.autograd.grad(expected, tensors, torch.tensor(grad))
+    square = evaluate("mean_square", x, count=5)
+    np.testing.assert_allclose(evaluate("rms_norm", x, square, weight, eps=1e-5), expected.detach(), atol=1e-12)
+    inner = evaluate("rms_norm_backward_sum", grad, x, weight)
+    found = evaluate("rms_norm_backward", grad, x, square, weight, inner, eps=1e-5, count=5)
+    np.testing.assert_allclose(found, of_x, atol=1e-12)
+    np.testing.assert_allclose(evaluate("rms_norm_backward_weight", grad, x, square, eps=1e-5), of_weight, atol=1e-12)

@@ -199,12 +199,21 @@ def test_linearity(op, ranks, attributes, linear, not_linear):
     assert not any(found.linear(frozenset(operands)) for operands in not_linear)
 
 
+HEADS = [(1, 6, 5, 8), (1, 2, 7, 8), (1, 2, 7, 9)]
+"""Six heads of 5 queries, two of 7 keys 8 wide and values 9 wide: products, then scale, exponential and sum."""
+
+
 @pytest.mark.parametrize(
     ("op", "shapes", "attributes", "operations"),
     [
         ("mm", [(3, 4), (4, 5)], {}, 2 * 3 * 5 * 4),
         ("relu", [(3, 4)], {}, 12),
         ("sgd", [(3, 4), (3, 4)], {"lr": 0.1}, 24),
+        ("embedding", [(50, 8), (3,)], {}, 3 + 2 * 3 * 8),  # compare, choose, add: one row of 50
+        ("embedding_dense_backward", [(3, 8), (3,)], {"extents": {"v": 50}}, 3 + 2 * 3 * 8),
+        ("cumsum", [(4,)], {"dim": 0, "extents": {"i0": 4}}, 4 * 4 / 2),
+        ("attention", HEADS, {"scale": 1.0}, 6 * 5 * 7 * (2 * 8 + 2 * 9 + 2 + 1) + 6 * 5 * (9 + 1)),
+        ("attention", HEADS, {"scale": 1.0, "causal": True}, 6 * 5 * 7 / 2 * (2 * 8 + 2 * 9 + 2 + 1) + 6 * 5 * (9 + 1)),
     ],
 )
 def test_operations(op, shapes, attributes, operations):

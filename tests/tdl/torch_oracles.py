@@ -85,6 +85,52 @@ SCALAR_ORACLES = {
 BINARY_ORACLES = {name: getattr(torch, name) for name in BINARY}
 
 
+def attention(query, key, value, bias=None, *, scale, causal, dims=()):
+    """Attention and the logarithms of its sums, with the matrix written out."""
+    key, value = (x.repeat_interleave(query.shape[1] // key.shape[1], 1) for x in (key, value))
+    scores = query @ key.mT * scale
+    if bias is not None:
+        scores = scores + spread(bias, scores, dims)
+    if causal:
+        scores = scores.masked_fill(torch.ones(scores.shape[2:]).triu(1) > 0, -torch.inf)
+    return torch.softmax(scores, -1) @ value, torch.logsumexp(scores, -1)
+
+
+def rotary(x, cos, sin, half, inverse):
+    """As in Hugging Face's `apply_rotary_pos_emb`; its inverse is its gradient."""
+    if inverse:
+        return gradient_of(rotary, (0,))(x, x, cos, sin, half=half, inverse=False)
+    return x * cos + torch.cat((-x[..., half:], x[..., :half]), -1) * sin
+
+
+def expert_slots(indices, capacity):
+    """By counting, choice after choice."""
+    slots = torch.full_like(indices, -1)
+    for b, sample in enumerate(indices):
+        free = dict.fromkeys(sample.flatten().tolist(), 0)
+        for s, row in enumerate(sample.tolist()):
+            for k, expert in enumerate(row):
+                if free[expert] < capacity:
+                    slots[b, s, k] = expert * capacity + free[expert]
+                    free[expert] += 1
+    return slots
+
+
+def places(slots, experts, capacity):
+    """One where a choice has a place: [b, s, k, experts, capacity]."""
+    one_hot = functional.one_hot(slots.long() + 1, experts * capacity + 1)[..., 1:]
+    return one_hot.reshape(*slots.shape, experts, capacity).double()
+
+
+def rms_norm(x, square, weight, eps):
+    return x * torch.rsqrt(square + eps).unsqueeze(-1) * weight
+
+
+def rms_norm_backward(grad, x, square, weight, inner, eps, count):
+    inverse = torch.rsqrt(square + eps).unsqueeze(-1)
+    return inverse * grad * weight - inverse**3 * x * inner.unsqueeze(-1) / count
+
+
 def normalize(x, mean, var, weight, bias, statistics, weights, eps):
     mean, var = (spread(own, x, statistics) for own in (mean, var))
     weight, bias = (spread(own, x, weights) for own in (weight, bias))
@@ -297,6 +343,8 @@ ORACLES = {
     "batch_norm": lambda x, mean, var, w, b, eps: functional.batch_norm(x, mean, var, w, b, eps=eps),
     "batch_norm_backward_reduce": lambda *operands, eps: normalize_backward_weights(*operands, (1,), (1,), eps),
     "sum_exp": lambda x, maximum, dim: torch.exp(x - maximum.unsqueeze(dim)).sum(dim),
+    "attention": attention,
+    "biased_attention": lambda query, key, value, bias, **how: attention(query, key, value, bias, **how),
     "cross_entropy": lambda x, maximum, total, labels, count: (
         (torch.log(total) + maximum - (x * classes(labels, x)).sum(1)).sum() / count
     ),
@@ -331,6 +379,19 @@ ORACLES = {
     "cumsum": lambda x, dim, reverse: x.flip(dim).cumsum(dim).flip(dim) if reverse else x.cumsum(dim),
     "normalize": normalize,
     "normalize_backward_weights": normalize_backward_weights,
+    "mean_square": lambda x, count: x.square().mean(-1),
+    "rms_norm": rms_norm,
+    "rms_norm_backward_weight": lambda grad, x, square, eps: gradient_of(rms_norm, (2,))(
+        grad, x, square, torch.ones(x.shape[-1:], dtype=x.dtype), eps=eps
+    ),
+    "rms_norm_backward_sum": lambda grad, x, weight: (grad * weight * x).sum(-1),
+    "rms_norm_backward": rms_norm_backward,
+    "rotary": rotary,
+    "expert_slots": expert_slots,
+    "dispatch": lambda x, slots, capacity, extents: torch.einsum(
+        "bskh,bskec->bech", x, places(slots, extents["e"], capacity)
+    ),
+    "collect": lambda x, slots, capacity: torch.einsum("bech,bskec->bskh", x, places(slots, x.shape[1], capacity)),
     "softmax": lambda x, maximum, total, dim: torch.softmax(x, dim),
     "log_softmax": lambda x, maximum, total, dim: torch.log_softmax(x, dim),
     "softmax_backward_sum": lambda grad, result, dim: (grad * result).sum(dim),

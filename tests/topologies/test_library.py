@@ -56,10 +56,14 @@ COUNTS = {
     "p4d.24xlarge": 8,
     "hgx-h100": 8,
     "hgx-h200": 8,
+    "p6-b200.48xlarge": 8,
+    "p6-b200-nodes-4": 32,
     "p4d-nodes-2": 16,
     "p4d-nodes-16": 128,
     "hgx-h100-nodes-2": 16,
     "hgx-h100-nodes-16": 128,
+    "dgx-a100": 8,
+    "dgx-a100-pod-20": 160,
     "uniform-1": 1,
     "uniform-16": 16,
 }
@@ -121,6 +125,29 @@ def test_nodes_and_their_network():
     assert machine.route(1, 6).nodes == ("node0/gpu1", "node0/nvswitch", "node0/gpu6")
     # between nodes 2 x 8 x 8 pairs; an adapter serves two GPUs, 16 of the pairs each way
     assert levels(machine, (2, 8))[0].bandwidth_bytes_per_s == pytest.approx(128 / 16 * 12e9)
+
+
+def test_a_pod_has_rails_under_a_spine():
+    machine = load_topology("dgx-a100-pod-4")
+    own_rail, other_rail = machine.route(0, 8), machine.route(0, 12)
+    assert own_rail.nodes[1:-1] == ("node0/plx0", "node0/nic0", "rail0", "node1/nic0", "node1/plx0")
+    assert [node for node in other_rail.nodes if node.startswith(("rail", "spine"))] == ["rail0", "spine", "rail4"]
+    assert machine.bandwidth_bytes_per_s(0, 12) == 24e9
+    uplink = next(r for r, resource in enumerate(machine.resources) if resource.name == "rail0->spine")
+    assert machine.resources[uplink].capacity == 20 * 24e9
+
+
+@pytest.mark.parametrize("gigabits", [10, 25, 40, 50, 100, 200, 400])
+def test_ethernet_carries_what_infiniband_of_its_rate_does(gigabits):
+    assert library.link_type(f"ethernet-{gigabits}g").bandwidth_bytes_per_s == pytest.approx(gigabits * 0.12e9)
+
+
+@pytest.mark.parametrize("name", library.device_names())
+def test_what_is_reserved_is_little_of_a_memory(name):
+    """CUDA's context and NCCL's communicators: on a GPU of a cluster more than nothing, nowhere a tenth."""
+    kind = library.device_type(name)
+    assert kind.reserved_bytes < 0.1 * kind.memory_bytes
+    assert kind.reserved_bytes > 0 or not name.startswith(("a100", "h100", "h200", "b200", "gb200", "l4", "t4", "mi"))
 
 
 def test_what_hosts_stage():

@@ -6,7 +6,7 @@ reversed along a dimension that its values do not depend on) makes no mutant.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -228,6 +228,7 @@ class Applied:
     node: Node
     gradients: tuple[Any, ...]
     emitted: tuple[Node, ...]
+    ranks: Mapping[str, int]
 
 
 def applied(name: str) -> Applied | None:
@@ -237,7 +238,9 @@ def applied(name: str) -> Applied | None:
     def recorder(backward):
         before = len(backward.builder.nodes)
         gradients = RULES[name](backward)
-        found.append(Applied(backward.node, tuple(gradients), tuple(backward.builder.nodes[before:])))
+        emitted = tuple(backward.builder.nodes[before:])
+        ranks = {name: len(backward.builder.shape(name)) for node in emitted for name in node.inputs}
+        found.append(Applied(backward.node, tuple(gradients), emitted, ranks))
         return gradients
 
     check_operator(name, CheckOptions(cases=6, kinds=("gradient",), rules={**RULES, name: recorder}))
@@ -260,7 +263,7 @@ def rule_mutants(name: str) -> Iterator[Mutant]:
     for number, node in enumerate(done.emitted):
         if set(node.outputs) <= zero:
             continue
-        if len(node.inputs) > 1 and node.inputs[0] != node.inputs[1] and not _commutes(node):
+        if len(node.inputs) > 1 and node.inputs[0] != node.inputs[1] and not _commutes(node, done.ranks):
             yield _emitting(name, f"operands of emitted {node.op} exchanged", number, _swap)
         if node.op == "add_n" and len(node.inputs) > 1:
             yield _emitting(name, f"term of emitted {node.op} missing", number, _shorten)
@@ -268,9 +271,10 @@ def rule_mutants(name: str) -> Iterator[Mutant]:
             yield _emitting(name, f"factor of emitted {node.op} doubled", number, _double)
 
 
-def _commutes(node: Node) -> bool:
+def _commutes(node: Node, ranks: Mapping[str, int]) -> bool:
     """Whether exchanging the first two operands means nothing, by the operator's own description."""
-    return symmetric(tdl.catalog[node.op], len(node.inputs), node.attrs)
+    of = tuple(ranks[name] for name in node.inputs)
+    return of[0] == of[1] and symmetric(tdl.catalog[node.op], of, node.attrs)
 
 
 def _rule(name: str, change: str, rule: Callable[[Any], Any]) -> Mutant:

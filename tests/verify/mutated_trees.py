@@ -63,7 +63,8 @@ def description_changes(operator: tdl.Operator, ranks: Sequence[int], attributes
     original = canonical(traced)
     found = []
     for number, output in enumerate(traced.outputs):
-        for path, scope, node in places(output.value, traced.output_variables):
+        known = tuple(name for name in traced.output_variables if name in output.variables)
+        for path, scope, node in places(output.value, known):
             for label, other in alternatives(node, scope):
                 change = Change(number, path, label, f"{node} -> {other}")
                 if canonical(changed(traced, change)) != original:
@@ -242,10 +243,10 @@ def _index_spelled(index: Any) -> str:
     return f"{index} pad {index.pad}" if isinstance(index, Affine) else str(index)
 
 
-def symmetric(operator: tdl.Operator, count: int, attributes: Mapping[str, Any]) -> bool:
-    """Whether the first two operands may be exchanged, whatever they hold, for operands of one rank."""
+def symmetric(operator: tdl.Operator, ranks: tuple[int, ...], attributes: Mapping[str, Any]) -> bool:
+    """Whether the first two operands may be exchanged, whatever they hold, for operands of these ranks."""
     try:
-        traced = _traced(operator, (2,) * count, attributes)
+        traced = _traced(operator, ranks, attributes)
     except (tdl.TDLError, LookupError, TypeError, ValueError):
         return False
     return canonical(traced) == canonical(traced, {0: 1, 1: 0})

@@ -87,8 +87,8 @@ def test_what_may_differ_is_spelled_differently(pair):
 
 
 def test_symmetry_is_read_off_the_description():
-    assert symmetric(tdl.catalog["mul"], 2, {})
-    assert symmetric(tdl.catalog["add_n"], 3, {})
-    assert not symmetric(tdl.catalog["sub"], 2, {})
-    assert not symmetric(tdl.catalog["mm"], 2, {})
-    assert not symmetric(tdl.catalog["threshold_backward"], 2, {})
+    assert symmetric(tdl.catalog["mul"], (2, 2), {})
+    assert symmetric(tdl.catalog["add_n"], (2, 2, 2), {})
+    assert not symmetric(tdl.catalog["sub"], (2, 2), {})
+    assert not symmetric(tdl.catalog["mm"], (2, 2), {})
+    assert not symmetric(tdl.catalog["threshold_backward"], (2, 2), {})

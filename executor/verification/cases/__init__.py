@@ -8,7 +8,7 @@ import numpy as np
 
 import tdl
 from executor.cases import REGISTERED, Case, Draw, Generate
-from executor.verification.cases import pointwise, reduction, shape, windows
+from executor.verification.cases import attention, language, pointwise, reduction, shape, windows
 from executor.verification.cases.base import binary, positive_shape, same_shape
 from planner.graph.ir import FLOATING, Value
 
@@ -58,6 +58,8 @@ def _einsum(draw: Draw) -> Case:
 
 
 CASES: dict[str, Generate] = {
+    **attention.CASES,
+    **language.CASES,
     **pointwise.CASES,
     **reduction.CASES,
     **shape.CASES,

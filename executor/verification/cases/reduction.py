@@ -80,6 +80,15 @@ def _normalize(draw: Draw, operands: str, *, counts: bool = False) -> Case:
     return Case(tuple(known[letter] for letter in operands), attributes)
 
 
+def _rms_norm(draw: Draw, operands: str, **attributes: Value) -> Case:
+    """Operands by letter: "g" gradients, "x" values, "q" squares and "s" sums of rows, "w" weights."""
+    *rows, width = draw.shape()
+    known = {letter: draw.array(*rows, width) for letter in "gx"}
+    known |= {"q": draw.positive(*rows), "s": draw.array(*rows), "w": draw.array(width)}
+    attributes |= {"count": width} if "count" in attributes else {}
+    return Case(tuple(np.asarray(known[letter]) for letter in operands), attributes)
+
+
 def _softmax(draw: Draw, operands: str) -> Case:
     """Operands by letter: "x" logits, "m" maximum, "t" total, "g" gradient, "r" softmax, "i" one number per row."""
     shape = draw.shape()
@@ -136,6 +145,11 @@ CASES: dict[str, Generate] = {
     "normalize_backward_weights": partial(_normalize, operands="gxmv"),
     "normalize_backward_statistics": partial(_normalize, operands="gxmvw"),
     "normalize_backward": partial(_normalize, operands="gxmvwst", counts=True),
+    "mean_square": partial(_rms_norm, operands="x", count=0),
+    "rms_norm": partial(_rms_norm, operands="xqw", eps=1e-3),
+    "rms_norm_backward_weight": partial(_rms_norm, operands="gxq", eps=1e-3),
+    "rms_norm_backward_sum": partial(_rms_norm, operands="gxw"),
+    "rms_norm_backward": partial(_rms_norm, operands="gxqws", eps=1e-3, count=0),
     "sum_exp": partial(_softmax, operands="xm"),
     "softmax": partial(_softmax, operands="xmt"),
     "softmax_backward_sum": partial(_softmax, operands="gr"),

@@ -5,7 +5,7 @@ norm, softmax, cross entropy) are differentiated whole: they return the total de
 so that the nodes which compute the statistics get no gradient of their own.
 """
 
-from planner.graph.rules import compound, elementwise, matrix, reduction, shape
+from planner.graph.rules import attention, compound, elementwise, language, matrix, reduction, shape
 from planner.graph.rules.base import Backward, Gradient, Gradients, Rule, apply_rule, flat, materialize
 
 RULES: dict[str, Rule] = {
@@ -14,6 +14,8 @@ RULES: dict[str, Rule] = {
     **reduction.RULES,
     **shape.RULES,
     **compound.RULES,
+    **attention.RULES,
+    **language.RULES,
 }
 
 __all__ = ["RULES", "Backward", "Gradient", "Gradients", "Rule", "apply_rule", "flat", "materialize"]

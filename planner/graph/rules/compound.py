@@ -59,6 +59,21 @@ def _normalize(b: Backward) -> Gradients:
     return grad_x, None, None, grad_weight, grad_bias
 
 
+def _mean_square(b: Backward) -> Gradients:
+    rows = tuple(range(b.rank() - 1))
+    product = b.emit_step("mul", (b.node.inputs[0], b.gradient), 0, "product", dims=rows)
+    return (b.emit("scale", (product,), 0, factor=2.0 / number(b, "count")),)
+
+
+def _rms_norm(b: Backward) -> Gradients:
+    x, square, weight = b.node.inputs
+    count, eps = _produced_by(b, 1, "mean_square", 0).attrs["count"], b.node.attrs["eps"]
+    grad_weight = b.emit("rms_norm_backward_weight", (b.gradient, x, square), 2, eps=eps)
+    inner = b.emit_step("rms_norm_backward_sum", (b.gradient, x, weight), 0, "inner")
+    inputs = (b.gradient, x, square, weight, inner)
+    return b.emit("rms_norm_backward", inputs, 0, eps=eps, count=count), None, grad_weight
+
+
 def _softmax(b: Backward) -> Gradients:
     _produced_by(b, 1, "amax", 0)
     _produced_by(b, 2, "sum_exp", 0, 1)
@@ -87,6 +102,8 @@ def _loss(b: Backward) -> Gradients:
 RULES: dict[str, Rule] = {
     "batch_norm": _batch_norm,
     "normalize": _normalize,
+    "mean_square": _mean_square,
+    "rms_norm": _rms_norm,
     "softmax": _softmax,
     "log_softmax": _log_softmax,
     "cross_entropy": _cross_entropy,

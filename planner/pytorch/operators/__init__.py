@@ -9,6 +9,7 @@ from planner.pytorch.operators import (  # noqa: F401  # for what they enter
     losses,
     matrix,
     norms,
+    own_gradients,
     recurrent,
     reductions,
     resizing,

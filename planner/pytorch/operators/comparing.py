@@ -6,7 +6,7 @@ from planner.graph.ir import FLOATING, ITEM_BYTES
 from planner.pytorch.axes import Value
 from planner.pytorch.operations import as_dtype, binary, unary
 from planner.pytorch.operators.call import TracedCall, converter, refuse_if
-from planner.pytorch.operators.elementwise import in_dtype, of_truth_values
+from planner.pytorch.operators.elementwise import full, in_dtype, of_truth_values
 from planner.pytorch.operators.shapes import expanded
 from planner.pytorch.translation import Translation
 from planner.pytorch.views import densely
@@ -106,6 +106,8 @@ def _chosen(t: Translation, mask: Value, chosen: Value, other: Value, call: Trac
     return binary(t, "add", *parts)
 
 
-def _as_result(t: Translation, call: TracedCall, value: Value) -> Value:
-    """Return a value in the dtype and shape of the result."""
+def _as_result(t: Translation, call: TracedCall, value: Value | float) -> Value:
+    """Return a value, or a number, in the dtype and shape of the result."""
+    if not isinstance(value, Value):
+        return full(t, call.shapes[0], value, call.dtypes[0])
     return expanded(t, as_dtype(t, value, call.dtypes[0]), call.shapes[0])

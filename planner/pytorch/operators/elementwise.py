@@ -16,7 +16,7 @@ from planner.pytorch.operations import as_dtype, binary, dropped, unary
 from planner.pytorch.operators.call import TracedCall, UnsupportedError, converter, refuse_if
 from planner.pytorch.operators.shapes import expanded
 from planner.pytorch.translation import Translation
-from planner.pytorch.views import densely
+from planner.pytorch.views import densely, view
 
 UNARY = (
     "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "erf", "exp", "expm1", "floor",
@@ -90,7 +90,8 @@ def _prelu(t: Translation, call: TracedCall) -> Value:
     if prod(slope.shape) != 1:
         slope = along(slope, 1, value.rank)
     below = unary(t, "clamp", value, max=0.0)
-    return binary(t, "add", unary(t, "relu", value), binary(t, "mul", below, slope))
+    result = binary(t, "add", unary(t, "relu", value), binary(t, "mul", below, slope))
+    return view(t, result, call.shapes[0])
 
 
 def along(vector: Value, dim: int, rank: int) -> Value:
@@ -257,4 +258,8 @@ def _random(t: Translation, call: TracedCall) -> Value:
     )
     least, other = ("mean", "std") if is_normal else ("from", "to")
     start, end = (call.argument(name, value) for name, value in ((least, 0.0), (other, 1.0)))
+    drawn_by_tensors = not all(isinstance(bound, int | float) for bound in (start, end))
+    refuse_if(
+        drawn_by_tensors, f"{call.op} with a tensor for its {least} or {other}: scale and move torch.randn's numbers"
+    )
     return _shifted(t, scaled(t, drawn, end if is_normal else end - start), start)

@@ -3,21 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import wraps
 from math import prod
+from typing import TypeVar
 
 import torch
 
 from planner.graph.build import ONES, ZEROS, Average
+from planner.graph.ir import ITEM_BYTES
 from planner.pytorch.axes import Value
-from planner.pytorch.operations import binary, reduce, unary
-from planner.pytorch.operators.call import TracedCall, converter, refuse_if
+from planner.pytorch.operations import as_dtype, binary, reduce, unary
+from planner.pytorch.operators.call import Converter, TracedCall, converter, refuse_if
 from planner.pytorch.operators.elementwise import TORCH, along
 from planner.pytorch.operators.reductions import mean
 from planner.pytorch.translation import Translation
 from planner.pytorch.views import aligned, densely, view
 
+OPERANDS = ("input", "weight", "bias", "running_mean", "running_var")
+
+C = TypeVar("C", bound=Converter)
+
+
+def in_one_dtype(convert: C) -> C:
+    """Let a normalization of 16-bit values by weights in single precision be computed in that, as PyTorch does."""
+
+    @wraps(convert)
+    def converted(t: Translation, call: TracedCall) -> Value:
+        operands = {name: call[name] for name in OPERANDS if call.arguments.get(name) is not None}
+        widest = max(map(t.dtype, operands.values()), key=ITEM_BYTES.__getitem__)
+        alike = {name: as_dtype(t, value, widest) for name, value in operands.items()}
+        result = convert(t, replace(call, arguments={**call.arguments, **alike}))
+        assert isinstance(result, Value)
+        return as_dtype(t, result, call.dtypes[0])
+
+    return converted  # type: ignore[return-value]
+
 
 @converter("batch_norm")
+@in_one_dtype
 def _batch_norm(t: Translation, call: TracedCall) -> Value:
     """Normalize images by channel, or what is taken for images."""
     x, shape = call["input"], call["input"].shape
@@ -129,11 +153,13 @@ def _last(call: TracedCall) -> range:
 
 
 @converter("layer_norm")
+@in_one_dtype
 def _layer_norm(t: Translation, call: TracedCall) -> Value:
     return _normalized(t, call, call["input"].shape, _last(call), _last(call))
 
 
 @converter("rms_norm")
+@in_one_dtype
 def _rms_norm(t: Translation, call: TracedCall) -> Value:
     x = call["input"]
     square = mean(t, unary(t, "square", x), _last(call), keep=True)
@@ -143,6 +169,7 @@ def _rms_norm(t: Translation, call: TracedCall) -> Value:
 
 
 @converter("group_norm")
+@in_one_dtype
 def _group_norm(t: Translation, call: TracedCall) -> Value:
     x, groups = call["input"], call.integer("num_groups")
     fine = (x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
@@ -150,6 +177,7 @@ def _group_norm(t: Translation, call: TracedCall) -> Value:
 
 
 @converter("instance_norm")
+@in_one_dtype
 def _instance_norm(t: Translation, call: TracedCall) -> Value:
     """Normalize every channel of every sample by itself."""
     is_other = not call.flag("use_input_stats")

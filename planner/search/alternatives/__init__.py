@@ -5,6 +5,7 @@ step is allowed and the cheapest is taken; of several choices, such as one dimen
 be kept at most steps. Within its restriction each is exact, as far as the limits allow.
 """
 
+from planner.search.alternatives.by_name import named
 from planner.search.alternatives.greedy import spartan
 from planner.search.alternatives.heuristics import allrow, equalchop, icml18
 from planner.search.alternatives.parallelism import (
@@ -23,6 +24,7 @@ __all__ = [
     "hybrid_may_cost_less",
     "icml18",
     "model_parallel",
+    "named",
     "one_weird_trick",
     "spartan",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planner.layout import EVERYWHERE, PARTIAL, Shard
+from planner.layout import EVERYWHERE, Shard
 from planner.search.alternatives.restriction import Patterns, best_plan_keeping_to_patterns
 from planner.search.coarse.coarsen import TensorVariable
 from planner.search.solver.limits import Limits
@@ -53,7 +53,7 @@ def icml18(space: Space, limits: Limits) -> Outcome:
     def patterns_of_variable(v: int) -> Patterns:
         variable, steps = space.coarse.variables[v], space.options_at_every_step(v)
         if isinstance(variable, TensorVariable):
-            return [[[option for option in options if option != PARTIAL] for options in steps]]
+            return [steps]
         return [[{*variable.signature.description.output_variables, EVERYWHERE}] * len(steps)]
 
     return best_plan_keeping_to_patterns(space, patterns_of_variable, limits)

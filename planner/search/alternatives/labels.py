@@ -15,7 +15,7 @@ from itertools import chain
 from msgspec import Struct
 
 import tdl
-from planner.graph.ir import Graph, Node
+from planner.graph.ir import FLOATING, Graph, Node, Tensor
 from planner.layout import Signature
 from planner.search.coarse.coarsen import CoarseGraph
 
@@ -39,7 +39,7 @@ class Labelling:
     def __init__(self, coarse: CoarseGraph) -> None:
         self._coarse, self._graph = coarse, coarse.graph
         indices = {of: _leading_variables_of_accesses(of) for of in set(coarse.signatures.values())}
-        self._places = {
+        self.places = {
             node.name: list(zip(_tensors_touched(node, of), indices[of], strict=True))
             for node, of in ((node, coarse.signatures[node.name]) for node in coarse.graph.nodes)
         }
@@ -47,11 +47,21 @@ class Labelling:
     @cached_property
     def batch(self) -> Labels:
         """Where the batch is: dimension 0 of the inputs, and at most one variable of an operator."""
-        inputs = {
-            name: frozenset({0})
-            for name, tensor in self._graph.tensors.items()
-            if tensor.role == "input" and tensor.shape
-        }
+        return self._labels_from_inputs({name: 0 for name, tensor in self._inputs if tensor.shape})
+
+    @cached_property
+    def sequence(self) -> Labels:
+        """Where the sequence is: dimension 1 of inputs that are tokens [batch, s] or vectors [batch, s, width]."""
+        of_tokens = (name for name, tensor in self._inputs if len(tensor.shape) == 3 - (tensor.dtype not in FLOATING))
+        return self._labels_from_inputs(dict.fromkeys(of_tokens, 1))
+
+    @property
+    def _inputs(self) -> list[tuple[str, Tensor]]:
+        return [(name, tensor) for name, tensor in self._graph.tensors.items() if tensor.role == "input"]
+
+    def _labels_from_inputs(self, dims: Mapping[str, int]) -> Labels:
+        """Return what follows from a dimension of each input, with at most one variable of an operator."""
+        inputs = {name: frozenset({dim}) for name, dim in dims.items()}
         chosen: dict[str, str] = {}
 
         def variables_passed_on(node: Node, reached: list[str]) -> list[str]:
@@ -77,16 +87,16 @@ class Labelling:
 
     def variables_indexing_weights(self, node: str) -> list[str]:
         """Return the plain variables that index the weights which a node reads or writes."""
-        places = (variables for name, variables in self._places[node] if is_weight_or_state(self._graph, name))
+        places = (variables for name, variables in self.places[node] if is_weight_or_state(self._graph, name))
         return [variable for variable in chain.from_iterable(places) if variable is not None]
 
     def _propagated_labels(
         self, tensors: dict[str, frozenset[int]], variables_passed_on: Callable[[Node, list[str]], list[str]]
     ) -> Labels:
         """Return what follows from the labels of `tensors`; `variables_passed_on`: of a node, given those reached."""
-        nodes: dict[str, frozenset[str]] = dict.fromkeys(self._places, frozenset())
+        nodes: dict[str, frozenset[str]] = dict.fromkeys(self.places, frozenset())
         touching: dict[str, set[int]] = defaultdict(set)
-        for number, touched in enumerate(self._places.values()):
+        for number, touched in enumerate(self.places.values()):
             for tensor, _ in touched:
                 touching[tensor].add(number)
         waiting = set(range(len(nodes)))
@@ -95,7 +105,7 @@ class Labelling:
             turn, number = heappop(turns)
             waiting.discard(number)
             node = self._graph.nodes[number]
-            places = self._places[node.name]
+            places = self.places[node.name]
             new = variables_passed_on(node, list(_labelled_variables(places, tensors)))
             if nodes[node.name].issuperset(new):
                 continue

@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import product
 from math import prod
 
+from planner.layout import PARTIAL
+from planner.search.costs.domains import operands_carried_by_choice
 from planner.search.joint import best_plan_among_candidates
 from planner.search.solver.limits import Limits
 from planner.search.solver.minimise import minimise
@@ -44,5 +46,10 @@ def _states_keeping_to_patterns(space: Space, v: int, patterns: Patterns) -> lis
     ]
     most = max((sum(map(bool, kept)) for kept in possible), default=0)
     best = [kept for kept in possible if sum(map(bool, kept)) == most] or [steps]
-    choices = ([at or options for at, options in zip(kept, steps, strict=True)] for kept in best)
+    choices = ([[*(at or options), *_terms(options)] for at, options in zip(kept, steps, strict=True)] for kept in best)
     return list(dict.fromkeys(state for kept in choices for state in product(*kept)))
+
+
+def _terms(options: Sequence[object]) -> list[object]:
+    """Return of a variable's options those of terms that are added up before they move, which no rule forbids."""
+    return [option for option in options if option == PARTIAL or operands_carried_by_choice(str(option))]

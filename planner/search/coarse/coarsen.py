@@ -13,8 +13,8 @@ from itertools import chain
 from msgspec import Struct
 
 import tdl
-from planner.graph.accumulation import accumulation_groups
-from planner.graph.facts import is_recomputed, nodes_taking_inputs
+from planner.graph.accumulation import operands_as_terms
+from planner.graph.facts import is_recomputed, nodes_of_replicas
 from planner.graph.ir import ITEM_BYTES, Graph, Node
 from planner.layout import Signature, signatures
 from planner.layout.split import REMEMBERED
@@ -25,9 +25,6 @@ from planner.search.coarse.unrolled import cells_of_nodes
 from planner.search.costs.cost import Cost
 from tensor_partitioner.display import Shown
 
-MOST_DIFFERING = 2
-"""How many variables of a sum's nodes there may be without the tie `accumulation`: tables say when they agree."""
-
 
 @dataclass(frozen=True, slots=True)
 class Ties(Shown):
@@ -36,17 +33,16 @@ class Ties(Shown):
     `elementwise`: operands that an element-wise operator reads at its own coordinates, and its outputs, as far as all
     are gradients or none is. `gradients`: gradients, too, with what they read of the forward pass. `updates`: the same
     for the operators that update weights and optimizer state, or copy weights; it forbids keeping a weight replicated
-    with its state sharded. `unrolled`: the timesteps of one cell, and whatever else occurs several times.
-    `accumulation`: nodes whose results can be summed where they are computed get one strategy; where more than two
-    variables would meet, they do in any case, and what is summed has one layout. `repeats`: identical layers that hang
-    on the same shared tensors; it alone loses nothing.
+    with its state sharded. `unrolled`: the timesteps of one cell. `repeats`: identical layers that hang on the same
+    shared tensors; it alone loses nothing.
+
+    Terms that one node adds up are tied in any case, and to nothing that are no terms.
     """
 
     elementwise: bool = True
     gradients: bool = True
     updates: bool = True
     unrolled: bool = True
-    accumulation: bool = True
     repeats: bool = True
 
     @classmethod
@@ -74,12 +70,12 @@ class TensorVariable(Struct, frozen=True):
 class NodeVariable(Struct, frozen=True):
     """Alike nodes that share one strategy.
 
-    `only_takes_inputs`: all only take elements of the graph's inputs: doing that everywhere repeats no work.
+    `is_of_replicas`: replicas run all of them alike, so that each worker may.
     """
 
     members: tuple[str, ...]
     signature: Signature
-    only_takes_inputs: bool
+    is_of_replicas: bool
 
 
 Variable = TensorVariable | NodeVariable
@@ -98,10 +94,14 @@ class Factor(Struct, frozen=True):
 
 
 class CoarseGraph(Struct, frozen=True, eq=False):
-    """What the search works on; `variable_of` maps ("tensor" | "node", name) to the variable it belongs to."""
+    """What the search works on; `variable_of` maps ("tensor" | "node", name) to the variable it belongs to.
+
+    `as_terms` are the operands through which nodes may read terms under any placements.
+    """
 
     graph: Graph
     signatures: Mapping[str, Signature]
+    as_terms: Mapping[str, frozenset[int]]
     variables: tuple[Variable, ...]
     factors: tuple[Factor, ...]
     variable_of: Mapping[Name, int]
@@ -119,30 +119,22 @@ def coarsen(
 ) -> CoarseGraph:
     """Return the coarsened graph.
 
-    `partial`: tensors may be partial, so that reads say through which operands they go; then sums that can accumulate
-    are tied in any case. Element-wise operators do not tie the tensors `untied`.
+    `partial`: any tensor may be partial, so that all reads say through which operands they go. Element-wise operators
+    do not tie the tensors `untied`.
     """
     return Coarsenings(graph).of(ties, partial=partial, untied=untied)
 
 
-class _Grouped(Struct, frozen=True):
-    """The variable of every tensor and node, and the sums of what may differ: by sum, a node of each variable."""
-
-    variable_of: dict[Name, int]
-    may_differ: dict[str, tuple[str, ...]]
-
-
 _Key = tuple[Ties, bool, frozenset[str]]
-_MayDiffer = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 class Coarsenings:
     """The coarse graphs of one graph, made when first asked for; what they have in common is worked out once."""
 
     def __init__(self, graph: Graph) -> None:
-        self._graph, self._signatures, self._sums = graph, signatures(graph), accumulation_groups(graph)
-        self._groups: dict[_Key, _Grouped] = {}
-        self._cost_terms: dict[tuple[_MayDiffer, bool], list[CostTerm]] = {}
+        self._graph, self._signatures, self._as_terms = graph, signatures(graph), operands_as_terms(graph)
+        self._groups: dict[_Key, dict[Name, int]] = {}
+        self._cost_terms: dict[bool, list[CostTerm]] = {}
         self._coarse: dict[_Key, CoarseGraph] = {}
 
     def of(self, ties: Ties, *, partial: bool = False, untied: frozenset[str] = frozenset()) -> CoarseGraph:
@@ -159,43 +151,45 @@ class Coarsenings:
 
     def variable_count(self, ties: Ties) -> int:
         """Return how many variables there are before identical layers are merged."""
-        return 1 + max(self._names_grouped_by_ties((ties, False, frozenset())).variable_of.values(), default=-1)
+        return 1 + max(self._names_grouped_by_ties((ties, False, frozenset())).values(), default=-1)
 
     def _coarse_graph_of_ties(self, key: _Key) -> CoarseGraph:
-        grouped, (ties, partial, _) = self._names_grouped_by_ties(key), key
-        variables = _variables_by_number(self._graph, self._signatures, grouped.variable_of)
-        factors = _factors_of_cost_terms(
-            self._graph, self._cost_terms_of_graph(grouped.may_differ, partial), grouped.variable_of
-        )
-        coarse = CoarseGraph(self._graph, self._signatures, variables, factors, grouped.variable_of)
+        variable_of, (ties, partial, _) = self._names_grouped_by_ties(key), key
+        variables = _variables_by_number(self._graph, self._signatures, variable_of)
+        factors = _factors_of_cost_terms(self._graph, self._cost_terms_of_graph(partial=partial), variable_of)
+        coarse = CoarseGraph(self._graph, self._signatures, self._as_terms, variables, factors, variable_of)
         return _graph_without_repeats(coarse) if ties.repeats else coarse
 
-    def _names_grouped_by_ties(self, key: _Key) -> _Grouped:
+    def _names_grouped_by_ties(self, key: _Key) -> dict[Name, int]:
         if key not in self._groups:
-            ties, partial, untied = key
-            graph, found = self._graph, self._signatures
+            ties, _, untied = key
+            graph, found, terms = self._graph, self._signatures, self._terms
             sets = DisjointSets([*(("tensor", name) for name in graph.tensors), *(("node", name) for name in found)])
             for tied in chain(
-                _ties_within_timestep(graph, found, ties, untied), self._ties_of_timesteps if ties.unrolled else ()
+                _ties_within_timestep(graph, found, ties, untied.union(*terms)),
+                self._ties_of_timesteps if ties.unrolled else (),
+                ([("tensor", name) for name in together] for together in terms),
             ):
                 sets.tie(tied)
-            may_differ = _tie_operands_of_sums(
-                graph, self._sums, sets, 1 if ties.accumulation or partial else MOST_DIFFERING
-            )
-            self._groups[key] = _Grouped(sets.set_numbers(), may_differ)
+            self._groups[key] = sets.set_numbers()
         return self._groups[key]
 
     @cached_property
-    def _ties_of_timesteps(self) -> list[list[Name]]:
-        return list(_ties_of_unrolled_cells(self._graph, self._signatures))
+    def _terms(self) -> list[list[str]]:
+        """The terms of each node that reads terms."""
+        nodes = (node for node in self._graph.nodes if node.name in self._as_terms)
+        return [[node.inputs[operand] for operand in sorted(self._as_terms[node.name])] for node in nodes]
 
-    def _cost_terms_of_graph(self, may_differ: Mapping[str, tuple[str, ...]], partial: bool) -> list[CostTerm]:
-        key = tuple(may_differ.items()), partial
-        if key not in self._cost_terms:
-            self._cost_terms[key] = list(
-                cost_terms(self._graph, self._signatures, self._sums, may_differ, partial=partial)
-            )
-        return self._cost_terms[key]
+    @cached_property
+    def _ties_of_timesteps(self) -> list[list[Name]]:
+        terms = frozenset(chain.from_iterable(self._terms))
+        return list(_ties_of_unrolled_cells(self._graph, self._signatures, terms))
+
+    def _cost_terms_of_graph(self, *, partial: bool) -> list[CostTerm]:
+        if partial not in self._cost_terms:
+            terms = cost_terms(self._graph, self._signatures, self._as_terms, partial=partial)
+            self._cost_terms[partial] = list(terms)
+        return self._cost_terms[partial]
 
 
 def _variables_by_number(
@@ -204,13 +198,13 @@ def _variables_by_number(
     members: dict[int, list[Name]] = {}
     for name, v in variable_of.items():
         members.setdefault(v, []).append(name)
-    takers = nodes_taking_inputs(graph)
+    replicated = nodes_of_replicas(graph)
 
     def variable_of_members(names: list[Name]) -> Variable:
         (kind, first), plain = names[0], tuple(name for _, name in names)
         if kind == "tensor":
             return TensorVariable(plain, graph.tensors[first].shape)
-        return NodeVariable(plain, found[first], takers.issuperset(plain))
+        return NodeVariable(plain, found[first], replicated.issuperset(plain))
 
     return tuple(variable_of_members(members[v]) for v in range(len(members)))
 
@@ -232,7 +226,7 @@ def _graph_without_repeats(coarse: CoarseGraph) -> CoarseGraph:
     )
     variable_of = {name: number[v] for name, v in coarse.variable_of.items()}
     variables = _variables_by_number(coarse.graph, coarse.signatures, variable_of)
-    return CoarseGraph(coarse.graph, coarse.signatures, variables, factors, variable_of)
+    return CoarseGraph(coarse.graph, coarse.signatures, coarse.as_terms, variables, factors, variable_of)
 
 
 def _kinds_of_variables_by_number(coarse: CoarseGraph) -> list[object]:
@@ -242,7 +236,7 @@ def _kinds_of_variables_by_number(coarse: CoarseGraph) -> list[object]:
 
     def kind_of_variable(variable: Variable) -> object:
         if isinstance(variable, NodeVariable):
-            return variable.signature, len(variable.members), variable.only_takes_inputs
+            return variable.signature, len(variable.members), variable.is_of_replicas
         roles = frozenset((graph.tensors[name].role, name in shown) for name in variable.members)
         return variable.shape, len(variable.members), roles
 
@@ -270,25 +264,6 @@ def _ties_within_timestep(
                 yield [("tensor", name) for name in alike]
 
 
-def _tie_operands_of_sums(
-    graph: Graph, sums: Mapping[str, tuple[str, ...]], sets: DisjointSets[Name], most: int
-) -> dict[str, tuple[str, ...]]:
-    """Tie what every sum that can accumulate locally sums, and its nodes except where 2 to `most` variables meet.
-
-    Returns these: by sum, a node of each variable.
-    """
-    may_differ = {}
-    for node in graph.nodes:
-        if node.name in sums:
-            sets.tie([("tensor", name) for name in (*node.inputs, *node.outputs)])
-            found = dict.fromkeys(sets.find(("node", name)) for name in sums[node.name])
-            if 1 < len(found) <= most:
-                may_differ[node.name] = tuple(name for _, name in found)
-            else:
-                sets.tie(found)
-    return may_differ
-
-
 def tensors_at_same_coordinates(node: Node, signature: Signature) -> list[str]:
     """Return an element-wise node's outputs and the operands of equal shape that it reads at its own coordinates."""
     return [*node.outputs, *(node.inputs[operand] for operand in _operands_at_same_coordinates(signature))]
@@ -309,8 +284,10 @@ def _operands_at_same_coordinates(signature: Signature) -> tuple[int, ...]:
     )
 
 
-def _ties_of_unrolled_cells(graph: Graph, found: Mapping[str, Signature]) -> Iterator[list[Name]]:
-    """Tie the alike nodes of one cell over all timesteps, and their corresponding tensors of equal shape."""
+def _ties_of_unrolled_cells(
+    graph: Graph, found: Mapping[str, Signature], terms: frozenset[str]
+) -> Iterator[list[Name]]:
+    """Tie the alike nodes of one cell over all timesteps, and their corresponding tensors, terms apart from others."""
     cell_of = cells_of_nodes(graph, found)
     forward = {node.name: node for node in graph.nodes if node.forward is None}
     alike: dict[object, list[Node]] = {}
@@ -323,7 +300,8 @@ def _ties_of_unrolled_cells(graph: Graph, found: Mapping[str, Signature]) -> Ite
         yield [("node", node.name) for node in nodes]
         tensors = [(*node.inputs, *node.outputs) for node in nodes]
         for names in zip(*tensors, strict=True):
-            yield [("tensor", name) for name in names]
+            for kind in (terms.intersection(names), set(names) - terms):
+                yield [("tensor", name) for name in names if name in kind]
 
 
 def _forward_operands_read(node: Node, forward: Mapping[str, Node]) -> tuple[int | None, ...] | None:
@@ -341,9 +319,9 @@ def _factors_of_cost_terms(
     graph: Graph, costs: Iterable[CostTerm], variable_of: Mapping[Name, int]
 ) -> tuple[Factor, ...]:
     found: dict[tuple[tuple[int, ...], Cost], list[int]] = {}
-    for nodes, tensor, cost in costs:
+    for nodes, tensor, cost, times in costs:
         scope = (*(variable_of["node", node] for node in nodes), variable_of["tensor", tensor])
         weight_and_count = found.setdefault((scope, cost), [0, 0])
-        weight_and_count[0] += ITEM_BYTES[graph.tensors[tensor].dtype]
-        weight_and_count[1] += 1
+        weight_and_count[0] += times * ITEM_BYTES[graph.tensors[tensor].dtype]
+        weight_and_count[1] += times
     return tuple(Factor(*key, weight, count) for key, (weight, count) in found.items())

@@ -120,46 +120,7 @@ class StoreCost(Struct, frozen=True):
         return store_level_traffic(self.signature, self.output, strategies[0], layouts)
 
 
-class AgreementSaving(Struct, frozen=True):
-    """What alike nodes save that have one strategy, where their results add up: so many stores of one output."""
-
-    store: StoreCost
-    stores: int
-
-    def table(self, strategies: Sequence[Strategies], layouts: Layouts) -> Table:
-        """Return elements moved, [strategy of each node..., layout]."""
-        found = self.store.table(strategies[:1], layouts)
-        return -self.stores * _agreement_flags(strategies) * _table_over_more_nodes(found, len(strategies))
-
-    def infeasibility_flags(self, strategies: Sequence[Strategies], layouts: Layouts) -> None:
-        """Return None: the nodes' own costs say what does not go together."""
-
-    def level_traffic(self, strategies: Sequence[Strategies], layouts: Layouts) -> LevelTraffic:
-        """Return what crosses each level, of every store by itself."""
-        found, agree = self.store.level_traffic(strategies[:1], layouts), _agreement_flags(strategies)
-        parts = tuple(
-            (-sign, _table_over_more_nodes(found.table_over_strategies(part), len(strategies)) * agree)
-            for sign, part in found.parts
-        )
-        return LevelTraffic(tuple(np.arange(len(domain.states)) for domain in strategies), self.stores * parts)
-
-
-def _agreement_flags(strategies: Sequence[Strategies]) -> Table:
-    """Return 1 where all nodes have one strategy, else 0, [strategy of each node..., 1]."""
-    first, *others = strategies
-    found: Table = np.ones((len(first.states), 1), dtype=np.int64)
-    for domain in others:
-        same = np.array([[state == other for other in domain.states] for state in first.states], dtype=np.int64)
-        found = found[..., None, :] * same.reshape(len(first.states), *(1,) * (found.ndim - 2), len(domain.states), 1)
-    return found
-
-
-def _table_over_more_nodes(found: Table, nodes: int) -> Table:
-    """Return a table [..., strategy, layout] as one over the strategies of several nodes, idle in all but the first."""
-    return found.reshape(*found.shape[:-1], *(1,) * (nodes - 1), found.shape[-1])
-
-
-Cost = FetchCost | StoreCost | AgreementSaving
+Cost = FetchCost | StoreCost
 
 
 def _subsets_of_needs(needs: tuple[Need, ...]) -> Iterator[tuple[Need, ...]]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 import tdl
 from planner.layout import Ways
 from planner.layout.geometry import reached
-from planner.layout.region import intersect_runs
+from planner.layout.region import intersect_runs, length
 from planner.layout.split import (
     REMEMBERED,
     Runs,
@@ -27,6 +27,7 @@ from planner.layout.split import (
     deciding,
     iteration_runs,
     normalize,
+    runs_of_workers,
 )
 
 Counts = NDArray[np.int64]
@@ -72,19 +73,21 @@ def leaf_ranges(extent: int, ways: Ways) -> Counts:
 @lru_cache(maxsize=REMEMBERED)
 def counts_held(extent: int, ways: Ways) -> Counts:
     """Return [mask, worker]: how many indices a worker holds when the dimension is sharded at the mask's steps."""
-    if ways.shares:
+    if ways.shares or ways.axes:
         return np.asarray(counts_of_set_held(extent, ways, (((0, extent),),) * prod(ways)))
     bounds = leaf_ranges(extent, ways)[0]
     counts = (bounds[:, 1] - bounds[:, 0]).reshape(1, *ways)
     for step in range(len(ways)):
         anywhere = np.broadcast_to(counts.sum(axis=step + 1, keepdims=True), counts.shape)
         counts = np.concatenate([anywhere, counts])
-    return np.asarray(counts.reshape(1 << len(ways), -1))
+    return _compact(counts.reshape(1 << len(ways), -1))
 
 
 @lru_cache(maxsize=REMEMBERED)
 def counts_of_set_held(extent: int, ways: Ways, sets: tuple[Runs, ...]) -> Counts:
     """Return [mask, worker]: how many indices of the worker's set it holds when sharded at the mask's steps."""
+    if ways.axes:
+        return np.array([_counts_along_axes(extent, steps_of_mask(mask), ways, sets) for mask in range(1 << len(ways))])
     leaves = leaf_ranges(extent, ways)
     inside = np.zeros((len(sets), len(sets)), dtype=np.int64)
     for worker, runs in enumerate(sets):
@@ -95,7 +98,23 @@ def counts_of_set_held(extent: int, ways: Ways, sets: tuple[Runs, ...]) -> Count
     counts = inside.reshape(1, len(sets), *ways)
     for step in range(len(ways)):
         counts = np.concatenate([counts.sum(axis=2), counts[:, np.arange(len(sets)), own[step]]])
-    return counts
+    return _compact(counts)
+
+
+def _compact(counts: Counts) -> Counts:
+    """Return counts [mask, worker], kept once where all workers' are equal."""
+    first = counts[:, :1]
+    return np.broadcast_to(first.copy(), counts.shape) if bool((counts == first).all()) else counts
+
+
+def _counts_along_axes(extent: int, steps: tuple[int, ...], ways: Ways, sets: tuple[Runs, ...]) -> list[int]:
+    """Return, per worker, how many indices of its set it holds when sharded at these steps."""
+    alike: dict[tuple[Runs, Runs], int] = {}
+    held = runs_of_workers(extent, steps, ways)
+    for pair in zip(sets, held, strict=True):
+        if pair not in alike:
+            alike[pair] = length(intersect_runs(*pair))
+    return [alike[pair] for pair in zip(sets, held, strict=True)]
 
 
 class Reach(Struct, frozen=True, eq=False):
@@ -161,9 +180,9 @@ def counts_of_common_reach_held(terms: tuple[tuple[Reach, Chosen], ...], ways: W
     plain = reduce(int.__or__, (chosen[0] for need, chosen in active if need.plain is not None), 0)
     other = [(need, chosen) for need, chosen in active if need.plain is None]
     if not other:
-        return np.asarray(counts_held(extent, ways)[masks | plain])
+        return _compact(counts_held(extent, ways)[masks | plain])
     sets = reduce(_runs_in_both_by_worker, (_reached_index_sets(need, chosen, ways) for need, chosen in other))
-    return np.asarray(counts_of_set_held(extent, ways, sets)[masks | plain])
+    return _compact(counts_of_set_held(extent, ways, sets)[masks | plain])
 
 
 def _runs_in_both_by_worker(one: Sequence[Runs], other: Sequence[Runs]) -> tuple[Runs, ...]:

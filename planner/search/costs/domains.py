@@ -26,7 +26,7 @@ from planner.layout import (
     can_split,
     eligible,
 )
-from planner.layout.split import REMEMBERED, first_eligible
+from planner.layout.split import REMEMBERED, first_to_share
 from planner.search.costs.counts import counts_held
 
 Masks = NDArray[np.int64]
@@ -188,10 +188,12 @@ def choices_at_step(
 
 
 @lru_cache(maxsize=REMEMBERED)
-def first_eligible_masks(shape: tuple[int, ...], ways: Ways) -> tuple[tuple[int, ...], int]:
-    """Return, per dimension, the steps at which it is the first eligible one, and the steps at which none is."""
-    first = [first_eligible(shape, ways, step) for step in range(len(ways))]
-    per_dimension = tuple(
-        sum(1 << step for step, found in enumerate(first) if found == dim) for dim in range(len(shape))
-    )
-    return per_dimension, sum(1 << step for step, found in enumerate(first) if found is None)
+def masks_of_dimension_to_share(shape: tuple[int, ...], ways: Ways, split: tuple[int, ...]) -> tuple[int, ...]:
+    """Return, per dimension, the steps at which it is the first to share and, last, those at which none is.
+
+    `split` are, per dimension, the steps at which it is split already, as a mask.
+    """
+    steps = range(len(ways))
+    split_at = [[step for step in steps if mask >> step & 1] for mask in split]
+    first = [first_to_share(shape, ways, step, split_at) for step in steps]
+    return tuple(sum(1 << step for step in steps if first[step] == dim) for dim in (*range(len(shape)), None))

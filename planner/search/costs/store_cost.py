@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from math import prod
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from planner.layout import EVERYWHERE, Signature
 from planner.search.costs.counts import counts_held, first_replica_flags, leading_step_masks, product_of_ways_by_mask
-from planner.search.costs.domains import Layouts, Strategies, first_eligible_masks
+from planner.search.costs.domains import Layouts, Strategies, masks_of_dimension_to_share
 from planner.search.costs.level_traffic import LevelTraffic
 from planner.search.costs.needs import Classes, Need, classes_of_equal_columns, demands_of_classes, output_reach
 from planner.search.costs.tables import Table
@@ -77,7 +78,7 @@ def _share_volumes(reach: Need, masks: Table, layouts: Layouts) -> tuple[Table, 
     """Return what all workers together own [1, layout], have as shares, and own of their shares [class, layout]."""
     ways = layouts.ways
     own, share, kept = _share_volumes_by_worker(reach, masks, layouts)
-    alone = masks[:, -2, None] & layouts.replicated & first_eligible_masks(layouts.shape, ways)[1]
+    alone = masks[:, -2, None] & layouts.replicated & _dimensions_to_share(reach, masks, layouts)[-1, :, None]
     if alone.any():
         alive = first_replica_flags(ways)[alone]
         share, kept = share * alive, kept * alive
@@ -88,18 +89,31 @@ def _share_volumes(reach: Need, masks: Table, layouts: Layouts) -> tuple[Table, 
 def _share_volumes_by_worker(reach: Need, masks: Table, layouts: Layouts) -> tuple[Table, Table, Table]:
     """Return |own| as [1, layout, worker], and |share| and |own n share| as [class, layout, worker].
 
-    At a reducing step a share is cut along the stored dimension or, where stored replicated, along the first eligible
-    one; at a `*` step along the stored dimension.
+    At a reducing step a share is cut along the stored dimension or, where stored replicated, along the first to
+    share; at a `*` step along the stored dimension.
     """
-    ways, first = layouts.ways, first_eligible_masks(layouts.shape, layouts.ways)[0]
+    ways, first = layouts.ways, _dimensions_to_share(reach, masks, layouts)
     reducing, same = masks[:, -2, None], masks[:, -1, None]
     own: Table = np.ones((1, 1, 1), dtype=np.int64)
     share, kept = own, own
     for dim, axis in enumerate(demands_of_classes((reach,), masks[:, :-2])):
         (numbers,), counts = counts_by_class_of_each_axis((tuple(axis),), ways)
         sharded = layouts.sharded[dim]
-        cut = ((reducing | same) & sharded) | (reducing & layouts.replicated & first[dim])
+        cut = ((reducing | same) & sharded) | (reducing & layouts.replicated & first[dim, :, None])
         own = own * counts_with_equal_workers_merged(counts_held(layouts.shape[dim], ways)[sharded])
         share = share * counts[numbers[:, None], cut]
         kept = kept * counts[numbers[:, None], cut | sharded]
     return own, share, kept
+
+
+def _dimensions_to_share(reach: Need, masks: Table, layouts: Layouts) -> Table:
+    """Return [dimension, class]: the steps at which a class's result is shared out along each, and along none."""
+    columns = iter(masks[:, :-2].T)
+    split = [[next(columns) for _ in dimension.variables] for dimension in reach]
+    rows: Iterable[tuple[int, ...]] = [(0,) * len(reach)]
+    if layouts.ways.axes and reach:
+        nowhere = np.zeros_like(masks[:, -1])
+        plain = (at[0] if of.plain is not None else nowhere for at, of in zip(split, reach, strict=True))
+        rows = zip(*(column.tolist() for column in plain), strict=True)
+    shared = [masks_of_dimension_to_share(layouts.shape, layouts.ways, row) for row in rows]
+    return np.array(shared, dtype=np.int64).T

@@ -98,7 +98,7 @@ def counts_by_class_of_each_axis(
 
 def counts_with_equal_workers_merged(counts: Counts) -> Counts:
     """Return counts [..., worker] with one entry for all workers where theirs are equal."""
-    return counts[..., :1] if bool((counts == counts[..., :1]).all()) else counts
+    return counts[..., :1].copy() if bool((counts == counts[..., :1]).all()) else counts  # a view would keep all
 
 
 def sum_over_workers(volume: Table, ways: Ways) -> Table:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 import tdl
 import topologies
 from planner.graph.ir import ITEM_BYTES
+from planner.graph.micro_batches import phases_of_nodes, runs_of
 from planner.layout import Signature, Ways
 from planner.layout.products import contraction
 from planner.layout.split import REMEMBERED, iteration_runs
@@ -46,18 +47,19 @@ class NodeKernel(Struct, frozen=True):
 
 
 def kernels_of_nodes(coarse: CoarseGraph) -> Iterator[tuple[int, NodeKernel, int]]:
-    """Yield (variable, kernel, how many of its nodes are alike); a sum that accumulates locally takes no time."""
-    working = {v for factor in coarse.factors for v in factor.scope}
-    tensors = coarse.graph.tensors
+    """Yield (variable, kernel, how often in an iteration); adding up terms takes no time beside making them."""
+    tensors, phases = coarse.graph.tensors, phases_of_nodes(coarse.graph)
     found: Counter[tuple[int, NodeKernel]] = Counter()
     for node in coarse.graph.nodes:
         v = coarse.variable_of["node", node.name]
         variable = coarse.variables[v]
-        if v in working and isinstance(variable, NodeVariable):
+        adds = node.name in coarse.as_terms and coarse.signatures[node.name].description.adds_operands
+        if not adds and isinstance(variable, NodeVariable):
             inputs, outputs = ([tensors[name].dtype for name in names] for names in (node.inputs, node.outputs))
             dtype = next((dtype for dtype in outputs if "float" in dtype), outputs[0])
             items = [tuple(ITEM_BYTES[dtype] for dtype in dtypes) for dtypes in (inputs, outputs)]
-            found[v, NodeKernel(variable.signature, items[0], items[1], dtype)] += 1
+            kernel = NodeKernel(variable.signature, items[0], items[1], dtype)
+            found[v, kernel] += runs_of(phases[node.name], coarse.graph)
     return ((v, kernel, count) for (v, kernel), count in found.items())
 
 

@@ -8,8 +8,8 @@ from math import prod
 
 import numpy as np
 
-from planner.graph.accumulation import accumulation_groups
 from planner.graph.ir import ITEM_BYTES
+from planner.graph.micro_batches import copies_stored, in_order_of_phases, phases_of_nodes
 from planner.search.coarse.coarsen import CoarseGraph
 from planner.search.costs.domains import Domain, Layouts
 from planner.search.costs.tables import Table, Tables
@@ -35,7 +35,7 @@ def resident_item_bytes_by_variable(coarse: CoarseGraph) -> Mapping[int, int]:
     found: dict[int, int] = {}
     for name in kept:
         v = coarse.variable_of["tensor", name]
-        found[v] = found.get(v, 0) + ITEM_BYTES[graph.tensors[name].dtype]
+        found[v] = found.get(v, 0) + copies_stored(graph, name) * ITEM_BYTES[graph.tensors[name].dtype]
     return found
 
 
@@ -45,22 +45,21 @@ def _storage_spans_of_results(coarse: CoarseGraph) -> dict[str, tuple[int, int]]
     Moments are counted by operators that are a unit of their own in every plan. A reader that shares its fetch with an
     earlier one of its backward group may read that instead.
     """
-    graph, sums = coarse.graph, accumulation_groups(coarse.graph)
-    absent = {name for names in sums.values() for name in names}
+    graph = coarse.graph
     updated = set(graph.updates.values())
+    terms = {node.inputs[n] for node in graph.nodes for n in coarse.as_terms.get(node.name, ())}
     made: dict[str, int] = {}
     found: dict[str, tuple[int, int]] = {}
     groups: dict[tuple[str, str], int] = {}
     moment = 0
-    for node in graph.nodes:
-        if not coarse.signatures[node.name].description.is_elementwise and node.name not in sums:
+    for node in in_order_of_phases(graph.nodes, phases_of_nodes(graph)):
+        if not coarse.signatures[node.name].description.is_elementwise:
             moment += 1
         for name in node.inputs:
             first = groups.setdefault((node.forward or node.name, name), moment)
             if name in made and first == moment and moment - 2 >= made[name] + 2:
                 found[name] = (made[name] + 2, moment - 2)
-        if node.name not in absent:
-            made |= {name: moment for name in node.outputs if name not in updated}
+        made |= {name: moment for name in node.outputs if name not in updated and name not in terms}
     return found
 
 

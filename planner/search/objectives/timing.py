@@ -32,11 +32,8 @@ from planner.search.objectives.roofline import (
 COPIES = 2
 """Of all that is sent: into a message where it comes from, and out of it where it goes to."""
 
-MOST_TICKS = 1 << 54
-"""What any plan may cost, so that sums and bounds of costs stay within 64 bits."""
-
-MOST_TICKS_PARTIAL = 1 << 48
-"""The same where tensors may be partial: penalties for what does not go together lie above a plan's cost."""
+MOST_TICKS = 1 << 48
+"""What any plan may cost: penalties for what does not go together lie above, and sums of them within 64 bits."""
 
 
 class Time(Struct, frozen=True, eq=False):
@@ -161,9 +158,9 @@ def _upper_bound_seconds(
     """Return a time that no plan exceeds by much: everybody fetches, stores and computes everything."""
     tensors, total = coarse.graph.tensors, 0.0
     for node in coarse.graph.nodes:
-        names = (*node.inputs, *node.outputs)
-        total += len(names) * transfer_s
-        total += len(workers) * sum(tensors[name].nbytes for name in names) * max(byte_s, default=0.0)
+        names, runs = (*node.inputs, *node.outputs), coarse.graph.micro_batches
+        total += runs * len(names) * transfer_s
+        total += runs * len(workers) * sum(tensors[name].nbytes for name in names) * max(byte_s, default=0.0)
     counts: Counter[NodeKernel] = Counter()
     for _, kernel, count in kernels_of_nodes(coarse):
         counts[kernel] += count

@@ -7,16 +7,14 @@ transformers = pytest.importorskip("transformers")
 
 import planner  # noqa: E402
 from examples.transformers_models import ARCHITECTURES  # noqa: E402
-from tests.pytorch.eager import InDouble, differences  # noqa: E402
+from results.pytorch_models.sweep import InDouble  # noqa: E402
+from tests.pytorch.eager import differences  # noqa: E402
 
-moe = pytest.importorskip("transformers.integrations.moe")
 transformers.logging.set_verbosity_error()
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_a_step_trains_like_eager(name, monkeypatch):
-    # The product of groups that PyTorch has knows no fp64.
-    monkeypatch.setattr(moe, "_can_use_grouped_mm", lambda *_: False)
+def test_a_step_trains_like_eager(name):
     torch.manual_seed(0)
     module, inputs = ARCHITECTURES[name]()
     module = module.double()

@@ -40,11 +40,11 @@ def machine(half_bandwidth_bytes: float | None = None) -> Machine:
     return parse_topology(text)
 
 
-def seconds(on: Machine, workers: int, sizes: Sequence[int]) -> list[float]:
-    """Return how much longer each step takes than without its all-reduce."""
+def seconds(on: Machine, workers: int, sizes: Sequence[int], *, library: bool = False) -> list[float]:
+    """Return how much longer each step takes than without its all-reduce, in pairs or as one operation of a library."""
     found = []
     for nbytes in sizes:
         program = lower(plan(workers, nbytes))
         alone = interpret(program, on, Switches(communicate=False)).seconds
-        found.append(interpret(program, on).seconds - alone)
+        found.append(interpret(program, on, Switches(library=library)).seconds - alone)
     return found

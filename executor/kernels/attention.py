@@ -1,0 +1,154 @@
+"""Attention in blocks of query rows, so that no more of its matrix exists at a time than a few rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from executor.kernels.call import Array, Kernel, KernelCall
+from executor.kernels.elementwise import spread
+
+BLOCK_SCORES = 1 << 20
+"""Scores of a block of rows, of all heads and samples together; a block has one row at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a call computes of attention: heads are taken apart into groups and the heads of a group."""
+
+    call: KernelCall
+    query: Array
+    key: Array
+    bias: Array | None
+
+    @classmethod
+    def of(cls, call: KernelCall, query: Array, key: Array, *biases: Array) -> Part:
+        """Return a call's part, given its operands [b, h, q, c] and [b, g, k, c], and its bias if it has one."""
+        bias = None
+        if biases:
+            bias = spread(biases[0], call.integers("dims"), 4)
+            bias = apart(call, bias) if bias.shape[1] > 1 else bias[:, None]
+        return cls(call, apart(call, query), key[:, :, None], bias)
+
+    def blocks(self) -> Iterator[tuple[slice, slice]]:
+        """Cut the query rows; beside each block the keys to which any of its rows attends."""
+        length, keys = self.query.shape[3], self.key.shape[3]
+        row_scores = max(1, self.query[:, :, :, 0, 0].size * keys)
+        count = max(1, BLOCK_SCORES // row_scores)
+        for start in range(0, length, count):
+            stop = min(start + count, length)
+            yield slice(start, stop), slice(0, self._reach(stop, keys))
+
+    def _reach(self, stop: int, keys: int) -> int:
+        if not self.call.flag("causal"):
+            return keys
+        return min(keys, max(0, self.call.ranges["q"][0] + stop - self.call.ranges["k"][0]))
+
+    def scores(self, rows: slice, keys: slice) -> Array:
+        """Return the scores [b, g, r, q, k] of a block of rows with keys; -inf where causal attention is blind."""
+        xp, call = self.call.xp, self.call
+        factors = self.query[..., rows, :] * call.number("scale"), self.key[..., keys, :].swapaxes(-1, -2)
+        scores = xp.matmul(*factors)
+        if self.bias is not None:
+            scores += self.bias[..., _along(self.bias, 3, rows), _along(self.bias, 4, keys)]
+        if call.flag("causal"):
+            first = call.ranges["k"][0] - call.ranges["q"][0]
+            hidden = xp.arange(keys.start, keys.stop) + first > xp.arange(rows.start, rows.stop)[:, None]
+            scores[..., hidden] = -xp.inf
+        return scores
+
+
+def apart(call: KernelCall, array: Array) -> Array:
+    """View an array of heads [b, h, ...] as one [b, g, r, ...] of groups and the heads of a group."""
+    batch, _, *rest = array.shape
+    return array.reshape(batch, call.length("g"), call.length("r"), *rest)
+
+
+def _along(bias: Array, dim: int, part: slice) -> slice:
+    return part if bias.shape[dim] > 1 else slice(None)
+
+
+def attention(call: KernelCall) -> None:
+    """Values weighted by the softmax of scores; and the logarithm of the sum of every query's exponentials."""
+    xp, (query, key, value, *biases) = call.xp, call.inputs
+    part = Part.of(call, query, key, *biases)
+    for rows, keys in part.blocks():
+        weights = part.scores(rows, keys)
+        maximum = weights.max(axis=-1, keepdims=True)
+        weights -= maximum
+        xp.exp(weights, out=weights)
+        sums = weights.sum(axis=-1, keepdims=True)
+        mixed = xp.matmul(weights, value[:, :, None, keys]) / sums
+        total = maximum + xp.log(sums)
+        call.outputs[0][:, :, rows] = mixed.reshape(*query.shape[:2], *mixed.shape[3:])
+        call.outputs[1][:, :, rows] = total.reshape(*query.shape[:2], -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Backward:
+    """What backward kernels make again of a block of rows: probabilities, and the gradient of scores."""
+
+    part: Part
+    grad: Array
+    value: Array
+    inner: Array
+    total: Array
+
+    @classmethod
+    def of(cls, call: KernelCall) -> Backward:
+        """Return what a call's operands make up."""
+        grad, query, key, value, *biases, total, inner = call.inputs
+        grad, total, inner = (apart(call, array) for array in (grad, total, inner))
+        return cls(Part.of(call, query, key, *biases), grad, value[:, :, None], inner[..., None], total[..., None])
+
+    def block(self, rows: slice, keys: slice) -> tuple[Array, Array]:
+        """Return the probabilities and the gradient of scores, [b, g, r, q, k]."""
+        xp, probabilities = self.part.call.xp, self.part.scores(rows, keys)
+        probabilities -= self.total[..., rows, :]
+        xp.exp(probabilities, out=probabilities)
+        slopes = xp.matmul(self.grad[..., rows, :], self.value[..., keys, :].swapaxes(-1, -2))
+        slopes -= self.inner[..., rows, :]
+        slopes *= probabilities
+        return probabilities, slopes
+
+
+def backward_query(call: KernelCall) -> None:
+    """Gradient of the queries."""
+    backward, (out,) = Backward.of(call), call.outputs
+    columns = slice(*call.ranges["e"])
+    for rows, keys in backward.part.blocks():
+        _, slopes = backward.block(rows, keys)
+        gradient = call.xp.matmul(slopes, backward.part.key[..., keys, columns])
+        out[:, :, rows] = gradient.reshape(*out.shape[:2], *gradient.shape[3:]) * call.number("scale")
+
+
+def backward_keys(call: KernelCall) -> None:
+    """Gradients of keys and of values, summed over the queries."""
+    backward, (of_key, of_value) = Backward.of(call), call.outputs
+    of_key[...] = of_value[...] = 0
+    for rows, keys in backward.part.blocks():
+        probabilities, slopes = backward.block(rows, keys)
+        for out, weights, queries in ((of_key, slopes, backward.part.query), (of_value, probabilities, backward.grad)):
+            out[:, :, keys] += call.xp.matmul(weights.swapaxes(-1, -2), queries[..., rows, :]).sum(axis=2)
+    of_key *= call.number("scale")
+
+
+def backward_bias(call: KernelCall) -> None:
+    """Gradient of the bias: that of the scores, summed over the dimensions that the bias has not."""
+    backward, (out,), dims = Backward.of(call), call.outputs, call.integers("dims")
+    out[...] = 0
+    view = out.transpose(sorted(range(len(dims)), key=dims.__getitem__))
+    absent = tuple(dim for dim in range(4) if dim not in dims)
+    for rows, keys in backward.part.blocks():
+        _, slopes = backward.block(rows, keys)
+        batch, groups, share, *rest = slopes.shape
+        place = tuple({2: rows, 3: keys}.get(dim, slice(None)) for dim in range(4) if dim in dims)
+        view[place] += slopes.reshape(batch, groups * share, *rest).sum(axis=absent)
+
+
+KERNELS: dict[str, Kernel] = {
+    **dict.fromkeys(("attention", "biased_attention"), attention),
+    **dict.fromkeys(("attention_backward_query", "biased_attention_backward_query"), backward_query),
+    **dict.fromkeys(("attention_backward_keys", "biased_attention_backward_keys"), backward_keys),
+    "biased_attention_backward_bias": backward_bias,
+}

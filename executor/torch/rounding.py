@@ -1,0 +1,33 @@
+"""Another sample of the rounding errors of a module that PyTorch runs (Monte Carlo arithmetic)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+
+class Rounded(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Within, every result of an operator is moved by up to the distance of two numbers of its size.
+
+    Errors of equal numbers are equal, as they are of one kernel, so that ties stay; whole numbers are exact.
+    """
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Run an operator; what it writes in place, and views, are as they are."""
+        result = func(*args, **(kwargs or {}))
+        is_alias = any(returned.alias_info is not None for returned in func._schema.returns)
+        return result if is_alias else tree_map(_moved, result)
+
+
+def _moved(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.layout is not torch.strided:
+        return value
+    by_chance = torch.sin(torch.frexp(value.double()).mantissa * 2**52)
+    moved = value * (1 + torch.finfo(value.dtype).eps * by_chance)
+    return torch.where(value == value.round(), value, moved.to(value.dtype))

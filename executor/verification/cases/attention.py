@@ -1,0 +1,44 @@
+"""Cases of attention: grouped heads, causal or not, biass of some dimensions."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from executor.cases import Case, Draw, Generate
+from planner.graph.ir import Value
+
+
+def _attention(draw: Draw, *, biased: bool = False, of: str = "") -> Case:
+    """Operands of attention; `of` says whose gradient's, about the logarithms of sums that belong to them."""
+    batch, groups, share, queries, c, e = draw.sizes(6, 1, 4)
+    keys = draw.size(1, 4)
+    heads = groups * share
+    query, key, value = (
+        draw.array(batch, heads, queries, c),
+        draw.array(batch, groups, keys, c),
+        draw.array(batch, groups, keys, e),
+    )
+    dims = draw.subset(4, 1)
+    bias = draw.array(*((batch, heads, queries, keys)[dim] for dim in dims))
+    attributes: dict[str, Value] = {"scale": 0.25, "causal": draw.flag(), **({"dims": dims} if biased else {})}
+    given = (query, key, value, *((bias,) if biased else ()))
+    if not of:
+        return Case(given, attributes, shapes=((batch, heads, queries, e), (batch, heads, queries)))
+    scores = 0.25 * np.einsum("bgrqc,bgkc->bgrqk", query.reshape(batch, groups, share, queries, c), key)
+    total = np.log(np.exp(scores).sum(axis=-1)).reshape(batch, heads, queries)
+    operands = (draw.array(batch, heads, queries, e), *given, total, draw.array(*total.shape))
+    shapes = {"query": (query.shape,), "keys": (key.shape, value.shape), "bias": (bias.shape,)}
+    return Case(operands, attributes, shapes=shapes[of])
+
+
+CASES: dict[str, Generate] = {
+    **{f"{prefix}attention": partial(_attention, biased=bool(prefix)) for prefix in ("", "biased_")},
+    **{
+        f"{prefix}attention_backward_{of}": partial(_attention, biased=bool(prefix), of=of)
+        for prefix in ("", "biased_")
+        for of in ("query", "keys")
+    },
+    "biased_attention_backward_bias": partial(_attention, biased=True, of="bias"),
+}

@@ -1,0 +1,93 @@
+"""Language models of published sizes with layer norm and GELU: GPT-2, GPT-3 and BLOOM.
+
+They have pre-norm blocks with biases, and embeddings that are the output layer's weights too. Attention stores no
+matrix. BLOOM has no embeddings of positions: what a head sees of a key falls with its distance (ALiBi, Press et
+al., 2022).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from planner.graph.build import GraphBuilder
+from planner.graph.ir import Graph
+from planner.models.blocks import Blocks, classify_tokens, embed, table, tokens
+from planner.models.layers import layer_norm
+from planner.models.options import Published, Training
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Extents and kinds of parts; `alibi` takes the place of embeddings of positions."""
+
+    layers: int
+    width: int
+    heads: int
+    vocabulary: int = 50257
+    sequence: int = 1024
+    tied: bool = True
+    alibi: bool = False
+    qkv_bias: bool = True
+    dropout: float = 0.0
+    flash: bool = True
+    gelu: str = "tanh"
+
+
+SIZES = {
+    "gpt2": Size(12, 768, 12),
+    "gpt2-medium": Size(24, 1024, 16),
+    "gpt2-large": Size(36, 1280, 20),
+    "gpt2-xl": Size(48, 1600, 25),
+    "gpt-3-175b": Size(96, 12288, 96, sequence=2048),
+    "bloom-176b": Size(70, 14336, 112, 250880, 2048, alibi=True),
+}
+"""Radford et al. (2019); Brown et al. (2020), without its sparse layers; BigScience (2022)."""
+
+
+def build(name: str, options: Published) -> Graph:
+    """Return the training graph of a published model: see `training`."""
+    return training(replace(SIZES[name], **options.chosen), options)
+
+
+def training(size: Size, options: Training) -> Graph:
+    """Return the training graph: inputs "tokens" [batch, sequence] and "labels" [batch sequence], mean loss."""
+    b = GraphBuilder(options.dtype)
+    words = tokens(b, "tokens", (options.samples, size.sequence), size.vocabulary)
+    weight = table(b, "embedding", size.vocabulary, size.width)
+    bias = distance_bias(b, size.heads, size.sequence) if size.alibi else None
+    blocks = Blocks(b, size.heads, 2 * size.layers, size.qkv_bias, size.dropout, size.flash, size.gelu, bias)
+    x = blocks.drop(_embedded(b, words, weight, size.alibi), "embedding.dropped")
+    for layer in range(size.layers):
+        x = blocks.attention(x, f"l{layer}.attention", causal=True)
+        x = blocks.mlp(x, f"l{layer}.mlp")
+    x = layer_norm(b, x, "norm")
+    return options.train(b, classify_tokens(b, x, weight if size.tied else None, size.vocabulary))
+
+
+def _embedded(b: GraphBuilder, words: str, weight: str, alibi: bool) -> str:
+    """Embed tokens; without positions they are normalized."""
+    if not alibi:
+        return embed(b, words, weight, "embedding")
+    return layer_norm(b, b.apply("embedding", weight, words, name="embedding"), "embedding.norm")
+
+
+def slopes(heads: int) -> list[float]:
+    """Return by how much each head's scores fall with a key's distance: powers of two between 1 and 1/256.
+
+    Where heads are no power of two, those that are too many get the slopes between the others'.
+    """
+    power = 1 << (heads.bit_length() - 1)
+    steps = [8 * (head + 1) / power for head in range(power)]
+    steps += [8 * (2 * head + 1) / (2 * power) for head in range(heads - power)]
+    return [math.pow(2.0, -step) for step in steps]
+
+
+def distance_bias(b: GraphBuilder, heads: int, sequence: int) -> str:
+    """Add what every head adds to the score of every key, [heads, sequence]: a softmax sees differences alone."""
+    slope = b.constant("alibi.slopes", np.asarray(slopes(heads), b.angle_dtype))
+    places = b.apply("arange", name="alibi.places", dtype=b.angle_dtype, extents={"i": sequence})
+    bias = b.apply("einsum", slope, places, name="alibi.bias", equation="h,k->hk")
+    return b.cast(bias, b.dtype, "alibi.cast")

@@ -1,0 +1,178 @@
+"""Language models of published sizes with RMS norm, rotary positions and SwiGLU: Llama 2, Llama 3.1 and Mixtral.
+
+Queries share heads of keys and values, no layer has biases, attention stores no matrix. Of Mixtral's experts every
+token chooses two; an expert takes of a sample its equal share of choices times `capacity`, and those that come late are
+left out, which keeps the residual sum as it is. Mixtral was trained with a loss that balances experts besides; it is
+not here.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from planner.graph.build import GraphBuilder
+from planner.graph.ir import Graph, Value
+from planner.models.blocks import Projection, attend, classify_tokens, project, residual_gain, table, tokens
+from planner.models.layers import RELU_GAIN, rms_norm, softmax
+from planner.models.options import Published, Training, option
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Extents; `groups` are heads of keys and values, `hidden` is the width of fully connected layers.
+
+    `base` is that of rotary positions, `stretched` whether they are Llama 3.1's. Without `experts` every token passes
+    the same layers.
+    """
+
+    layers: int
+    width: int
+    heads: int
+    groups: int
+    hidden: int
+    vocabulary: int
+    sequence: int
+    base: float = 1e4
+    stretched: bool = False
+    tied: bool = False
+    experts: int = 0
+    chosen: int = 2
+
+
+SIZES = {
+    "llama-2-7b": Size(32, 4096, 32, 32, 11008, 32000, 4096),
+    "llama-2-70b": Size(80, 8192, 64, 8, 28672, 32000, 4096),
+    "llama-3.1-8b": Size(32, 4096, 32, 8, 14336, 128256, 8192, 5e5, stretched=True),
+    "llama-3.1-70b": Size(80, 8192, 64, 8, 28672, 128256, 8192, 5e5, stretched=True),
+    "llama-3.1-405b": Size(126, 16384, 128, 8, 53248, 128256, 8192, 5e5, stretched=True),
+}
+"""Touvron et al. (2023); Grattafiori et al. (2024), with the sequence of most of its training."""
+
+EXPERTS = {"mixtral-8x7b": Size(32, 4096, 32, 8, 14336, 32000, 4096, 1e6, experts=8)}
+"""Jiang et al. (2024)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Experts(Published):
+    """What models of experts have."""
+
+    capacity: float = option(1.25, "Tokens that an expert takes of a sample, times its equal share.")
+
+
+def build(name: str, options: Published) -> Graph:
+    """Return the training graph of a published model: see `training`."""
+    return training(replace(SIZES[name], **options.chosen), options)
+
+
+def build_experts(name: str, options: Experts) -> Graph:
+    """Return the training graph of a published model of experts: see `training`."""
+    return training(replace(EXPERTS[name], **options.chosen), options, options.capacity)
+
+
+def training(size: Size, options: Training, capacity: float = 1.0) -> Graph:
+    """Return the training graph: inputs "tokens" [batch, sequence] and "labels" [batch sequence], mean loss."""
+    b = GraphBuilder(options.dtype)
+    words = tokens(b, "tokens", (options.samples, size.sequence), size.vocabulary)
+    weight = table(b, "embedding", size.vocabulary, size.width)
+    layers = Layers(b, size, angles(b, size), capacity)
+    x = b.apply("embedding", weight, words, name="embedding")
+    for layer in range(size.layers):
+        x = layers.attention(x, f"l{layer}.attention")
+        x = layers.experts(x, f"l{layer}.experts") if size.experts else layers.mlp(x, f"l{layer}.mlp")
+    x = rms_norm(b, x, "norm")
+    return options.train(b, classify_tokens(b, x, weight if size.tied else None, size.vocabulary))
+
+
+def frequencies(size: Size) -> list[float]:
+    """Return by how much the angle of each pair of a head's elements grows with position.
+
+    Llama 3.1 divides by 8 what turns less than once in 8192 positions, not what turns more than four times, and goes
+    from one to the other between.
+    """
+    width = size.width // size.heads
+    found = [size.base ** (-2 * pair / width) for pair in range(width // 2)]
+    if not size.stretched:
+        return found
+    turns = [8192 * frequency / (2 * math.pi) for frequency in found]
+    kept = [min(1.0, max(0.0, (count - 1) / 3)) for count in turns]
+    return [frequency * (share + (1 - share) / 8) for frequency, share in zip(found, kept, strict=True)]
+
+
+def angles(b: GraphBuilder, size: Size) -> tuple[str, str]:
+    """Add cosines and sines of rotary positions, [sequence, width of a head]."""
+    frequency = b.constant("rotary.frequencies", np.asarray(2 * frequencies(size), b.angle_dtype))
+    places = b.apply("arange", name="rotary.places", dtype=b.angle_dtype, extents={"i": size.sequence})
+    angle = b.apply("einsum", places, frequency, name="rotary.angles", equation="s,j->sj")
+    cos, sin = (
+        b.cast(b.apply(function, angle, name=f"rotary.{function}"), b.dtype, f"rotary.{function}.cast")
+        for function in ("cos", "sin")
+    )
+    return cos, sin
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """Pre-norm layers of one network: its builder, size, angles of positions, and what experts take."""
+
+    b: GraphBuilder
+    size: Size
+    angles: tuple[str, str]
+    capacity: float
+
+    def attention(self, x: str, name: str) -> str:
+        """Add to x [b, s, d] what its positions attend to, themselves and before, in its norm."""
+        b, size = self.b, self.size
+        norm, head = rms_norm(b, x, f"{name}.norm"), size.width // size.heads
+        q, k, v = (
+            project(b, norm, f"{name}.{part}", Projection("bsd,hed->bhse", (count, head, size.width), bias=False))
+            for part, count in (("q", size.heads), ("k", size.groups), ("v", size.groups))
+        )
+        q, k = (
+            b.apply("rotary", heads, *self.angles, name=f"{name}.{part}.rotary", half=head // 2)
+            for part, heads in (("q", q), ("k", k))
+        )
+        mixed = attend(b, (q, k, v), name, causal=True)
+        back = Projection("bhse,dhe->bsd", (size.width, size.heads, head), self._gain, bias=False)
+        return b.apply("add", x, project(b, mixed, f"{name}.out", back), name=f"{name}.sum")
+
+    def mlp(self, x: str, name: str) -> str:
+        """Add to x [b, s, d] its norm through SwiGLU."""
+        norm = rms_norm(self.b, x, f"{name}.norm")
+        y = self._swiglu(norm, name, ("bsd,df->bsf", "bsf,fd->bsd"))
+        return self.b.apply("add", x, y, name=f"{name}.sum")
+
+    def experts(self, x: str, name: str) -> str:
+        """Add to x [b, s, d] its norm through the experts that each token chooses, weighted by a softmax of scores."""
+        b, (_, length, width), size = self.b, self.b.shape(x), self.size
+        norm = rms_norm(b, x, f"{name}.norm")
+        router = Projection("bsd,de->bse", (width, size.experts), bias=False)
+        scores = project(b, norm, f"{name}.router", router)
+        outputs = (f"{name}.scores", f"{name}.choices")
+        scores, choices = b.apply_all("topk", scores, name=f"{name}.topk", outputs=outputs, k=size.chosen, dim=2)
+        gates = softmax(b, scores, f"{name}.gates")
+        capacity = min(length, math.ceil(self.capacity * size.chosen * length / size.experts))
+        slots = b.apply("expert_slots", choices, name=f"{name}.slots", capacity=capacity)
+        copies = b.apply("expand", norm, name=f"{name}.copies", dims=(2,), extents={"e0": size.chosen})
+        places: dict[str, Value] = {"e": size.experts, "c": capacity}
+        y = b.apply("dispatch", copies, slots, name=f"{name}.dispatch", capacity=capacity, extents=places)
+        y = self._swiglu(y, name, ("becd,edf->becf", "becf,efd->becd"), (size.experts,))
+        y = b.apply("collect", y, slots, name=f"{name}.collect", capacity=capacity)
+        y = b.apply("einsum", y, gates, name=f"{name}.mixed", equation="bskd,bsk->bsd")
+        return b.apply("add", x, y, name=f"{name}.sum")
+
+    def _swiglu(self, x: str, name: str, equations: tuple[str, str], leading: tuple[int, ...] = ()) -> str:
+        """Two projections up, one through SiLU, their product down; weights have the leading dimensions of experts."""
+        b, size = self.b, self.size
+        up = Projection(equations[0], (*leading, size.width, size.hidden), RELU_GAIN, bias=False)
+        gate, linear = (project(b, x, f"{name}.{part}", up) for part in ("gate", "up"))
+        gate = b.apply("silu", gate, name=f"{name}.silu")
+        y = b.apply("mul", gate, linear, name=f"{name}.product")
+        down = Projection(equations[1], (*leading, size.hidden, size.width), self._gain, bias=False)
+        return project(b, y, f"{name}.down", down)
+
+    @property
+    def _gain(self) -> float:
+        return residual_gain(2 * self.size.layers)

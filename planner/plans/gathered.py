@@ -1,0 +1,72 @@
+"""Weights gathered for each pass, as FSDP2 gathers them: ahead of their readers, freed, and gathered again.
+
+A copy of a weight is made for the forward pass, and one for the backward pass. A plan that shards the weight and
+replicates its copies gathers it twice, however many operators read it. A copy lives while its pass reads it; it is
+made one weight ahead of where it is read first, so that it arrives while others are computed with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from planner.graph.facts import phases
+from planner.graph.ir import Graph, Node
+
+
+@dataclass(frozen=True, slots=True)
+class _Gather:
+    """A copy for one pass: the node that makes it, where in the graph that pass begins with it, and who reads it."""
+
+    node: Node
+    first: int
+    readers: tuple[str, ...]
+
+
+def gather_for_each_pass(graph: Graph, weights: Collection[str]) -> tuple[Graph, tuple[Node, ...]]:
+    """Return the graph whose passes read copies of weights, and the nodes that copy."""
+    phase = phases(graph)
+    gathers = sorted((one for weight in weights for one in _gathers(graph, weight, phase)), key=lambda one: one.first)
+    source = {(reader, one.node.inputs[0]): one.node.outputs[0] for one in gathers for reader in one.readers}
+    starting = _copies_by_place(graph, gathers)
+
+    def nodes() -> Iterator[Node]:
+        for place, node in enumerate(graph.nodes):
+            yield from starting.get(place, ())
+            yield replace(node, inputs=tuple(source.get((node.name, name), name) for name in node.inputs))
+
+    copies = (
+        replace(graph.tensors[one.node.inputs[0]], name=one.node.name, role="activation", init=None) for one in gathers
+    )
+    tensors = {**graph.tensors, **{copy.name: copy for copy in copies}}
+    return replace(graph, tensors=tensors, nodes=tuple(nodes())), tuple(one.node for one in gathers)
+
+
+def _gathers(graph: Graph, weight: str, phase: Mapping[str, str]) -> Iterator[_Gather]:
+    """Yield a weight's copy for each pass that begins with its readers or with what differentiates these.
+
+    So a bias is gathered for the backward pass, too, which does not read it.
+    """
+    readers = [(place, node) for place, node in enumerate(graph.nodes) if weight in node.inputs]
+    forward = {node.name for _, node in readers if phase[node.name] == "forward"}
+    for during in ("forward", "backward"):
+        names = tuple(node.name for _, node in readers if phase[node.name] == during)
+        places = (
+            place
+            for place, node in enumerate(graph.nodes)
+            if phase[node.name] == during and (weight in node.inputs or node.forward in forward)
+        )
+        if (first := next(places, None)) is not None:
+            name = f"{weight}.{during}"
+            yield _Gather(Node(name, "cast", (weight,), (name,), {"dtype": graph.tensors[weight].dtype}), first, names)
+
+
+def _copies_by_place(graph: Graph, gathers: Sequence[_Gather]) -> dict[int, list[Node]]:
+    """Return the copies by the node before which they are made: where the copies before them are first read."""
+    made = {name: place + 1 for place, node in enumerate(graph.nodes) for name in node.outputs}
+    firsts = sorted({one.first for one in gathers})
+    ahead = dict(zip(firsts, (0, *firsts), strict=False))
+    found: dict[int, list[Node]] = {}
+    for one in gathers:
+        found.setdefault(max(ahead[one.first], made.get(one.node.inputs[0], 0)), []).append(one.node)
+    return found

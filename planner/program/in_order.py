@@ -1,0 +1,172 @@
+"""A worker's program as it runs: the tasks of its phases, micro-batch by micro-batch, in the order of its steps."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from math import lcm
+
+from planner.graph.micro_batches import EVERY
+from planner.program.tasks import Buffer, Compute, Kernel, Program, Receive, Send, Task, WorkerProgram
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """A task, by its position among those of one micro-batch, done for a micro-batch."""
+
+    position: int
+    micro_batch: int
+    phase: str
+
+
+def occurrences(program: WorkerProgram) -> Iterator[Occurrence]:
+    """Yield what a worker does, in order; nothing for a program without steps."""
+    last = max((micro_batch for _, micro_batch in program.steps), default=0)
+    for number, micro_batch in program.steps:
+        phase = program.phases[number]
+        for position in range(phase.start, phase.stop):
+            if micro_batch == last or position not in phase.closing:
+                yield Occurrence(position, micro_batch, phase.name)
+
+
+def in_order(program: WorkerProgram, *, apart: bool = False) -> WorkerProgram:
+    """Return the program with every task as often as it is done, on the slots and with the transfers that it has then.
+
+    Further slots are buffers behind the others. Tasks that do the same are one object. If `apart`, every micro-batch
+    has buffers and transfers with numbers of its own; the buffers lie where its slots do, and each says from when to
+    when it is used.
+    """
+    return _Ordered(program, apart).program() if program.steps else program
+
+
+def program_in_order(program: Program) -> Program:
+    """Return a program whose workers have their tasks in order, every micro-batch its own buffers and transfers."""
+    return replace(program, workers=tuple(in_order(worker, apart=True) for worker in program.workers))
+
+
+class _Ordered:
+    def __init__(self, program: WorkerProgram, apart: bool) -> None:
+        self._program, self._apart = program, apart
+        self._count = 1 + max(micro_batch for _, micro_batch in program.steps)
+        self._slots = [self._slots_of(buffer) for buffer in program.buffers]
+        self._more = list(_ranges(len(program.buffers), (slots - 1 for slots in self._slots)))
+        often = (set(range(phase.start, phase.stop)) - phase.closing for phase in program.phases if phase.name in EVERY)
+        self._often = set[int]().union(*often)
+        self._tasks: dict[tuple[int, int, bool], Task] = {}
+
+    def program(self) -> WorkerProgram:
+        done = tuple(occurrences(self._program))
+        buffers = tuple(self._buffers(_Moments(done, self._count)))
+        return WorkerProgram(self._program.worker, tuple(map(self._task, done)), buffers, self._program.arena_bytes)
+
+    def _slots_of(self, buffer: Buffer) -> int:
+        return self._count if self._apart and buffer.slots else max(1, buffer.slots)
+
+    def _buffers(self, moments: _Moments) -> Iterator[Buffer]:
+        buffers, slots = self._program.buffers, self._slots
+        for buffer, count in zip(buffers, slots, strict=True):
+            yield moments.used(buffer, 0, count)
+        for buffer, count in zip(buffers, slots, strict=True):
+            for slot in range(1, count):
+                place = buffer.slot(slot % buffer.slots)
+                yield replace(moments.used(buffer, slot, count), offset=place.offset, slots=0)
+
+    def _number(self, buffer: int, micro_batch: int) -> int:
+        """Return the number of a micro-batch's slot of a buffer."""
+        slot = micro_batch % self._slots[buffer]
+        return self._more[buffer][slot - 1] if slot else buffer
+
+    # --- tasks
+
+    def _task(self, done: Occurrence) -> Task:
+        """Return what is done; the same object wherever a task differs in nothing."""
+        task = self._program.tasks[done.position]
+        turn = done.micro_batch % self._turns_of(done.position)
+        adding = done.micro_batch > 0 and isinstance(task, Compute) and any(k.accumulates for k in task.kernels)
+        key = done.position, turn, adding
+        if key not in self._tasks:
+            self._tasks[key] = self._at(task, done.micro_batch, turn)
+        return self._tasks[key]
+
+    def _turns_of(self, position: int) -> int:
+        """Return after how many micro-batches a task does the same again; every one has transfers of its own."""
+        task = self._program.tasks[position]
+        if position not in self._often:
+            return 1
+        if self._apart or not isinstance(task, Compute) or any(kernel.rows for kernel in task.kernels):
+            return self._count
+        return lcm(*(self._slots[number] for number in _buffers_of(task)))
+
+    def _at(self, task: Task, micro_batch: int, turn: int) -> Task:
+        """Return a task as it is done for a micro-batch."""
+
+        def number(buffer: int) -> int:
+            return self._number(buffer, micro_batch)
+
+        if isinstance(task, Compute):
+            kernels = tuple(_kernel_at(kernel, micro_batch, number) for kernel in task.kernels)
+            return replace(task, kernels=kernels)
+        transfer = task.transfer + self._program.transfers * turn
+        if isinstance(task, Send | Receive):
+            staging = None if task.staging is None else number(task.staging)
+            task = replace(task, buffer=number(task.buffer), staging=staging)
+        if isinstance(task, Receive):
+            task = replace(task, local=tuple(replace(copy, buffer=number(copy.buffer)) for copy in task.local))
+        return replace(task, transfer=transfer)
+
+
+class _Moments:
+    """When every micro-batch's tasks are done, by their positions."""
+
+    def __init__(self, done: Iterable[Occurrence], count: int) -> None:
+        self._positions: list[list[int]] = [[] for _ in range(count)]
+        self._moments: list[list[int]] = [[] for _ in range(count)]
+        for moment, occurrence in enumerate(done):
+            self._positions[occurrence.micro_batch].append(occurrence.position)
+            self._moments[occurrence.micro_batch].append(moment)
+        self._end = max(0, *(moments[-1] for moments in self._moments if moments))
+
+    def used(self, buffer: Buffer, slot: int, slots: int) -> Buffer:
+        """Return a slot, used from when the first of its micro-batches needs it until the last one has done."""
+        if buffer.kind == "persistent":
+            return replace(buffer, first=0, last=self._end)
+        spans = [(buffer.first, buffer.last)] if buffer.slots else [(buffer.first,) * 2, (buffer.last,) * 2]
+        mine = range(slot, len(self._moments), slots if buffer.slots else 1)
+        moments = [moment for span in spans for micro_batch in mine for moment in self._ends(*span, micro_batch)]
+        return replace(buffer, first=min(moments, default=0), last=max(moments, default=0))
+
+    def _ends(self, first: int, last: int, micro_batch: int) -> list[int]:
+        """Return when the first and the last task of a micro-batch between two positions come, if there is any."""
+        positions = self._positions[micro_batch]
+        start, stop = bisect_left(positions, first), bisect_right(positions, last)
+        return [self._moments[micro_batch][at] for at in (start, stop - 1)] if start < stop else []
+
+
+def _kernel_at(kernel: Kernel, micro_batch: int, number: Callable[[int], int]) -> Kernel:
+    attributes, adds = kernel.attributes, kernel.accumulates and micro_batch > 0
+    if kernel.rows and micro_batch:
+        attributes = {**attributes, "row": micro_batch * kernel.rows}
+    calls = tuple(
+        replace(
+            call,
+            inputs=tuple((number(buffer), slices) for buffer, slices in call.inputs),
+            outputs=tuple((number(buffer), slices) for buffer, slices in call.outputs),
+            combine="Sum" if adds else call.combine,
+        )
+        for call in kernel.calls
+    )
+    return replace(kernel, attributes=attributes, calls=calls)
+
+
+def _buffers_of(task: Compute) -> list[int]:
+    """Return the buffers that a task names."""
+    calls = (call for kernel in task.kernels for call in kernel.calls)
+    return [buffer for call in calls for buffer, _ in (*call.inputs, *call.outputs)]
+
+
+def _ranges(start: int, lengths: Iterable[int]) -> Iterator[range]:
+    """Yield ranges of these lengths, one behind the other."""
+    for length in lengths:
+        yield range(start, start + length)
+        start += length

@@ -1,0 +1,118 @@
+"""Schedules: in which order a stage runs its phases for the micro-batches of an iteration.
+
+A schedule is a function of how many stages, micro-batches and chunks there are; of the last, every stage has so many
+that lie apart in the network, the first chunks of all stages before the second ones. It says nothing of time: a stage
+does its steps one after the other, each as soon as what it needs is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from planner.errors import PlanError
+
+FORWARD, BACKWARD, WEIGHTS = "forward", "backward", "weights"
+"""The phases that run for every micro-batch; with the last one, `backward` makes gradients of inputs alone."""
+
+
+class Step(NamedTuple):
+    """A phase of a stage's chunk, for one micro-batch."""
+
+    phase: str
+    micro_batch: int
+    chunk: int = 0
+
+
+Steps = tuple[Step, ...]
+"""One stage's, in order."""
+
+Schedule = tuple[Steps, ...]
+"""Those of every stage."""
+
+
+def accumulation(stages: int, micro_batches: int) -> Schedule:
+    """Every micro-batch forward and at once backward."""
+    order = [Step(phase, number) for number in range(micro_batches) for phase in (FORWARD, BACKWARD)]
+    return (tuple(order),) * stages
+
+
+def gpipe(stages: int, micro_batches: int) -> Schedule:
+    """All micro-batches forward, then all backward (Huang and others, NeurIPS 2019)."""
+    order = [Step(phase, number) for phase in (FORWARD, BACKWARD) for number in range(micro_batches)]
+    return (tuple(order),) * stages
+
+
+def one_forward_one_backward(stages: int, micro_batches: int) -> Schedule:
+    """One forward and one backward in turn, once the stages behind are busy (Narayanan and others, ICML 2021)."""
+    forward = [Step(FORWARD, number) for number in range(micro_batches)]
+    backward = [Step(BACKWARD, number) for number in range(micro_batches)]
+    return tuple(_in_turn(forward, backward, stages - stage - 1) for stage in range(stages))
+
+
+def interleaved(stages: int, micro_batches: int, chunks: int) -> Schedule:
+    """As many chunks a stage, whose passes take turns: a bubble as many times smaller (Narayanan and others, SC 2021).
+
+    Raises PlanError unless the stages divide the micro-batches.
+    """
+    if micro_batches % stages:
+        raise PlanError(f"an interleaved schedule needs a multiple of {stages} micro-batches, found {micro_batches}")
+    forward = [
+        Step(FORWARD, first + number, chunk)
+        for first in range(0, micro_batches, stages)
+        for chunk in range(chunks)
+        for number in range(stages)
+    ]
+    backward = [Step(BACKWARD, step.micro_batch, chunks - 1 - step.chunk) for step in forward]
+    ahead = [2 * (stages - stage - 1) + (chunks - 1) * stages for stage in range(stages)]
+    return tuple(_in_turn(forward, backward, first) for first in ahead)
+
+
+def zero_bubble(stages: int, micro_batches: int) -> Schedule:
+    """As `1f1b`, gradients of weights later than those of inputs, for which the stage before waits (ZB-H1).
+
+    Qi and others, ICLR 2024. No stage has more micro-batches in flight than the first one of `1f1b`.
+    """
+    return tuple(
+        _with_weights(steps, stage) for stage, steps in enumerate(one_forward_one_backward(stages, micro_batches))
+    )
+
+
+def _in_turn(forward: Sequence[Step], backward: Sequence[Step], ahead: int) -> Steps:
+    """Return so many forward steps, then one of each in turn, then the backward steps that are left."""
+    first = min(ahead, len(forward))
+    turns = [step for pair in zip(forward[first:], backward, strict=False) for step in pair]
+    return (*forward[:first], *turns, *backward[len(forward) - first :])
+
+
+def _with_weights(steps: Steps, behind: int) -> Steps:
+    """Return the steps with those of weights so many micro-batches behind the gradients of inputs."""
+    order: list[Step] = []
+    last = steps[-1].micro_batch
+    for step in steps:
+        order.append(step)
+        if step.phase == BACKWARD and step.micro_batch >= behind:
+            order.append(Step(WEIGHTS, step.micro_batch - behind))
+    return (*order, *(Step(WEIGHTS, number) for number in range(max(0, last + 1 - behind), last + 1)))
+
+
+def most_in_flight(steps: Iterable[Step], chunk: int = 0) -> int:
+    """Return how many micro-batches a chunk has at the most between its forward pass and the end of its backward one.
+
+    So many slots does what crosses from one to the other need.
+    """
+    mine = [step for step in steps if step.chunk == chunk]
+    ends = WEIGHTS if any(step.phase == WEIGHTS for step in mine) else BACKWARD
+    change = ((step.phase == FORWARD) - (step.phase == ends) for step in mine)
+    return max(accumulate(change), default=0)
+
+
+SCHEDULES: Mapping[str, Callable[[int, int, int], Schedule]] = {
+    "accumulation": lambda stages, micro_batches, _chunks: accumulation(stages, micro_batches),
+    "gpipe": lambda stages, micro_batches, _chunks: gpipe(stages, micro_batches),
+    "1f1b": lambda stages, micro_batches, _chunks: one_forward_one_backward(stages, micro_batches),
+    "interleaved": interleaved,
+    "zero-bubble": lambda stages, micro_batches, _chunks: zero_bubble(stages, micro_batches),
+}
+"""By name, from how many stages, micro-batches and chunks there are; chunks are `interleaved`'s alone."""

@@ -1,0 +1,115 @@
+"""Operators that PyTorch decomposes not at all, or to other gradients, written in others: products, sinc and the like.
+
+What runs along a dimension is combined in about as many steps as twice the distance takes to reach its end (Hillis and
+Steele, "Data parallel algorithms", 1986), so that gradients are those of products and choices, at zeros and ties, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import nan, pi
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Parts = tuple[Tensor, ...]
+"""Tensors of one shape that are combined together."""
+
+
+def _scanned(combine: Callable[[Parts, Parts], Parts], parts: Parts, dim: int) -> Parts:
+    """Combine every element with all before it; `combine` is given what is earlier, and what is later."""
+    extent, reach = parts[0].shape[dim] if parts[0].ndim else 1, 1
+    while reach < extent:
+        early = tuple(part.narrow(dim, 0, extent - reach) for part in parts)
+        late = tuple(part.narrow(dim, reach, extent - reach) for part in parts)
+        both = combine(early, late)
+        parts = tuple(torch.cat([a.narrow(dim, 0, reach), b], dim) for a, b in zip(parts, both, strict=True))
+        reach *= 2
+    return parts
+
+
+def _cumprod(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
+    return _scanned(lambda early, late: (early[0] * late[0],), (_summable(x, dtype),), dim)[0]
+
+
+def _logcumsumexp(x: Tensor, dim: int) -> Tensor:
+    return _scanned(lambda early, late: (torch.logaddexp(early[0], late[0]),), (x,), dim)[0]
+
+
+def _cumulative(x: Tensor, dim: int, *, sign: int) -> Parts:
+    """Return the greatest elements, or the least, and the last places at which they are; what is no number stays."""
+    places = torch.ones_like(x, dtype=torch.int64).cumsum(dim) - 1
+
+    def combine(early: Parts, late: Parts) -> Parts:
+        (a, _), (b, _) = early, late
+        is_late = b.isnan() | (~a.isnan() & (sign * b >= sign * a))
+        return tuple(torch.where(is_late, after, before) for before, after in zip(early, late, strict=True))
+
+    return _scanned(combine, (x, places), dim)
+
+
+def _prod(x: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
+    """Multiply neighbours until one is left."""
+    x = _summable(x, dtype)
+    if dim is None or not x.ndim:
+        x, dim, keepdim = x.reshape(-1), 0, False
+    if not x.shape[dim]:
+        return x.sum(dim, keepdim) + 1
+    while (extent := x.shape[dim]) > 1:
+        half = extent // 2
+        pairs = x.narrow(dim, 0, half) * x.narrow(dim, half, half)
+        x = torch.cat([pairs, x.narrow(dim, 2 * half, 1)], dim) if extent % 2 else pairs
+    return x if keepdim else x.squeeze(dim)
+
+
+def _summable(x: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """Return a tensor in the dtype that products of it have."""
+    is_number = x.is_floating_point() or x.is_complex()
+    return x.to(dtype or (x.dtype if is_number else torch.int64))
+
+
+def _masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    """Put elements of a source, in their order, where a mask is true."""
+    mask = mask.expand(torch.broadcast_shapes(x.shape, mask.shape))  # type: ignore[no-untyped-call]
+    numbers = (mask.reshape(-1).long().cumsum(0) - 1).clamp(min=0)
+    return torch.where(mask, source.reshape(-1)[numbers].view(mask.shape), x)
+
+
+def _as_strided(x: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None = None) -> Tensor:
+    """Read elements where they lie; only of a tensor that has its memory to itself is that known."""
+    has_all = x.is_contiguous() and x.untyped_storage().nbytes() == x.numel() * x.element_size()
+    if not has_all:
+        raise NotImplementedError
+    places = torch.tensor(offset or 0)
+    for extent, step in zip(size, stride, strict=True):
+        places = places[..., None] + torch.arange(extent) * step
+    return x.reshape(-1)[places]
+
+
+def _sinc(x: Tensor) -> Tensor:
+    angle = pi * torch.where(x == 0, 1, x)
+    return torch.where(x == 0, 1, angle.sin() / angle)
+
+
+def _logit(x: Tensor, eps: float | None = None) -> Tensor:
+    """Return the logit of a tensor, clamped to [eps, 1 - eps] if there is one; no number outside [0, 1]."""
+    if eps is not None:
+        x = x.clamp(eps, 1 - eps)
+    x = x * torch.where((x >= 0) & (x <= 1), 1.0, nan)
+    return x.log() - (1 - x).log()
+
+
+WRITTEN_OUT: Mapping[str, Callable[..., Any]] = {
+    "as_strided": _as_strided,
+    "cummax": partial(_cumulative, sign=1),
+    "cummin": partial(_cumulative, sign=-1),
+    "cumprod": _cumprod,
+    "logcumsumexp": _logcumsumexp,
+    "logit": _logit,
+    "masked_scatter": _masked_scatter,
+    "prod": _prod,
+    "sinc": _sinc,
+}
+"""By the operator's name."""

@@ -1,0 +1,112 @@
+"""Named parallelism: what Megatron-LM, DeepSpeed and FSDP do, as restrictions of the space, a step for each axis.
+
+Tensor parallelism splits every weight that is contracted along one of its axes: columns of one, rows of the next, whole
+heads, the vocabulary (`axes.py` says which). What lies on no such axis is computed by all (Shoeybi and others 2019,
+Megatron-LM) or split along the sequence (Korthikanti and others 2022).
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+
+from msgspec.structs import replace
+
+from planner.errors import PlanError
+from planner.graph.facts import no_data_parallelism
+from planner.layout import EVERYWHERE, REPLICATE, Shard
+from planner.search.alternatives.axes import tensor_parallel_places
+from planner.search.alternatives.labels import Labelling, Labels, is_weight_or_state
+from planner.search.alternatives.restriction import Patterns, Wanted, best_plan_keeping_to_patterns
+from planner.search.coarse.coarsen import CoarseGraph, NodeVariable, TensorVariable, Variable
+from planner.search.parallel import Parallel
+from planner.search.solver.limits import Limits
+from planner.search.space import Outcome, Space
+
+STATES, WEIGHTS = 1, 3
+"""From which of ZeRO's stages on the optimizer's state, and the weights, are shared out."""
+
+
+def named(space: Space, limits: Limits) -> Outcome:
+    """Return the plan of least bytes that does what `space.parallel` says; a PlanError where it says nothing."""
+    if space.parallel is None:
+        raise PlanError("searcher named: expected --parallel, as in --parallel tp=4,dp=2, found none")
+    styles = _Styles(space.coarse, space.parallel)
+    styles.check()
+    wanted = {"dp": styles.data, "cp": styles.context, "tp": styles.tensor}
+
+    def patterns_of_variable(v: int) -> Patterns:
+        return [[wanted[axis](space.coarse.variables[v]) for axis in space.ways.axes]]
+
+    found = best_plan_keeping_to_patterns(space, patterns_of_variable, limits)
+    return replace(found, details={**found.details, "parallel": str(space.parallel)})
+
+
+class _Styles:
+    """What a variable may do at a step of each axis of the workers."""
+
+    def __init__(self, coarse: CoarseGraph, parallel: Parallel) -> None:
+        self._graph, self._parallel = coarse.graph, parallel
+        labelling = Labelling(coarse)
+        self._batch, self._sequence = labelling.batch, labelling.sequence
+        self._tensor = tensor_parallel_places(coarse, labelling, parallel.tp)
+
+    def check(self) -> None:
+        """Raise a PlanError for an axis that divides nothing."""
+        named, short = self._parallel, no_data_parallelism(self._graph, self._parallel.dp)
+        if named.dp > 1 and short:
+            raise PlanError(f"parallel {named}: expected at least {named.dp} samples for dp, found {short}")
+        if (named.cp > 1 or named.sp) and not self._sequence.tensors:
+            raise PlanError(
+                f"parallel {named}: expected tokens or vectors [batch, sequence, ...] for cp and sp, found none"
+            )
+        if named.tp > 1 and not self._tensor:
+            raise PlanError(f"parallel {named}: expected a weight with an axis that tp={named.tp} divides, found none")
+
+    def data(self, variable: Variable) -> Wanted:
+        """The batch split; what has none is everywhere or, under ZeRO, shared out as its stage says."""
+        along = _labelled(self._batch, variable)
+        if along or not self._parallel.zero:
+            return along or {_whole(variable)}
+        if not isinstance(variable, TensorVariable):
+            return {*variable.signature.description.strategies, EVERYWHERE}
+        whole = self._dimensions_of_no_other_axis(variable)
+        shards: Wanted = {Shard(dim) for dim in whole} or {REPLICATE}
+        roles = {self._graph.tensors[name].role for name in variable.members}
+        if roles <= {"state", "weight"}:
+            return shards if self._parallel.zero >= (WEIGHTS if "weight" in roles else STATES) else {REPLICATE}
+        return {*shards, REPLICATE}
+
+    def _dimensions_of_no_other_axis(self, variable: TensorVariable) -> list[int]:
+        """Return the dimensions that neither tensor parallelism nor what splits the sequence can split."""
+        split = {place for name in variable.members for place in self._tensor.get(("tensor", name), ())}
+        split |= {dim for name in variable.members for dim in self._sequence.tensors.get(name, ())}
+        return [dim for dim in range(len(variable.shape)) if dim not in split]
+
+    def context(self, variable: Variable) -> Wanted:
+        """The sequence split."""
+        return _labelled(self._sequence, variable) or {_whole(variable)}
+
+    def tensor(self, variable: Variable) -> Wanted:
+        """What lies on a chosen axis split along it; all else along the sequence, or not at all."""
+        kind = _kind(variable)
+        if chosen := {place for name in variable.members for place in self._tensor.get((kind, name), ())}:
+            return {Shard(place) if isinstance(place, int) else place for place in chosen}
+        is_model = any(is_weight_or_state(self._graph, name) for name in variable.members if kind == "tensor")
+        if self._parallel.sp and not is_model:
+            return self.context(variable)
+        return {_whole(variable)}
+
+
+def _kind(variable: Variable) -> str:
+    return "tensor" if isinstance(variable, TensorVariable) else "node"
+
+
+def _whole(variable: Variable) -> object:
+    return REPLICATE if isinstance(variable, TensorVariable) else EVERYWHERE
+
+
+def _labelled(labels: Labels, variable: Variable) -> Wanted:
+    """Return what splits a variable's members along what is labelled; nothing where some have no label."""
+    if isinstance(variable, NodeVariable):
+        return set(chain.from_iterable(labels.nodes[name] for name in variable.members))
+    return {Shard(dim) for name in variable.members for dim in labels.tensors.get(name, ())}

@@ -1,0 +1,104 @@
+"""Parallelism by name, as people write it: `tp=8,dp=16,zero=1,sp`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import Any
+
+from planner.errors import PlanError
+from planner.layout.ways import AXES, Ways
+from tensor_partitioner.display import nearest
+
+ZERO_STAGES = range(4)
+
+
+@dataclass(frozen=True, slots=True)
+class Parallel:
+    """Degrees of pipeline (`pp`), data (`dp`), context (`cp`) and tensor parallelism (`tp`), and what goes with them.
+
+    Ranks are as Megatron-LM orders them: tensor parallel ones are neighbours, stages outermost. `axes` and `ways` are
+    those within a stage.
+
+    `sp`: what tensor parallel workers would all compute is split along the sequence. `zero`: data parallel workers
+    share out the optimizer's state (1), gradients (2), weights (3). `micro_batch`: the samples that a data parallel
+    worker takes at once, of a graph that is cut so.
+
+    >>> Parallel.read("tp=4,dp=2,zero=1").ways
+    Ways(factors=(2, 4), shares=(), axes=('dp', 'tp'))
+    """
+
+    pp: int = 1
+    dp: int = 1
+    cp: int = 1
+    tp: int = 1
+    sp: bool = False
+    zero: int = 0
+    micro_batch: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse degrees below 1, and stages that ZeRO has not."""
+        for axis in ("pp", *AXES):
+            if type(degree := getattr(self, axis)) is not int or degree < 1:
+                raise PlanError(f"parallel: expected {axis} from 1, found {degree!r}")
+        if self.zero not in ZERO_STAGES:
+            raise PlanError(f"parallel: expected zero from 0 to {ZERO_STAGES[-1]}, found {self.zero!r}")
+        for name, axis in (("zero", "dp"), ("sp", "tp")):
+            if getattr(self, name) and getattr(self, axis) == 1:
+                raise PlanError(f"parallel: expected {axis} from 2 with {name}, found {getattr(self, axis)}")
+        if self.micro_batch is not None and (type(self.micro_batch) is not int or self.micro_batch < 1):
+            raise PlanError(f"parallel: expected micro-batch from 1, found {self.micro_batch!r}")
+        if self.pp == 1 and not self.axes:
+            raise PlanError("parallel: expected a degree from 2, as in tp=2, found none")
+
+    @classmethod
+    def read(cls, text: Any) -> Parallel | None:
+        """Read `tp=4,dp=2,sp`; a PlanError for what it does not say. None and a Parallel stay."""
+        if text is None or isinstance(text, cls):
+            return text
+        known = {field.name.replace("_", "-"): field for field in fields(cls)}
+        found: dict[str, Any] = {}
+        for part in str(text).split(","):
+            name, _, value = part.strip().partition("=")
+            if name not in known:
+                raise PlanError(f"parallel: expected {', '.join(known)}, found {name!r}{nearest(name, known)}")
+            if name in found:
+                raise PlanError(f"parallel: expected {name} once, found it again")
+            found[name] = _value(name, value, is_switch=known[name].default is False)
+        return cls(**{known[name].name: value for name, value in found.items()})
+
+    def micro_batches(self, samples: int) -> int:
+        """Return into how many an iteration's samples are cut; a PlanError where they cannot be."""
+        at_once = self.dp * (samples // self.dp if self.micro_batch is None else self.micro_batch)
+        if not at_once or samples % at_once:
+            raise PlanError(f"parallel {self}: expected a batch of whole micro-batches, found {samples} samples")
+        return samples // at_once
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The axis of every step: those of more than one worker, outermost first."""
+        return tuple(axis for axis in AXES if getattr(self, axis) > 1)
+
+    @property
+    def ways(self) -> Ways:
+        """A step for each axis."""
+        return Ways(tuple(getattr(self, axis) for axis in self.axes), axes=self.axes)
+
+    @property
+    def workers(self) -> int:
+        """The number of workers."""
+        return self.pp * math.prod(self.ways)
+
+    def __str__(self) -> str:
+        """Spell what is not the default, as `read` reads it."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        said = (field.name for field in fields(self) if given[field.name] != field.default)
+        return ",".join(name.replace("_", "-") + ("" if given[name] is True else f"={given[name]}") for name in said)
+
+
+def _value(name: str, text: str, *, is_switch: bool) -> int | bool:
+    if is_switch and not text:
+        return True
+    if is_switch or not text.isdecimal():
+        raise PlanError(f"parallel: expected {name if is_switch else f'{name}=NUMBER'}, found {name}={text}")
+    return int(text)

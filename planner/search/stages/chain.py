@@ -1,0 +1,131 @@
+"""The forward pass as a chain of links, with all that goes with each of them: what stages are runs of.
+
+A link is a node of the forward pass that depends on samples, with those that are the same one at other timesteps; what
+reads each other's results in a circle is one link. Backward nodes are in the links of their forward nodes. Anything
+else (sums of gradients, updates, casts of weights) is in the first link of what it reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.graph.ir import Graph, Node
+
+FORWARD = ("activation", "loss")
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """How many links there are, the link of every node and tensor that has one, and the nodes that make links."""
+
+    links: int
+    forward: frozenset[str]
+    of_node: Mapping[str, int]
+    of_tensor: Mapping[str, int]
+
+    def per_link(self, amounts: Mapping[str, float]) -> NDArray[np.float64]:
+        """Return the amounts of nodes or tensors summed up by their links: [link]."""
+        of = self.of_node if amounts.keys() <= self.of_node.keys() else self.of_tensor
+        total = np.zeros(self.links)
+        for name, amount in amounts.items():
+            if name in of:
+                total[of[name]] += amount
+        return total
+
+
+def is_forward(graph: Graph, node: Node) -> bool:
+    """Tell if a node is of the forward pass, of any micro-batch; one that is computed again is not."""
+    return node.forward is None and graph.tensors[node.outputs[0]].role in FORWARD
+
+
+def chain_of(graph: Graph) -> Chain:
+    """Return a training graph's chain."""
+    of_node = _links_of_forward_nodes(graph)
+    forward = frozenset(of_node)
+    first_use: dict[str, int] = {}
+    for node in graph.nodes:
+        if node.name in of_node:
+            for name in node.inputs:
+                first_use[name] = min(of_node[node.name], first_use.get(name, of_node[node.name]))
+    of_tensor = {name: link for name, link in first_use.items() if graph.tensors[name].init is not None}
+    for node in graph.nodes:
+        read = [of_tensor[name] for name in node.inputs if name in of_tensor]
+        if node.forward in of_node:
+            of_node[node.name] = of_node[node.forward]
+        elif node.name not in of_node and read:
+            of_node[node.name] = min(read)
+        if node.name in of_node:
+            of_tensor |= dict.fromkeys(node.outputs, of_node[node.name])
+    return Chain(1 + max(of_node.values(), default=-1), forward, of_node, of_tensor)
+
+
+def of_samples(graph: Graph) -> frozenset[str]:
+    """Return the tensors that depend on samples."""
+    found = {name for name, tensor in graph.tensors.items() if tensor.role == "input"}
+    for node in graph.nodes:
+        if not found.isdisjoint(node.inputs):
+            found.update(node.outputs)
+    return frozenset(found)
+
+
+def _links_of_forward_nodes(graph: Graph) -> dict[str, int]:
+    """Number them as they come, timesteps alike, and join runs of links of which a later one is read by an earlier."""
+    samples, numbers = of_samples(graph), dict[str, int]()
+    forward = [node for node in graph.nodes if is_forward(graph, node) and not samples.isdisjoint(node.outputs)]
+    keys = {node.name: node.unroll[0] if node.unroll else node.name for node in forward}
+    for key in keys.values():
+        numbers.setdefault(key, len(numbers))
+    made = {name: numbers[keys[node.name]] for node in forward for name in node.outputs}
+    joined = np.zeros(len(numbers) + 1, dtype=np.int64)  # differences of how many circles go through each border
+    for node in forward:
+        read = max((made[name] for name in node.inputs if name in made), default=-1)
+        if read > numbers[keys[node.name]]:
+            joined[numbers[keys[node.name]] + 1] += 1
+            joined[read + 1] -= 1
+    links = np.cumsum(np.cumsum(joined[:-1]) == 0) - 1
+    return {node.name: int(links[numbers[keys[node.name]]]) for node in forward}
+
+
+def crossing_bytes(graph: Graph, chain: Chain) -> NDArray[np.int64]:
+    """Return what a stage of links a to b - 1 reads of others: [a, b], each tensor once, wherever else it is made.
+
+    A weight is of its first link: a stage that uses it, too, gets it or, where both keep it, the gradient's other term.
+    """
+    amounts = np.zeros((chain.links + 2,) * 2, dtype=np.int64)
+    for name, links in _readers(graph, chain).items():
+        tensor, home = graph.tensors[name], chain.of_tensor[name]
+        if tensor.init is None or tensor.role == "weight":
+            _add_reads(amounts, home, links, tensor.nbytes)
+    return amounts.cumsum(axis=0).cumsum(axis=1)[:-1, :-1]
+
+
+def _readers(graph: Graph, chain: Chain) -> Mapping[str, list[int]]:
+    """Return the links that read each tensor, ascending."""
+    found: dict[str, set[int]] = {}
+    for node in graph.nodes:
+        for name in node.inputs if node.name in chain.of_node else ():
+            if name in chain.of_tensor:
+                found.setdefault(name, set()).add(chain.of_node[node.name])
+    return {name: sorted(links) for name, links in found.items()}
+
+
+def _add_reads(amounts: NDArray[np.int64], home: int, links: Iterable[int], nbytes: int) -> None:
+    """Add a tensor to every run [a, b) that holds a reader and not its home, by the first reader within."""
+    end, before = len(amounts) - 2, -1
+    for link in links:
+        if link < home:  # runs with this reader as their first that end at or before the home
+            _add_box(amounts, (before + 1, link), (link + 1, home), nbytes)
+        elif link > home:
+            _add_box(amounts, (max(before, home) + 1, link), (link + 1, end), nbytes)
+        before = link
+
+
+def _add_box(amounts: NDArray[np.int64], begins: tuple[int, int], ends: tuple[int, int], nbytes: int) -> None:
+    """Add to all runs that begin, and that end, from the first to the second; amounts are differences of neighbours."""
+    for begin, sign in ((begins[0], 1), (begins[1] + 1, -1)):
+        amounts[begin, ends[0]] += sign * nbytes
+        amounts[begin, ends[1] + 1] -= sign * nbytes

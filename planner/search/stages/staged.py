@@ -1,0 +1,161 @@
+"""From a plan of the workers of one stage to one of all stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+import topologies
+from planner.errors import PlanError
+from planner.graph.ir import ITEM_BYTES, Graph, Node
+from planner.layout import Signature, elements, owned_by_all
+from planner.layout.geometry import split_steps
+from planner.layout.region import length
+from planner.layout.split import runs_of_workers
+from planner.plans.check import check_plan, check_workers
+from planner.plans.plan import Plan
+from planner.plans.search_record import SearchRecord
+from planner.search.costs.domains import strategies_domain
+from planner.search.objectives.roofline import NodeKernel, slowest_worker_seconds, workers_of_machine
+from planner.search.stages.chain import Chain, chain_of, crossing_bytes
+from planner.search.stages.cuts import best_cut
+from planner.search.stages.placing import Placing
+
+ArenasOf = Callable[[Plan], Sequence[int]]
+
+
+def with_stages(
+    plan: Plan,
+    stages: int,
+    machine: topologies.Machine | None = None,
+    limit_bytes: int | None = None,
+    arenas_of: ArenasOf | None = None,
+) -> Plan:
+    """Return a plan of so many times the workers, each group of which has a stage and divides it as the plan does.
+
+    The forward pass is cut so that the slowest stage is fastest: by predicted seconds on a machine, else by operations;
+    of such cuts, where least crosses. No arena is larger than the limit. Raises PlanError where there is no such cut.
+    """
+    if plan.ways.shares:
+        raise PlanError("stages: expected workers of equal shares")
+    check_workers(stages * plan.workers)
+    chain, cut_of = chain_of(plan.graph), _Cuts(plan, stages, machine)
+    largest = np.inf
+    while True:
+        cut = cut_of.within(largest)
+        found = staged(plan, chain, cut)
+        if limit_bytes is None or arenas_of is None or (needed := max(arenas_of(found))) <= limit_bytes:
+            check_plan(found)
+            return found
+        most = cut_of.most_held_bytes(cut)
+        largest = min(most * (1 - 1e-9), most * limit_bytes / needed)
+
+
+class _Cuts:
+    """The best cuts of a plan's chain, under limits on what a stage holds."""
+
+    def __init__(self, plan: Plan, stages: int, machine: topologies.Machine | None) -> None:
+        self._stages, chain = stages, chain_of(plan.graph)
+        self._costs = chain.per_link(node_costs(plan, machine))
+        self._crossing = crossing_bytes(plan.graph, chain).astype(float)
+        ends = np.concatenate(([0.0], np.cumsum(chain.per_link(_kept_bytes(plan)))))
+        self._held: NDArray[np.float64] = ends[None, :] - ends[:, None]
+
+    def within(self, largest: float) -> tuple[int, ...]:
+        """Return the best cut whose stages hold no more bytes than this."""
+        return best_cut(self._costs, self._stages, self._crossing, self._held <= largest)
+
+    def most_held_bytes(self, cut: Sequence[int]) -> float:
+        """Return what the stage of a cut holds that holds most."""
+        return max(float(self._held[begin, end]) for begin, end in pairwise(cut))
+
+
+def staged(plan: Plan, chain: Chain, cut: Sequence[int]) -> Plan:
+    """Return the plan in which every stage is a run of links, of which a cut says the begins and the end."""
+    stages = len(cut) - 1
+    stage = np.searchsorted(cut, range(chain.links), side="right") - 1
+    forward = _with_forward(plan.graph.nodes, chain)
+    placing = Placing(plan.graph, stages, {name: int(stage[chain.of_node[name]]) for name in forward})
+    placements, choices = placing.placements(), placing.choices()
+    found = replace(
+        plan,
+        ways=plan.ways.within_stages(stages),
+        layouts={name: (placements[name], *layout) for name, layout in plan.layouts.items()},
+        strategies={name: (choices[name], *strategy) for name, strategy in plan.strategies.items()},
+    )
+    return replace(found, search=_record(plan.search, found, stages))
+
+
+def _with_forward(nodes: Sequence[Node], chain: Chain) -> list[str]:
+    """Return the nodes of the forward pass that have a link, and those that came from them."""
+    forward = {node.name for node in nodes if node.name in chain.forward}
+    return [node.name for node in nodes if node.name in forward or node.forward in forward]
+
+
+def _record(search: SearchRecord, plan: Plan, stages: int) -> SearchRecord:
+    """Return what is known of the search, of which bytes and bounds were those of one stage's workers."""
+    winner = search.winner or "stages"
+    return SearchRecord(
+        model=search.model,
+        searcher=search.searcher,
+        placements=search.placements,
+        winner=winner,
+        ties=search.ties,
+        bytes={winner: plan.total_bytes},
+        details={"stages": stages},
+    )
+
+
+def node_costs(plan: Plan, machine: topologies.Machine | None) -> Mapping[str, float]:
+    """Return what every node takes the slowest worker: seconds on a machine, else operations."""
+    found, signatures = dict[str, float](), plan.traffic().signatures
+    known: dict[object, float] = {}
+    for node in plan.graph.nodes:
+        key = signatures[node.name], plan.strategies[node.name], *_dtypes(plan.graph, node)
+        if key not in known:
+            signature = signatures[node.name]
+            known[key] = _operations(plan, node, signature) if machine is None else _seconds(plan, node, machine)
+        found[node.name] = known[key]
+    return found
+
+
+def _dtypes(graph: Graph, node: Node) -> tuple[str, ...]:
+    return tuple(graph.tensors[name].dtype for name in (*node.inputs, *node.outputs))
+
+
+def _operations(plan: Plan, node: Node, signature: Signature) -> float:
+    steps = split_steps(plan.strategies[node.name])
+    extents = {
+        name: max(map(length, runs_of_workers(extent, steps[name], plan.ways))) if name in steps else extent
+        for name, extent in signature.extents.items()
+    }
+    return signature.description.operations(extents)
+
+
+def _seconds(plan: Plan, node: Node, machine: topologies.Machine) -> float:
+    signature, dtypes = plan.traffic().signatures[node.name], _dtypes(plan.graph, node)
+    items = tuple(ITEM_BYTES[dtype] for dtype in dtypes)
+    made = dtypes[len(node.inputs) :]
+    kernel = NodeKernel(
+        signature,
+        items[: len(node.inputs)],
+        items[len(node.inputs) :],
+        next((dtype for dtype in made if "float" in dtype), made[0]),
+    )
+    strategies = strategies_domain(signature, plan.ways, (plan.strategies[node.name],))
+    return float(slowest_worker_seconds(kernel, strategies, workers_of_machine(machine, plan.ways))[0])
+
+
+def _kept_bytes(plan: Plan) -> Mapping[str, float]:
+    """Return what the worker with most keeps of every tensor that outlives its pass: weights, state, activations."""
+    later = {name for node in plan.graph.nodes if node.forward is not None for name in node.inputs}
+    found = dict[str, float]()
+    for name, tensor in plan.graph.tensors.items():
+        if tensor.init is not None or name in later:
+            regions = owned_by_all(tensor.shape, plan.layouts[name], plan.ways)
+            found[name] = float(max(map(elements, regions)) * ITEM_BYTES[tensor.dtype])
+    return found

@@ -1,0 +1,120 @@
+"""Models of the sweep on ranks of torchrun: torchrun --nproc-per-node K -m results.torchrun.sweep FOLDER
+
+FOLDER holds, by the number of ranks, the plan of each model, as `plan FOLDER RANKS...` writes them. Rank 0 prints, as
+JSON lines, the losses of every model's steps by AdamW, and whether what was sent in each is what was planned.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from threadpoolctl import threadpool_limits
+from torch import nn
+
+import planner
+from executor.torch import distribute
+from planner.plans.plan import Plan
+from planner.plans.plan_json import load_plan
+from planner.pytorch import from_torch
+from results.pytorch_models.sweep import RATE, Batches, Model, double, in_precision, moved
+
+POPULATIONS = {"language": 20, "vision": 10}
+"""How many models of each population."""
+
+SEED = 29
+
+LARGE = ("language-masked-perceiver",)
+"""What more than two ranks of a small host have no memory for."""
+
+
+def models() -> Iterator[tuple[str, Model]]:
+    """Yield the models of every population in an order by chance, by names of files."""
+    for population in POPULATIONS:
+        found = list(import_module(f"results.pytorch_models.{population}").models())
+        random.Random(SEED).shuffle(found)
+        for model in found:
+            yield f"{population}/{model.name}".replace("/", "-"), model
+
+
+def made(model: Model, plan: Plan) -> tuple[nn.Module, Batches]:
+    """Return a model, the same on all ranks, in the precision of its plan."""
+    torch.manual_seed(0)
+    np.random.seed(0)
+    module, batches = model.make()
+    module = moved(module)
+    if any(tensor.dtype == "float64" for tensor in plan.graph.tensors.values() if tensor.role == "weight"):
+        module, batches = module.double(), [double(batch) for batch in batches]
+    return module, batches
+
+
+def planned(folder: Path, ranks: tuple[int, ...]) -> None:
+    """Write plans of models that import until there are enough of every population; print what became of the others."""
+    left = dict(POPULATIONS)
+    for name, model in models():
+        population = name.partition("-")[0]
+        if not left[population]:
+            continue
+        try:
+            torch.manual_seed(0)
+            module, batches = in_precision(model)
+            graph = from_torch(module, batches[0], optimizer=planner.Optimizer("adamw", lr=RATE, decay=0.01))
+        except Exception as error:
+            print(
+                json.dumps(
+                    {"model": name, "left out": f"{type(error).__name__}: {' '.join(str(error)[:200].split())}"}
+                ),
+                flush=True,
+            )
+            continue
+        for workers in ranks:
+            if workers > 2 and name in LARGE:
+                continue
+            path = folder / str(workers) / f"{name}.json"
+            path.parent.mkdir(exist_ok=True)
+            planner.plan(graph, workers=workers).save(path)
+        left[population] -= 1
+        print(json.dumps({"model": name, "nodes": len(graph.nodes)}), flush=True)
+
+
+def trained(model: Model, path: Path) -> dict[str, Any]:
+    """Train a model; return the losses, and how many bytes were planned and sent in each step."""
+    plan = load_plan(path)
+    module, batches = made(model, plan)
+    training = distribute(module, plan)
+    losses, sent = [], []
+    for batch in batches:
+        losses.append(float(training.step(batch)))
+        sent.append([row.tolist() for row in training.trainer.cluster.all_gather(training.sent_bytes)])
+    as_planned = all(matrix == plan.bytes.tolist() for matrix in sent)
+    dtypes = {tensor.dtype for tensor in plan.graph.tensors.values()}
+    kind = "float32" if "float32" in dtypes else "float64"
+    return {"losses": losses, "as planned": as_planned, "bytes": plan.total_bytes, "dtype": kind}
+
+
+def main(folder: Path) -> None:
+    """Train every model that has a plan in a folder."""
+    dist.init_process_group("gloo")
+    plans = folder / str(dist.get_world_size())
+    with threadpool_limits(1):
+        for name, model in models():
+            if (path := plans / f"{name}.json").exists():
+                row = {"model": name} | trained(model, path)
+                if dist.get_rank() == 0:
+                    print(json.dumps(row), flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "plan":
+        planned(Path(sys.argv[2]), tuple(map(int, sys.argv[3:])))
+    else:
+        main(Path(sys.argv[1]))

@@ -1,0 +1,134 @@
+"""Phases and slots against the same graph written out, bit by bit."""
+
+import random
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from planner.models import build
+from planner.plans.check import check_plan
+from planner.plans.plan import single_worker
+from planner.program.in_order import in_order
+from planner.program.lower import Lowering, arena_sizes, lower
+from planner.program.pipeline import SCHEDULES
+from planner.search import SearchOptions, search
+from tests.cross.loopback import Loopback
+from tests.cross.random_plans import random_plan
+from tests.graph.unrolled import unrolled_plan
+
+TOKENS = {"sequence": 5, "vocabulary": 11}
+MODELS = {
+    "mlp-3-8": {},
+    "cnn-2-6": {"image": 6, "classes": 5, "channels": 2, "batch_norm": True, "running_statistics": True},
+    "rnn-2-6": {"unroll": 3, "input_width": 5, "classes": 7},
+    "transformer-1-12": {**TOKENS, "heads": 3, "dropout": 0.2},
+}
+COUNTS = (2, 4)
+SAME_BITS = ("mlp-3-8", "rnn-2-6")
+
+
+def made(name, count, dtype="float32", **options):
+    return build(name, batch=8, micro_batches=count, dtype=dtype, **MODELS[name], **options)
+
+
+def run(plan, program, steps=2):
+    loop = Loopback(plan, program)
+    losses = []
+    for _ in range(steps):
+        loop.step()
+        losses.append(float(np.sum(loop.gather(plan.graph.metrics["loss"]))))
+    return {name: loop.gather(name) for name in plan.graph.updates}, losses, loop
+
+
+def same_bits(plan, steps=None):
+    program = lower(plan) if steps is None else Lowering(plan, steps=steps).program()
+    found, losses, loop = run(plan, program)
+    written_out = unrolled_plan(plan)
+    expected, expected_losses, _ = run(written_out, lower(written_out))
+    assert losses == expected_losses
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values, err_msg=name)
+    np.testing.assert_array_equal(program.bytes, plan.bytes)
+    np.testing.assert_array_equal(loop.moved, 2 * plan.bytes)
+    return written_out
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("name", MODELS)
+def test_one_worker_computes_the_same_bits(name, count):
+    same_bits(single_worker(random_plan(made(name, count), (2,), random.Random(name))))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "mixed"])
+def test_one_worker_computes_the_same_bits_in_16(dtype):
+    same_bits(single_worker(random_plan(made("mlp-3-8", 4, dtype), (2,), random.Random(dtype))))
+
+
+def plan_of(graph, how):
+    """Every sum of a random plan is made where it likes; of the others, all terms are added where they are made."""
+    if how == "random":
+        return random_plan(graph, (2, 2), random.Random(str(graph.accumulated)))
+    return search(graph, SearchOptions(ways=(2, 2), placements="S,R", searcher=how))
+
+
+@pytest.mark.parametrize("how", ["random", "data-parallel", "recursive"])
+@pytest.mark.parametrize("name", SAME_BITS)
+def test_parts_compute_the_same_bits_and_move_the_same_bytes(name, how):
+    plan = plan_of(made(name, 4), how if "rnn" not in name else "recursive")
+    check_plan(plan)
+    np.testing.assert_array_equal(plan.bytes, same_bits(plan).bytes)
+
+
+@pytest.mark.parametrize("name", SAME_BITS)
+def test_no_order_of_micro_batches_changes_a_bit(name):
+    """All forward before any goes backward: every micro-batch keeps what it needs in a slot of its own."""
+    plan = plan_of(made(name, 4), "recursive")
+    together, apart = (SCHEDULES[schedule](1, 4, 1)[0] for schedule in ("accumulation", "gpipe"))
+    sizes = [Lowering(plan, steps=steps).worker(0).arena_bytes for steps in (together, apart)]
+    assert sizes[0] < sizes[1]
+    same_bits(plan, apart)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_plan_does_not_grow_with_micro_batches(name):
+    """Nodes, tasks and, but for inputs, memory are those of one micro-batch of as many samples."""
+    graphs = [build(name, batch=4 * count, micro_batches=count, **MODELS[name]) for count in (2, 8)]
+    assert len(graphs[0].nodes) == len(graphs[1].nodes)
+    workers = [lower(plan_of(graph, "data-parallel")).workers[0] for graph in graphs]
+    assert len(workers[0].tasks) == len(workers[1].tasks)
+    inputs = [sum(b.slots * b.nbytes for b in w.buffers if b.kind == "persistent") for w in workers]
+    assert workers[1].arena_bytes - workers[0].arena_bytes <= inputs[1] - inputs[0] + 64 * len(graphs[0].tensors)
+
+
+def live_bytes(program):
+    """The most that the buffers of a program hold at one task, by their offsets, and the end of the last one."""
+    ends = [
+        max((b.offset + b.nbytes for b in program.buffers if b.first <= at <= b.last), default=0)
+        for at in range(len(program.tasks))
+    ]
+    return max(ends)
+
+
+@pytest.mark.parametrize("schedule", ["accumulation", "gpipe"])
+@pytest.mark.parametrize("name", MODELS)
+def test_buffers_that_live_at_one_time_never_overlap(name, schedule):
+    """Micro-batch by micro-batch, task by task; what is overwritten in place passes its bytes on."""
+    plan = plan_of(made(name, 4), "recursive")
+    program = in_order(Lowering(plan, steps=SCHEDULES[schedule](1, 4, 1)[0]).worker(0), apart=True)
+    assert live_bytes(program) <= program.arena_bytes
+    for at in range(len(program.tasks)):
+        alive = sorted(
+            (b.offset, b.offset + b.nbytes, b.last, b.first)
+            for b in program.buffers
+            if b.nbytes and b.first <= at <= b.last
+        )
+        for one, other in pairwise(alive):
+            in_place = one[:2] == other[:2] and at in (one[2], other[2]) and at in (one[3], other[3])
+            assert other[0] >= one[1] or in_place
+
+
+@pytest.mark.parametrize("count", [1, 64])
+def test_arenas_of_workers_are_known_without_tasks(count):
+    plan = plan_of(build("mlp-3-8", batch=64, micro_batches=count), "recursive")
+    assert arena_sizes(plan) == tuple(worker.arena_bytes for worker in lower(plan).workers)

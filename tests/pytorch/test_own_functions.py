@@ -1,0 +1,163 @@
+"""A `torch.autograd.Function` trains as in PyTorch: with the gradient that its author wrote, whatever that is."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+from torch.autograd.function import once_differentiable  # noqa: E402
+
+import planner  # noqa: E402
+from executor.check import relative_difference  # noqa: E402
+from planner.graph import Optimizer  # noqa: E402
+from planner.pytorch import from_torch  # noqa: E402
+from tests.pytorch.eager import RATE, differences, imported_steps  # noqa: E402
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient
+
+
+class Reversed(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        return x
+
+    @staticmethod
+    def backward(context, gradient):
+        return -gradient
+
+
+class Several(torch.autograd.Function):
+    """Several operands and results, of which one is a whole number; what is needed alone gets a gradient."""
+
+    @staticmethod
+    def forward(context, x, y, factor):
+        context.save_for_backward(x, y)
+        context.factor = factor
+        return x * y * factor, x.argmax(-1), x + y
+
+    @staticmethod
+    def backward(context, gradient, of_place, of_sum):
+        x, y = context.saved_tensors
+        assert of_place is not None
+        of_y = (gradient * x).sum(0, keepdim=True) if context.needs_input_grad[1] else None
+        return gradient * y * context.factor * 3 + of_sum, of_y, None
+
+
+class Rounded(torch.autograd.Function):
+    @staticmethod
+    def forward(x, factor=2):
+        return x.round() * factor
+
+    @staticmethod
+    def setup_context(context, inputs, output):
+        context.save_for_backward(output)
+        context.factor = inputs[1]
+
+    @staticmethod
+    @once_differentiable
+    def backward(context, gradient):
+        (output,) = context.saved_tensors
+        return gradient.sign() * context.factor + output, None
+
+
+class Constant(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        return torch.ones(3, dtype=x.dtype)
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient.sum().expand(4, 6)
+
+
+class WithoutGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        return x.sin()
+
+    @staticmethod
+    def backward(context, gradient):
+        return None
+
+
+doubled = Doubled.apply
+
+
+def repeated(module, x):
+    for _ in range(3):
+        x = doubled(torch.tanh(module.b(x)))
+    return x
+
+
+def several(module, x):
+    product, place, total = Several.apply(x, module.v, 0.5)
+    return module.b(product) * place[:, None] + total
+
+
+def part_of_several(module, x):
+    return module.b(Several.apply(x, module.v, 0.5)[0])
+
+
+def with_data(module, x):
+    product, _, total = Several.apply(x, torch.arange(6.0).to(x), 0.5)
+    return module.b(product) + total
+
+
+def without_gradients(module, x):
+    with torch.no_grad():
+        scale = doubled(x).abs()
+    return scale * x
+
+
+FUNCTIONS = {
+    "doubled": lambda module, x: doubled(x) * module.b(x),
+    "through views": lambda module, x: doubled(x.t()).view(3, 2, 4).sum(1) @ module.b(x),
+    "its operand itself": lambda module, x: Reversed.apply(x.view(2, 2, 6).transpose(0, 1)).reshape(4, 6) * x,
+    "of its context": lambda module, x: Rounded.apply(module.b(x)) + x,
+    "a constant": lambda module, x: Constant.apply(x).sum() * x,
+    "no gradient": lambda module, x: WithoutGradient.apply(x) * x,
+    "of a parameter": lambda module, x: doubled(module.v) * x,
+    "repeated": repeated,
+    "several": several,
+    "part of several": part_of_several,
+    "with data": with_data,
+    "without gradients": without_gradients,
+}
+
+
+class Called(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.a, self.b, self.function = nn.Linear(6, 6), nn.Linear(6, 6), function
+        self.v = nn.Parameter(torch.randn(6))
+
+    def forward(self, x):
+        return self.function(self, self.a(x)).square().mean()
+
+
+@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
+def test_trains_with_the_gradient_that_was_written(function):
+    torch.manual_seed(0)
+    graph, of_loss, of_parameters = differences(Called(function).double(), (torch.randn(4, 6).double(),))
+    assert of_loss < 1e-12
+    assert max(of_parameters.values()) < 1e-11
+    assert planner.plan(graph, workers=2).total_bytes >= 0
+
+
+def test_micro_batches_of_a_function_whose_gradient_was_written_and_of_means():
+    torch.manual_seed(0)
+    module, rows = Called(lambda module, x: several(module, x) + x.mean()).double(), torch.randn(8, 6).double()
+    graph = from_torch(module, (rows[:4],), optimizer=Optimizer("sgd", lr=RATE), micro_batches=2)
+    _, ours = imported_steps(graph, module, (rows,), steps=1)
+    for half in rows.split(4):
+        (module(half) / 2).backward()
+    torch.optim.SGD(module.parameters(), lr=RATE).step()
+    for name, parameter in module.named_parameters():
+        assert relative_difference(ours[name], parameter.detach().numpy()) < 1e-12

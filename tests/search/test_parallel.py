@@ -1,0 +1,194 @@
+"""Named parallelism: closed forms of Megatron-LM's and ZeRO's bytes, axes, and what may be asked for."""
+
+import numpy as np
+import pytest
+
+import planner
+from planner.errors import PlanError
+from planner.layout import Shard
+from planner.program.lower import lower
+from planner.search.parallel import Parallel
+from tensor_partitioner.commands.plan import main
+from tests.cross.masks import Recount
+from tests.project.test_plan_command import run
+
+ITEM = 4
+SMALL = {
+    "transformer-2-64": {"batch": 8, "sequence": 16, "vocabulary": 48, "tied": False, "heads": 4},
+    "mlp-4-24": {"batch": 8},
+    "cnn-5-8": {"batch": 8, "image": 6, "classes": 8},
+    "rnn-2-8": {"batch": 8, "unroll": 3, "input_width": 8, "classes": 8},
+}
+SPECS = ("tp=4", "tp=2,sp", "dp=2,tp=4", "dp=4,tp=2,zero=1", "dp=2,tp=2,sp,zero=3", "dp=2,cp=2,tp=2,zero=2")
+
+
+def model(name):
+    return planner.model(name, **SMALL[name])
+
+
+def weight_bytes(graph):
+    return sum(tensor.nbytes for tensor in graph.tensors.values() if tensor.role == "weight" and tensor.init)
+
+
+def cases():
+    """Every spec of every model that has what it splits."""
+    with_sequence = ("transformer-2-64",)
+    return [(n, spec) for n in SMALL for spec in SPECS if n in with_sequence or not {"sp", "cp=2"} & {*spec.split(",")}]
+
+
+@pytest.mark.parametrize(("name", "spec"), cases())
+def test_bytes_are_those_of_single_elements(name, spec):
+    plan = planner.plan(model(name), parallel=spec)
+    counted = Recount(plan).count()
+    np.testing.assert_array_equal(plan.bytes, counted)
+    np.testing.assert_array_equal(lower(plan).bytes, counted)
+
+
+def test_tensor_parallelism_moves_what_megatron_does():
+    """Two all-reduces of an activation in the forward pass of a layer and two in its backward pass; one of the
+    embedding's result and one of the gradient of the output layer's operand; two numbers of each token's loss."""
+    k, layers, batch, sequence, width = 4, 2, 8, 16, 64
+    all_reduce = 2 * (k - 1) * batch * sequence * ITEM
+    plan = planner.plan(model("transformer-2-64"), parallel=f"tp={k}")
+    activations = (4 * layers + 2) * all_reduce * width
+    losses = plan.total_bytes - activations
+    assert 2 * all_reduce <= losses <= 4 * all_reduce
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_data_parallelism_is_that_of_the_searcher_of_this_name(name):
+    graph = model(name)
+    alike = planner.plan(graph, ways=(4,), searcher="data-parallel")
+    assert planner.plan(graph, parallel="dp=4").total_bytes == alike.total_bytes
+
+
+def test_zero_shares_out_what_its_stage_says():
+    graph, k = planner.model("mlp-4-24", batch=8, optimizer="adam"), 4
+    plans = {stage: planner.plan(graph, parallel=f"dp={k},zero={stage}") for stage in range(4)}
+    for stage, plan in plans.items():
+        roles = {
+            role: {plan.layouts[name] for name, tensor in graph.tensors.items() if tensor.role == role and tensor.shape}
+            for role in ("state", "weight")
+        }
+        shared = {role: all(isinstance(layout[0], Shard) for layout in layouts) for role, layouts in roles.items()}
+        assert shared == {"state": stage >= 1, "weight": stage == 3}
+    reduced = 2 * (k - 1) * weight_bytes(graph)  # reduce-scatter and all-gather, whatever comes between
+    assert all(0 <= plans[stage].total_bytes - reduced < reduced / 100 for stage in range(3))
+    assert plans[3].total_bytes > plans[2].total_bytes
+
+
+def test_a_dimension_is_cut_along_its_own_axis_alone():
+    """Four heads are split over four workers within four replicas of one sample each."""
+    graph = planner.model("transformer-1-32", batch=4, sequence=8, heads=4, vocabulary=16)
+    plan = planner.plan(graph, parallel="dp=4,tp=4")
+    queries = plan.layouts["l0.attention.q"]
+    assert queries == (Shard(0), Shard(1))
+    held = {worker: lower(plan).regions["embedding.w"][worker] for worker in range(16)}
+    assert held[0] == held[4] == (((0, 4),), ((0, 32),))
+    assert held[3] == (((12, 16),), ((0, 32),))
+
+
+def test_without_sequence_parallelism_all_compute_the_norms():
+    plan, split = (planner.plan(model("transformer-2-64"), parallel=spec) for spec in ("tp=2", "tp=2,sp"))
+    assert plan.strategies["l0.mlp.norm"] == ("*",)
+    assert plan.layouts["l0.mlp.norm"] == plan.layouts["l0.mlp.sum"] == plan.layouts["l0.mlp.norm.w"]
+    assert split.layouts["l0.mlp.sum"] == (Shard(1),)
+
+
+def test_between_stages_moves_an_activation_and_its_gradient():
+    plan = planner.plan(model("transformer-2-64"), parallel="pp=2")
+    assert plan.ways.axes == ("pp",)
+    assert plan.total_bytes in {
+        2 * cut * 8 * 16 * 64 * ITEM for cut in (1, 2)
+    }  # within a block, a residual crosses, too
+    within = planner.plan(model("transformer-2-64"), parallel="pp=2,dp=2,tp=2")
+    assert within.ways.axes == ("pp", "dp", "tp")
+    np.testing.assert_array_equal(within.bytes, lower(within).bytes)
+
+
+def test_workers_that_it_does_not_make():
+    with pytest.raises(PlanError, match=r"parallel pp=2,tp=2 makes 4 workers, not 8"):
+        planner.plan(model("transformer-2-64"), 8, parallel="pp=2,tp=2")
+
+
+def test_a_plan_with_axes_is_saved_and_read(tmp_path):
+    plan = planner.plan(model("mlp-4-24"), parallel="dp=2,tp=2")
+    plan.save(tmp_path / "plan.json")
+    read = planner.load(tmp_path / "plan.json")
+    assert read.ways == plan.ways
+    assert read.ways.axes == ("dp", "tp")
+    text = (tmp_path / "plan.json").read_text()
+    (tmp_path / "plan.json").write_text(text.replace('["dp", "tp"]', '["dp", "xp"]'))
+    with pytest.raises(PlanError, match=r"\$.axes: expected one of 'pp', 'dp', 'cp', 'tp', '' for each of 2 ways"):
+        planner.load(tmp_path / "plan.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tp=0", "tp from 1"),
+        ("tp", "tp=NUMBER"),
+        ("sp=3", "expected sp, found sp=3"),
+        ("zero=4", "zero from 0 to 3"),
+        ("td=4", "found 'td'"),
+        ("tp=2,tp=2", "tp once"),
+        ("tp=2,zero=1", "dp from 2 with zero"),
+        ("dp=2,sp", "tp from 2 with sp"),
+        ("dp=1", "a degree from 2"),
+        ("dp=2,micro-batch=0", "micro-batch from 1"),
+        ("dp=2,micro-batch", "micro-batch=NUMBER"),
+    ],
+)
+def test_what_cannot_be_read(text, message):
+    with pytest.raises(PlanError, match=message):
+        Parallel.read(text)
+
+
+@pytest.mark.parametrize(
+    "others",
+    [{"searcher": "joint"}, {"ways": (4,)}, {"shares": (1, 2)}, {"objective": "time", "machine": "p2.8xlarge"}],
+)
+def test_what_does_not_go_with_it(others):
+    with pytest.raises(PlanError, match="parallel tp=2: expected no"):
+        planner.plan(model("mlp-4-24"), parallel="tp=2", **others)
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "message"),
+    [
+        ("mlp-2-7", "tp=4", "an axis that tp=4 divides"),
+        ("mlp-2-12", "dp=16", "at least 16 samples for dp, found fewer"),
+        ("mlp-2-12", "cp=2", "tokens or vectors"),
+        ("cnn-5-8", "tp=2,sp", "tokens or vectors"),
+    ],
+)
+def test_what_divides_nothing(name, spec, message):
+    with pytest.raises(PlanError, match=message):
+        planner.plan(planner.model(name, batch=8), parallel=spec)
+
+
+def test_how_it_is_spelled():
+    for text in ("tp=4,sp", "dp=2,cp=2,tp=4,sp,zero=1", "dp=8"):
+        assert sorted(str(Parallel.read(text)).split(",")) == sorted(text.split(","))
+
+
+def test_a_micro_batch_is_what_a_data_parallel_worker_takes_at_once():
+    spec = Parallel.read("dp=2,tp=2,micro-batch=1")
+    assert str(spec) == "dp=2,tp=2,micro-batch=1"
+    assert (spec.micro_batches(8), Parallel(dp=2).micro_batches(8)) == (4, 1)
+    with pytest.raises(PlanError, match="whole micro-batches, found 9 samples"):
+        spec.micro_batches(9)
+    options = {"batch": 8, "sequence": 16, "vocabulary": 48}
+    with pytest.raises(PlanError, match=r"a graph of 4 micro-batches \(micro_batches=4\), found 1"):
+        planner.plan(planner.model("transformer-2-64", **options), parallel=spec)
+    cut = planner.plan(planner.model("transformer-2-64", **options, micro_batches=4), parallel=spec)
+    assert cut.total_bytes == planner.plan(cut.graph, parallel="dp=2,tp=2").total_bytes
+
+
+def test_the_command_cuts_the_batch(tmp_path, capsys):
+    plan = tmp_path / "plan.json"
+    sizes = ["transformer-2-64", "--sequence", "16", "--vocabulary", "48", "--parallel", "dp=2,tp=2,micro-batch=1"]
+    assert run(main, *sizes, "--batch", 8, "-o", plan) == 0
+    assert planner.load(plan).graph.micro_batches == 4
+    assert run(main, *sizes) == 2
+    assert "expected --batch with it" in capsys.readouterr().err

@@ -1,0 +1,179 @@
+"""What a library's collectives put on a machine's links, and how long they take: algorithms as flows between devices.
+
+The payload of an operation is the whole that is gathered, scattered, reduced or broadcast; of an all-to-all, what one
+device has. Which algorithms there are and what they attain may stand in the machine's `collectives`; where that says
+nothing of an operation, they attain what the links do (docs/explanation/collectives.md).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, permutations
+
+from topologies.machine import Machine
+from topologies.schema import Algorithm, CollectiveEntry, Operation
+
+Pair = tuple[int, int]
+Devices = tuple[int, ...]
+
+ROUNDS: Mapping[Operation, int] = {"all-gather": 1, "reduce-scatter": 1, "all-reduce": 2}
+"""How often every share of the payload goes around a ring."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """The messages of an algorithm: `flows` are shares of the payload that go from one device to another.
+
+    `chain` counts, by the same pairs, the messages of the longest chain in which each waits for the one before.
+    """
+
+    flows: Mapping[Pair, float]
+    chain: Mapping[Pair, float]
+
+    def times(self, factor: float) -> Pattern:
+        """So much of it."""
+        return _sum([(factor, self)])
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """An algorithm as a library runs it: after `delay_s` the payload moves, alone at `s_per_byte` a byte.
+
+    That is at `bandwidth_share` of what the links it uses allow.
+    """
+
+    algorithm: Algorithm
+    pattern: Pattern
+    delay_s: float
+    s_per_byte: float
+    bandwidth_share: float
+
+    def seconds(self, nbytes: float) -> float:
+        """Seconds of an operation alone on the machine."""
+        return self.delay_s + nbytes * self.s_per_byte
+
+
+def choices(machine: Machine, operation: Operation, devices: Devices) -> tuple[Choice, ...]:
+    """Return what a library chooses from for an operation among some devices, of which it takes the `fastest`.
+
+    >>> from topologies import load_topology
+    >>> nodes = load_topology("uniform-8")
+    >>> [choice.algorithm for choice in choices(nodes, "all-reduce", tuple(range(8)))]
+    ['ring', 'tree']
+    """
+    nodes = tuple(machine.nodes_of(devices).values())
+    patterns = dict(_patterns(operation, devices, nodes, machine.has_reducing_switch(devices)))
+    scope = "one" if len(nodes) == 1 else "several"
+    stated = [
+        entry
+        for entry in machine.collectives
+        if operation in entry.operations and entry.nodes == scope and entry.algorithm in patterns
+    ]
+    plain = [CollectiveEntry(algorithm=name, operations=(operation,)) for name in patterns if name != "in-switch"]
+    return tuple(_choice(machine, patterns[entry.algorithm], entry) for entry in stated or plain)
+
+
+def fastest(among: Sequence[Choice], nbytes: float) -> Choice:
+    """Return the algorithm that takes least for a payload."""
+    return min(among, key=lambda choice: choice.seconds(nbytes))
+
+
+def _choice(machine: Machine, pattern: Pattern, entry: CollectiveEntry) -> Choice:
+    hop_s = entry.hop_s
+    hops = (count * (_hop_s(machine, pair) if hop_s is None else hop_s) for pair, count in pattern.chain.items())
+    load: defaultdict[int, float] = defaultdict(float)
+    for pair, share in pattern.flows.items():
+        for resource, units in machine.route(*pair).uses:
+            load[resource] += share * units
+    s_per_byte = max(units / machine.resources[resource].capacity for resource, units in load.items())
+    delay_s, share = entry.latency_s + sum(hops), entry.bandwidth_share
+    return Choice(entry.algorithm, pattern, delay_s, s_per_byte / share, share)
+
+
+def _hop_s(machine: Machine, pair: Pair) -> float:
+    """Seconds of a message beside its bytes."""
+    route = machine.route(*pair)
+    return route.latency_s + route.half_bandwidth_bytes / machine.bandwidth_bytes_per_s(*pair)
+
+
+def _patterns(
+    operation: Operation, devices: Devices, nodes: Sequence[Devices], reduced_in_switch: bool
+) -> Iterator[tuple[Algorithm, Pattern]]:
+    """Yield the algorithms that there are for an operation."""
+    if operation == "all-to-all":
+        yield "pairwise", _pairwise(devices)
+    elif operation not in ROUNDS:
+        yield "ring", _chain(devices)
+    else:
+        rounds = ROUNDS[operation]
+        yield "ring", _ring(devices, rounds)
+        if operation == "all-reduce":
+            yield "tree", _double_tree(devices)
+            if reduced_in_switch:
+                yield "in-switch", _in_switch(devices)
+        if len(nodes) > 1 and len(nodes[0]) > 1 and len({len(node) for node in nodes}) == 1:
+            yield "hierarchical", _hierarchical(nodes, rounds)
+
+
+def _ring(devices: Devices, rounds: float) -> Pattern:
+    """All but one of the shares pass every link of a ring, as many times as there are rounds."""
+    part = rounds * (len(devices) - 1) / len(devices)
+    edges = dict.fromkeys(_edges(devices), part)
+    return Pattern(edges, edges)
+
+
+def _edges(devices: Devices) -> Iterator[Pair]:
+    return zip(devices, (*devices[1:], devices[0]), strict=True)
+
+
+def _chain(devices: Devices) -> Pattern:
+    """Everything from the first device on to the last, or back."""
+    edges = dict.fromkeys(pairwise(devices), 1.0)
+    return Pattern(edges, edges)
+
+
+def _double_tree(devices: Devices) -> Pattern:
+    """Up and down two binary trees, half of the payload each; who has others below it in one has none in the other."""
+    return _sum([(0.5, _tree(devices)), (0.5, _tree(devices[::-1]))])
+
+
+def _tree(devices: Devices) -> Pattern:
+    parents = {devices[place]: devices[(place - 1) // 2] for place in range(1, len(devices))}
+    both_ways = [pair for ends in parents.items() for pair in (ends, ends[::-1])]
+    path, at = {}, devices[-1]
+    while at in parents:
+        path[at, parents[at]] = path[parents[at], at] = 1.0
+        at = parents[at]
+    return Pattern(dict.fromkeys(both_ways, 1.0), path)
+
+
+def _in_switch(devices: Devices) -> Pattern:
+    """A switch reads every payload; then every device writes its share of the sums, through the switch, to all."""
+    flows = dict.fromkeys(_edges(devices), 1 + 1 / len(devices))
+    return Pattern(flows, {(devices[0], devices[1]): 2.0})
+
+
+def _hierarchical(nodes: Sequence[Devices], rounds: int) -> Pattern:
+    """Rings in every node, at the same time, and between the nodes one for each place in a node, with its share."""
+    inside, rails = [_ring(node, rounds) for node in nodes], [_ring(rail, rounds) for rail in zip(*nodes, strict=True)]
+    flows = _sum([*((1.0, one) for one in inside), *((1 / len(rails), one) for one in rails)]).flows
+    return Pattern(flows, _sum([(1.0, inside[0]), (1.0, rails[0])]).chain)
+
+
+def _pairwise(devices: Devices) -> Pattern:
+    """Each sends every other one's share, all at once."""
+    flows = dict.fromkeys(permutations(devices, 2), 1 / len(devices))
+    return Pattern(flows, {(devices[0], devices[-1]): 1.0})
+
+
+def _sum(parts: Sequence[tuple[float, Pattern]]) -> Pattern:
+    flows: defaultdict[Pair, float] = defaultdict(float)
+    chain: defaultdict[Pair, float] = defaultdict(float)
+    for factor, pattern in parts:
+        for pair, share in pattern.flows.items():
+            flows[pair] += factor * share
+        for pair, count in pattern.chain.items():
+            chain[pair] += factor * count
+    return Pattern(dict(flows), dict(chain))
