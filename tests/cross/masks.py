@@ -207,4 +207,5 @@ class Recount:
             shares = [m & self.mask(tensor.shape, cuts, w) for m, w in zip(made, self.workers, strict=True)]
             alike = same if self.ways.shares else [i for i in range(len(self.ways)) if i not in reducing]
             self.move(made, shares, alike, item)
-            self.move(shares, stored, same, item)
+            apart = [i for i in same if not layout[i].startswith("S")]  # unlike workers cut the same step elsewhere
+            self.move(shares, stored, apart, item)
