@@ -12,12 +12,12 @@ import topologies
 from planner.errors import PlanError
 from planner.graph.facts import batch_size
 from planner.graph.ir import Graph
+from planner.parallel import Parallel
 from planner.plans.check import check_workers
 from planner.plans.plan import Plan
 from planner.search import SearchOptions, best_plan
 from planner.search.memory import parse_memory
 from planner.search.option import Option, options_of
-from planner.search.parallel import Parallel
 from planner.search.solver.limits import Tuning
 from planner.search.stages import with_stages
 
@@ -117,6 +117,8 @@ def plan(
 
 
 def _workers_of_parallel(workers: int | None, parallel: Parallel) -> int:
+    if parallel.pp == 1 and not parallel.axes:
+        raise PlanError("parallel: expected a degree from 2, as in tp=2, found none")
     if workers not in (None, parallel.workers):
         raise PlanError(f"parallel {parallel} makes {parallel.workers} workers, not {workers}")
     return parallel.workers

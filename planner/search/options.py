@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 import topologies
 from planner.errors import PlanError
 from planner.layout import PlacementSet, Ways
+from planner.parallel import Parallel
 from planner.plans.plan import Plan
 from planner.search.coarse.coarsen import Coarsenings, Ties
 from planner.search.option import RULES_TEXT, described, read_rules, read_ties, whole_numbers
-from planner.search.parallel import Parallel
 from planner.search.searchers import NAMED, OBJECTIVES, SEARCHERS, Searcher
 from planner.search.solver.limits import Limits
 from tensor_partitioner.display import Shown, nearest

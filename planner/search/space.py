@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from planner.errors import PlanError
 from planner.layout import PARTIAL, TERMS, Layout, Placement, Strategy, Ways
+from planner.parallel import Parallel
 from planner.plans.plan import Plan
 from planner.plans.search_record import SearchRecord
 from planner.search.coarse.coarsen import CoarseGraph, TensorVariable
@@ -25,7 +26,6 @@ from planner.search.costs.domains import (
 )
 from planner.search.costs.tables import Tables
 from planner.search.objectives.objective import BYTES, Objective
-from planner.search.parallel import Parallel
 from planner.search.partial_sums import INFEASIBLE, Feasible, PartialSums, penalty_above_cost
 from planner.search.solver.minimise import Solution
 from planner.search.solver.problem import Problem, problem_of_graph

@@ -6,8 +6,8 @@ import pytest
 import planner
 from planner.errors import PlanError
 from planner.layout import Shard
+from planner.parallel import Parallel
 from planner.program.lower import lower
-from planner.search.parallel import Parallel
 from tensor_partitioner.commands.plan import main
 from tests.cross.masks import Recount
 from tests.project.test_plan_command import run
@@ -134,7 +134,9 @@ def test_a_plan_with_axes_is_saved_and_read(tmp_path):
         ("tp=2,tp=2", "tp once"),
         ("tp=2,zero=1", "dp from 2 with zero"),
         ("dp=2,sp", "tp from 2 with sp"),
-        ("dp=1", "a degree from 2"),
+        ("dp=2,schedule=2f2b", "expected schedule"),
+        ("dp=2,schedule=1f1b:2", "interleaved:CHUNKS"),
+        ("dp=2,recompute=half", "expected recompute"),
         ("dp=2,micro-batch=0", "micro-batch from 1"),
         ("dp=2,micro-batch", "micro-batch=NUMBER"),
     ],
@@ -142,6 +144,11 @@ def test_a_plan_with_axes_is_saved_and_read(tmp_path):
 def test_what_cannot_be_read(text, message):
     with pytest.raises(PlanError, match=message):
         Parallel.read(text)
+
+
+def test_a_plan_has_several_workers():
+    with pytest.raises(PlanError, match="a degree from 2"):
+        planner.plan(model("mlp-4-24"), parallel="dp=1")
 
 
 @pytest.mark.parametrize(

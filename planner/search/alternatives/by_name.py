@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from planner.errors import PlanError
 from planner.graph.facts import no_data_parallelism
 from planner.layout import EVERYWHERE, REPLICATE, Shard
+from planner.parallel import Parallel
 from planner.search.alternatives.axes import tensor_parallel_places
 from planner.search.alternatives.labels import Labelling, Labels, is_weight_or_state
 from planner.search.alternatives.restriction import Patterns, Wanted, best_plan_keeping_to_patterns
 from planner.search.coarse.coarsen import CoarseGraph, NodeVariable, TensorVariable, Variable
-from planner.search.parallel import Parallel
 from planner.search.solver.limits import Limits
 from planner.search.space import Outcome, Space
 

@@ -1,4 +1,4 @@
-"""Parallelism by name, as people write it: `tp=8,dp=16,zero=1,sp`."""
+"""Parallelism by name, as people write it: `tp=8,pp=4,dp=16,zero=1,sp,schedule=interleaved:2,recompute=full`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ from planner.layout.ways import AXES, Ways
 from tensor_partitioner.display import nearest
 
 ZERO_STAGES = range(4)
+SCHEDULES = ("accumulation", "gpipe", "1f1b", "interleaved", "zero-bubble")
+"""Orders in which stages run their micro-batches (`planner/program/pipeline.py`)."""
+
+RECOMPUTE = ("none", "selective", "full")
+"""Activations that the backward pass computes again: none, those within attention, those of every layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +27,8 @@ class Parallel:
 
     `sp`: what tensor parallel workers would all compute is split along the sequence. `zero`: data parallel workers
     share out the optimizer's state (1), gradients (2), weights (3). `micro_batch`: the samples that a data parallel
-    worker takes at once, of a graph that is cut so.
+    worker takes at once, of a graph that is cut so. `schedule`: the order in which a stage runs its micro-batches, and
+    with a colon the chunks that a stage of an interleaved one has. `recompute`: activations that are computed again.
 
     >>> Parallel.read("tp=4,dp=2,zero=1").ways
     Ways(factors=(2, 4), shares=(), axes=('dp', 'tp'))
@@ -35,9 +41,11 @@ class Parallel:
     sp: bool = False
     zero: int = 0
     micro_batch: int | None = None
+    schedule: str = "1f1b"
+    recompute: str = "none"
 
     def __post_init__(self) -> None:
-        """Refuse degrees below 1, and stages that ZeRO has not."""
+        """Refuse degrees below 1, stages that ZeRO has not, and schedules and recomputations that there are not."""
         for axis in ("pp", *AXES):
             if type(degree := getattr(self, axis)) is not int or degree < 1:
                 raise PlanError(f"parallel: expected {axis} from 1, found {degree!r}")
@@ -48,8 +56,13 @@ class Parallel:
                 raise PlanError(f"parallel: expected {axis} from 2 with {name}, found {getattr(self, axis)}")
         if self.micro_batch is not None and (type(self.micro_batch) is not int or self.micro_batch < 1):
             raise PlanError(f"parallel: expected micro-batch from 1, found {self.micro_batch!r}")
-        if self.pp == 1 and not self.axes:
-            raise PlanError("parallel: expected a degree from 2, as in tp=2, found none")
+        name, chunks = self.schedule.partition(":")[::2]
+        if name not in SCHEDULES or (chunks and not (name == "interleaved" and chunks.isdecimal() and int(chunks))):
+            raise PlanError(
+                f"parallel: expected schedule {', '.join(SCHEDULES)}, or interleaved:CHUNKS, found {self.schedule!r}"
+            )
+        if self.recompute not in RECOMPUTE:
+            raise PlanError(f"parallel: expected recompute {', '.join(RECOMPUTE)}, found {self.recompute!r}")
 
     @classmethod
     def read(cls, text: Any) -> Parallel | None:
@@ -64,7 +77,10 @@ class Parallel:
                 raise PlanError(f"parallel: expected {', '.join(known)}, found {name!r}{nearest(name, known)}")
             if name in found:
                 raise PlanError(f"parallel: expected {name} once, found it again")
-            found[name] = _value(name, value, is_switch=known[name].default is False)
+            field = known[name]
+            found[name] = (
+                value if isinstance(field.default, str) else _value(name, value, is_switch=field.default is False)
+            )
         return cls(**{known[name].name: value for name, value in found.items()})
 
     def micro_batches(self, samples: int) -> int:
@@ -73,6 +89,12 @@ class Parallel:
         if not at_once or samples % at_once:
             raise PlanError(f"parallel {self}: expected a batch of whole micro-batches, found {samples} samples")
         return samples // at_once
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of layers that a stage has, which lie apart in the network; 1 but where they are interleaved."""
+        name, chunks = self.schedule.partition(":")[::2]
+        return int(chunks or 2) if name == "interleaved" else 1
 
     @property
     def axes(self) -> tuple[str, ...]:
