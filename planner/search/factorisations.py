@@ -23,6 +23,7 @@ from planner.search.alternatives import data_parallel
 from planner.search.coarse.coarsen import Coarsenings
 from planner.search.memory import DoesNotFitError
 from planner.search.options import SearchOptions, ties_of
+from planner.search.pins import PinError
 from planner.search.run import SearchResult, result_with_bound, search_result, space_of
 from planner.search.solver.limits import Tuning
 from tensor_partitioner.display.progress import tracked
@@ -75,7 +76,7 @@ def _best_over_factorisations(
     graph: Graph, workers: int, options: SearchOptions, coarsenings: Coarsenings
 ) -> SearchResult:
     """Search every factorisation; rivals for the finest alone where bytes alone count: elsewhere they move no less."""
-    results, tried, failed = [], [], []
+    results, tried, failed, refused = [], [], [], []
     bytes_alone = options.objective == "bytes" and options.memory_bytes is None
     for number, ways in enumerate(tracked("searching", factorisations(workers))):
         try:
@@ -83,8 +84,13 @@ def _best_over_factorisations(
         except DoesNotFitError as error:
             failed.append(error)
             continue
+        except PinError as error:
+            refused.append(error)
+            continue
         results.append(result)
         tried.append(Tried(ways=ways, cost=result.cost, seconds=result.record.seconds or 0.0))
+    if not results and not failed:
+        raise refused[0]
     if not results:
         raise DoesNotFitError(
             failed[0].limit, min(error.least for error in failed), min(error.floor for error in failed)

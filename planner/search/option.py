@@ -18,7 +18,8 @@ RULES_TEXT = f"all, none or rules among {', '.join(RULES)}"
 class Option:
     """An option as commands show it; `read` turns text of a command line, or Python's spelling, into its value.
 
-    `least` is there for whole numbers, `choices` for names. `read` raises PlanError.
+    `least` is there for whole numbers, `choices` for names; one that is `repeated` is read from a list. `read` raises
+    PlanError.
     """
 
     flag: str
@@ -28,6 +29,7 @@ class Option:
     least: int | None = None
     choices: Sequence[str] = ()
     default: Any = None
+    repeated: bool = False
 
 
 def described(flag: str, meaning: str, **details: Any) -> dict[str, Option]:

@@ -12,6 +12,7 @@ from planner.parallel import Parallel
 from planner.plans.plan import Plan
 from planner.search.coarse.coarsen import Coarsenings, Ties
 from planner.search.option import RULES_TEXT, described, read_rules, read_ties, whole_numbers
+from planner.search.pins import DEGREES, Degree, Pin, check_degrees, read_forbids, read_pins
 from planner.search.searchers import NAMED, OBJECTIVES, SEARCHERS, Searcher
 from planner.search.solver.limits import Limits
 from tensor_partitioner.display import Shown, nearest
@@ -26,6 +27,11 @@ PARALLEL = (
     "workers would all compute is split along the sequence; zero=1 to 3; "
     "micro-batch=: samples a data parallel worker takes at once.  [default: none]"
 )
+PIN = (
+    "What tensors or nodes must have, by glob: a placement for all steps, or one for each, as in 'h.*.mlp.*=S0'; "
+    "'|' between alternatives. May be given again."
+)
+FORBID = "What they must not have, as for --pin."
 SHARES = "What share of everything each worker is to have, as in 2,2,1,1.  [default: equal shares]"
 
 
@@ -38,7 +44,7 @@ class SearchOptions(Shown):
     hybrid parallelism and the one weird trick replicate: they search "S,R" where "S" is asked for, and the plan's
     report says so. `machine` is what the objective "time" is about; `memory_bytes` is what every worker's arena must
     fit in; `arena_of` gives their sizes (`planner.program.lower`), with what else is to be in there. `bound` asks for a
-    lower bound even where the searcher knows none.
+    lower bound even where the searcher knows none. `pins` and `forbids` leave of all plans those that keep them.
     """
 
     ways: tuple[int, ...] | Ways = field(
@@ -66,6 +72,12 @@ class SearchOptions(Shown):
     parallel: Parallel | None = field(
         default=None, metadata=described("--parallel", PARALLEL, read=Parallel.read, metavar="tp=K,dp=K,...")
     )
+    pins: tuple[Pin | Degree, ...] = field(
+        default=(), metadata=described("--pin", PIN, read=read_pins, metavar="GLOB=PLACEMENT", repeated=True)
+    )
+    forbids: tuple[Pin, ...] = field(
+        default=(), metadata=described("--forbid", FORBID, read=read_forbids, metavar="GLOB=PLACEMENT", repeated=True)
+    )
 
     def __post_init__(self) -> None:
         """Take the placements that the searcher searches for those asked for; a PlanError for options without sense."""
@@ -89,6 +101,7 @@ class SearchOptions(Shown):
             raise PlanError(f"expected placements {' or '.join(PLACEMENTS)}, found {self.placements!r}")
         if not isinstance(self.ways, tuple | Ways) or any(type(way) is not int or way < 2 for way in self.ways):
             raise PlanError(f"expected ways of at least 2 each, found {self.ways!r}")
+        check_degrees(self.pins, None if self.parallel is None else {axis: getattr(self.parallel, axis) for axis in DEGREES})
         object.__setattr__(self, "placements", self.searched_by.placements_for(placements))
 
     @property

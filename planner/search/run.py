@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
@@ -13,13 +13,14 @@ from planner.graph.ir import Graph
 from planner.plans.check import check_countable
 from planner.plans.plan import Plan
 from planner.plans.search_record import Predicted, SearchRecord
-from planner.search.coarse.coarsen import Coarsenings
+from planner.search.coarse.coarsen import Coarsenings, Name
 from planner.search.joint import joint
 from planner.search.memory import cheapest_fitting_plan
 from planner.search.objectives.objective import BYTES
 from planner.search.objectives.timing import Time, time_objective
 from planner.search.options import SearchOptions, rivals_of, ties_of
 from planner.search.partial_sums import may_be_partial, partial_sums_of
+from planner.search.pins import PinError, pinned
 from planner.search.space import Candidate, Space
 from tensor_partitioner.display.progress import tracked
 
@@ -135,7 +136,10 @@ def _rival_candidates(
     """Return the rivals' candidates, each of its own space, of those that may cost less."""
     candidates, graph = {}, first.space.coarse.graph
     for name, options in tracked("alternatives", [*rivals.items()]):
-        space = space_of(graph, options, coarsenings)
+        try:
+            space = space_of(graph, options, coarsenings)
+        except PinError:  # what keeps no pins is no rival
+            continue
         space = replace(space, objective=first.space.objective, tables=first.space.tables)
         if options.searched_by.may_cost_less(space, options.limits, first.cost):
             candidates[name] = _candidate_of_space(space, options)
@@ -148,11 +152,13 @@ def space_of(graph: Graph, options: SearchOptions, coarsenings: Coarsenings | No
     placements, ties = options.placement_set, ties_of(options, coarsenings)
     partial, ways = placements.allows_partial, options.division
     untied = may_be_partial(graph, ways) if partial and options.ties is None else frozenset[str]()
-    coarse = coarsenings.of(ties, partial=partial, untied=untied)
+    kept = pinned(graph, options.pins, options.forbids, len(ways))
+    marks = frozenset[tuple[Name, Hashable]]() if kept is None else frozenset(kept.of_name.items())
+    coarse = coarsenings.of(ties, partial=partial, untied=untied, marks=marks)
     machine = options.machine
     objective = BYTES if machine is None else time_objective(machine, ways, coarse)
     partial_sums = partial_sums_of(coarse, ways, anything=partial)
-    return Space(
+    space = Space(
         coarse,
         ways,
         placements.allows_replicated,
@@ -160,6 +166,7 @@ def space_of(graph: Graph, options: SearchOptions, coarsenings: Coarsenings | No
         partial_sums=partial_sums,
         parallel=options.parallel,
     )
+    return space.with_pins(kept)
 
 
 def result_with_bound(result: SearchResult, coarsenings: Coarsenings) -> SearchResult:

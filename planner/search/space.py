@@ -27,6 +27,7 @@ from planner.search.costs.domains import (
 from planner.search.costs.tables import Tables
 from planner.search.objectives.objective import BYTES, Objective
 from planner.search.partial_sums import INFEASIBLE, Feasible, PartialSums, penalty_above_cost
+from planner.search.pins import NO_RESTRICTIONS, Pinned, Restrictions
 from planner.search.solver.minimise import Solution
 from planner.search.solver.problem import Problem, problem_of_graph
 
@@ -39,7 +40,7 @@ class Space(Struct, frozen=True):
 
     `tables` remembers costs between searches. `partial_sums` says what may be partial, where anything may. A strategy
     of the search names the operands whose terms it carries, such as `+{0,1}`; that of a plan is `+`. `parallel` is the
-    named parallelism that is asked for.
+    named parallelism that is asked for, `restrictions` are what pins leave.
     """
 
     coarse: CoarseGraph
@@ -49,11 +50,26 @@ class Space(Struct, frozen=True):
     objective: Objective = BYTES
     partial_sums: PartialSums | None = None
     parallel: Parallel | None = None
+    restrictions: Restrictions = NO_RESTRICTIONS
+
+    def with_pins(self, pinned: Pinned | None) -> Space:
+        """Return the space of those plans that keep pins; a PinError where nothing is left of some variable."""
+        if pinned is None:
+            return self
+        coarse = self.coarse
+        kept = pinned.restrictions(coarse.variables, coarse.variable_of, self.options_at_every_step)
+        return replace(self, restrictions=kept)
 
     def without_optional_partial_sums(self) -> Space | None:
-        """Return the space in which only what may be partial under any placements is; None if this is it."""
+        """Return the space in which only what may be partial under any placements is; None if this is it.
+
+        None also where pins ask for more.
+        """
         fewer = None if self.partial_sums is None else self.partial_sums.fewer
-        return None if fewer is None else replace(self, partial_sums=fewer)
+        if fewer is None:
+            return None
+        plain = replace(self, partial_sums=fewer)
+        return plain if all(all(plain.options_at_every_step(v)) for v in self.restrictions.of_variable) else None
 
     def feasible_objective(self, cost: int | None = None) -> Objective:
         """Return the objective under which whatever does not go together costs more than a plan of this cost."""
@@ -65,12 +81,15 @@ class Space(Struct, frozen=True):
         """Return every state of a variable, over all steps."""
         return tuple(product(*self.options_at_every_step(v)))
 
-    def options_at_every_step(self, v: int) -> list[tuple[Placement, ...] | tuple[str, ...]]:
+    def options_at_every_step(self, v: int) -> list[tuple[Any, ...]]:
         """Return what a variable's state may have at every step."""
         return [self.options(v, step) for step in range(len(self.ways))]
 
-    def options(self, v: int, step: int) -> tuple[Placement, ...] | tuple[str, ...]:
+    def options(self, v: int, step: int) -> tuple[Any, ...]:
         """Return what a variable's state may have at a step."""
+        return self.restrictions.kept(v, step, self._options_without_pins(v, step))
+
+    def _options_without_pins(self, v: int, step: int) -> tuple[Any, ...]:
         variable = self.coarse.variables[v]
         if isinstance(variable, TensorVariable):
             placements = placements_at_step(variable.shape, self.ways, step, replicate=self.replicate)

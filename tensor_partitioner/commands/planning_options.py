@@ -54,6 +54,7 @@ def _click_option(name: str, option: Option) -> Callable[[F], F]:
         default=None if option.default == () else default,
         help=option.help,
         callback=read,
+        multiple=option.repeated,
     )
 
 

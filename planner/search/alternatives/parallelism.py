@@ -21,6 +21,7 @@ from planner.search.alternatives.labels import (
 )
 from planner.search.alternatives.restriction import Patterns, Rule, Wanted, best_plan_keeping_to_patterns
 from planner.search.coarse.coarsen import CoarseGraph, Name, TensorVariable, Variable
+from planner.search.pins import NO_RESTRICTIONS
 from planner.search.solver.limits import Limits
 from planner.search.space import Outcome, Space
 
@@ -66,11 +67,12 @@ def hybrid(space: Space, limits: Limits) -> Outcome:
 def hybrid_may_cost_less(space: Space, limits: Limits, cost: int) -> bool:
     """Return True if hybrid parallelism may move less than `cost`, by what it moves in a single step.
 
-    It moves no less than data parallelism at its first step alone, and model parallelism at its last.
+    It moves no less than data parallelism at its first step alone, and model parallelism at its last, pins or not.
     """
     if space.ways.shares:
         return True
-    first, last = (replace(space, ways=Ways((way,))) for way in (space.ways[0], space.ways[-1]))
+    free = replace(space, restrictions=NO_RESTRICTIONS)
+    first, last = (replace(free, ways=Ways((way,))) for way in (space.ways[0], space.ways[-1]))
     return data_parallel(first, limits).cost < cost and model_parallel(last, limits).cost < cost
 
 

@@ -5,7 +5,8 @@ Nothing here needs the result to be a chain. Every rule is a tie between names a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
 from itertools import chain
@@ -126,6 +127,8 @@ def coarsen(
 
 
 _Key = tuple[Ties, bool, frozenset[str]]
+Marks = frozenset[tuple[Name, Hashable]]
+"""What tells names apart that are alike otherwise."""
 
 
 class Coarsenings:
@@ -136,10 +139,22 @@ class Coarsenings:
         self._groups: dict[_Key, dict[Name, int]] = {}
         self._cost_terms: dict[bool, list[CostTerm]] = {}
         self._coarse: dict[_Key, CoarseGraph] = {}
+        self._marked: tuple[_Key, Marks, CoarseGraph] | None = None
 
-    def of(self, ties: Ties, *, partial: bool = False, untied: frozenset[str] = frozenset()) -> CoarseGraph:
-        """Return what `coarsen` returns."""
+    def of(
+        self,
+        ties: Ties,
+        *,
+        partial: bool = False,
+        untied: frozenset[str] = frozenset(),
+        marks: Marks = frozenset(),
+    ) -> CoarseGraph:
+        """Return what `coarsen` returns; layers with other `marks` are not identical. Of such the last is kept."""
         key = ties, partial, untied
+        if marks and ties.repeats:
+            if self._marked is None or self._marked[:2] != (key, marks):
+                self._marked = (key, marks, self._coarse_graph_of_ties(key, marks))
+            return self._marked[2]
         if key not in self._coarse:
             self._coarse[key] = self._coarse_graph_of_ties(key)
         return self._coarse[key]
@@ -153,12 +168,12 @@ class Coarsenings:
         """Return how many variables there are before identical layers are merged."""
         return 1 + max(self._names_grouped_by_ties((ties, False, frozenset())).values(), default=-1)
 
-    def _coarse_graph_of_ties(self, key: _Key) -> CoarseGraph:
+    def _coarse_graph_of_ties(self, key: _Key, marks: Marks = frozenset()) -> CoarseGraph:
         variable_of, (ties, partial, _) = self._names_grouped_by_ties(key), key
         variables = _variables_by_number(self._graph, self._signatures, variable_of)
         factors = _factors_of_cost_terms(self._graph, self._cost_terms_of_graph(partial=partial), variable_of)
         coarse = CoarseGraph(self._graph, self._signatures, self._as_terms, variables, factors, variable_of)
-        return _graph_without_repeats(coarse) if ties.repeats else coarse
+        return _graph_without_repeats(coarse, marks) if ties.repeats else coarse
 
     def _names_grouped_by_ties(self, key: _Key) -> dict[Name, int]:
         if key not in self._groups:
@@ -209,14 +224,18 @@ def _variables_by_number(
     return tuple(variable_of_members(members[v]) for v in range(len(members)))
 
 
-def _graph_without_repeats(coarse: CoarseGraph) -> CoarseGraph:
-    """Return the graph with one variable for all that occur at the same place of identical parts."""
+def _graph_without_repeats(coarse: CoarseGraph, marks: Marks) -> CoarseGraph:
+    """Return the graph with one variable for all that occur at the same place of identical parts, marked alike."""
+    marked: dict[int, set[Hashable]] = defaultdict(set)
+    for name, mark in marks:
+        marked[coarse.variable_of[name]].add(mark)
+    kinds = [(kind, frozenset(marked[v])) for v, kind in enumerate(_kinds_of_variables_by_number(coarse))]
     numbers: dict[object, int] = {}
     terms = [
         (factor.scope, numbers.setdefault((factor.cost, factor.weight, factor.count), len(numbers)))
         for factor in coarse.factors
     ]
-    merged = repeated_parts(_kinds_of_variables_by_number(coarse), terms)
+    merged = repeated_parts(kinds, terms)
     place = {v: i for i, v in enumerate(merged.variables_standing_for_themselves)}
     number = [place[v] for v in merged.stands_for]
     factors = tuple(

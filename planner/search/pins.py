@@ -1,0 +1,265 @@
+"""Pins: what some tensors and nodes must have, or must not have, in the plan that is searched.
+
+A pin names tensors or nodes by a glob and says what they have at every step: `h.*.mlp.*=S0`, `wte.weight=S0,R`,
+`h.*.c_fc=i|j`. Placements are those of tensors, all else are choices of nodes. A tensor that a state dict names
+otherwise goes by both names. Degrees of named parallelism, as in `tp=4`, are pins too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from itertools import combinations
+from pathlib import Path
+from typing import Any, TypeVar
+
+from msgspec import Struct
+
+from planner.errors import PlanError
+from planner.graph.ir import Graph
+from planner.layout import TERMS, parse_placement
+from planner.layout.ways import AXES
+from planner.search.coarse.coarsen import Name, TensorVariable, Variable
+from planner.search.costs.domains import operands_carried_by_choice
+from tensor_partitioner.display import nearest
+from topologies.errors import TopologyError
+from topologies.reading import read_record
+
+ANY = "any"
+"""What a pin says of a step that it leaves open."""
+
+DEGREES = ("pp", *AXES)
+"""What a pin may give a degree of, as in `tp=4`."""
+
+Options = Sequence[Sequence[object]]
+"""What a variable may have, [step]."""
+
+Choice = TypeVar("Choice")
+
+
+class PinError(PlanError):
+    """Pins that no plan of a space keeps: other ways, or other placements, may allow them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """What all that match `pattern` must have, or where it `forbids` must not have, at every step.
+
+    `steps` are the options of each step, or of all where there is one; None leaves a step open.
+    """
+
+    pattern: str
+    steps: tuple[frozenset[str] | None, ...]
+    forbids: bool = False
+    text: str = ""
+
+    @classmethod
+    def parse(cls, text: str, *, forbids: bool = False) -> Pin:
+        """Read `GLOB=OPTION` or `GLOB=OPTION,OPTION,...`, one for each step, with `|` between alternatives."""
+        pattern, equals, options = text.rpartition("=")
+        steps = [[option.strip() for option in step.split("|")] for step in options.split(",")]
+        if not equals or not pattern.strip() or not all(map(all, steps)):
+            raise PlanError(f"expected GLOB=PLACEMENT, as in 'h.*.mlp.*=S0', found {text!r}")
+        pin = cls(pattern.strip(), tuple(None if ANY in step else frozenset(step) for step in steps), forbids, text)
+        if len(set(map(_is_placement, pin.options))) > 1:
+            raise PlanError(f"{pin}: expected placements, of tensors, or choices, of nodes, found both")
+        if not pin.options:
+            raise PlanError(f"{pin}: expected a placement at some step, found {ANY} at all")
+        return pin
+
+    @property
+    def options(self) -> frozenset[str]:
+        """All that it names."""
+        return frozenset().union(*(step for step in self.steps if step is not None))
+
+    @property
+    def kind(self) -> str:
+        """Of what it is: "tensor" or "node"."""
+        return "tensor" if _is_placement(min(self.options)) else "node"
+
+    def allows(self, option: str, step: int) -> bool:
+        """Whether an option may be chosen at a step."""
+        named = self.steps[step if len(self.steps) > 1 else 0]
+        return named is None or any(_is_option(one, option) for one in named) != self.forbids
+
+    def matching(self, names: Mapping[str, str]) -> list[str]:
+        """Return what it matches, of names and what they stand for; a PlanError where that is nothing."""
+        if self.pattern in names:
+            return [names[self.pattern]]
+        found = list(dict.fromkeys(names[name] for name in names if fnmatchcase(name, self.pattern)))
+        if not found:
+            raise PlanError(f"{self}: no {self.kind} matches{nearest(self.pattern, names)}")
+        return found
+
+    def __str__(self) -> str:
+        return f"{'forbid' if self.forbids else 'pin'} '{self.text}'"
+
+
+@dataclass(frozen=True, slots=True)
+class Degree:
+    """A degree of named parallelism that is given."""
+
+    axis: str
+    degree: int
+
+    def __str__(self) -> str:
+        return f"pin '{self.axis}={self.degree}'"
+
+
+def _is_placement(option: str) -> bool:
+    try:
+        parse_placement(option)
+    except PlanError:
+        return False
+    return True
+
+
+def _is_option(named: str, option: str) -> bool:
+    """Whether an option of the search is what a pin names: `+` is any that carries terms."""
+    return named == option or (named == TERMS and bool(operands_carried_by_choice(option)))
+
+
+def read_pins(value: Any) -> tuple[Pin | Degree, ...]:
+    """Read pins: text, a list of texts, or a mapping from globs to what they have."""
+    return tuple(_read_pin(text) for text in _texts(value))
+
+
+def read_forbids(value: Any) -> tuple[Pin, ...]:
+    """Read what is forbidden, as `read_pins` does."""
+    return tuple(text if isinstance(text, Pin) else Pin.parse(text, forbids=True) for text in _texts(value))
+
+
+def _texts(value: Any) -> Iterator[Any]:
+    if isinstance(value, Mapping):
+        entries = ((name, given if isinstance(given, list | tuple) else [given]) for name, given in value.items())
+        value = [f"{name}={option}" for name, options in entries for option in options]
+    for text in [value] if isinstance(value, str | Pin | Degree) else value or ():
+        if not isinstance(text, str | Pin | Degree):
+            raise PlanError(f"expected GLOB=PLACEMENT, as in 'h.*.mlp.*=S0', found {text!r}")
+        yield text
+
+
+def _read_pin(text: str | Pin | Degree) -> Pin | Degree:
+    if not isinstance(text, str):
+        return text
+    if degree := re.fullmatch(rf" *({'|'.join(DEGREES)}) *= *([1-9][0-9]{{0,6}}) *", text):
+        return Degree(degree[1], int(degree[2]))
+    return Pin.parse(text)
+
+
+class _File(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a file of pins holds."""
+
+    pins: dict[str, str | int | list[str]] = {}
+    forbids: dict[str, str | list[str]] = {}
+
+
+def load_pins(path: str | Path) -> tuple[tuple[Pin | Degree, ...], tuple[Pin, ...]]:
+    """Read pins and what is forbidden from YAML: `pins: {wte.weight: S0}` and `forbids: {h.*.attn.*: [R, S1]}`."""
+    try:
+        found = read_record(Path(path), _File)
+    except TopologyError as error:
+        raise PlanError(str(error)) from error
+    return read_pins(found.pins), read_forbids(found.forbids)
+
+
+class Restrictions(Struct, frozen=True, eq=False):
+    """What pinned variables of a coarse graph may have, as text: [variable][step]."""
+
+    of_variable: Mapping[int, tuple[frozenset[str], ...]] = {}
+
+    def kept(self, v: int, step: int, options: tuple[Choice, ...]) -> tuple[Choice, ...]:
+        """Return those of a variable's options at a step that pins leave."""
+        allowed = self.of_variable.get(v)
+        return options if allowed is None else tuple(option for option in options if str(option) in allowed[step])
+
+
+NO_RESTRICTIONS = Restrictions()
+
+
+class Pinned(Struct, frozen=True, eq=False):
+    """Which pins each tensor and node has, of those that match it."""
+
+    pins: tuple[Pin, ...]
+    of_name: Mapping[Name, tuple[int, ...]]
+
+    def restrictions(
+        self, variables: Sequence[Variable], variable_of: Mapping[Name, int], options_of: Callable[[int], Options]
+    ) -> Restrictions:
+        """Return what pinned variables may have; `options_of` gives what a variable may have without pins.
+
+        A PinError names pins that leave nothing.
+        """
+        of_variable: dict[int, set[int]] = defaultdict(set)
+        for name, numbers in self.of_name.items():
+            of_variable[variable_of[name]].update(numbers)
+        return Restrictions(
+            {
+                v: tuple(
+                    self._kept(variables[v], step, list(map(str, options)), [self.pins[i] for i in sorted(numbers)])
+                    for step, options in enumerate(options_of(v))
+                )
+                for v, numbers in of_variable.items()
+            }
+        )
+
+    def _kept(self, variable: Variable, step: int, options: Sequence[str], pins: Sequence[Pin]) -> frozenset[str]:
+        kept = frozenset(option for option in options if all(pin.allows(option, step) for pin in pins))
+        if not kept:
+            raise PinError(self._refusal(variable, step, options, pins))
+        return kept
+
+    def _refusal(self, variable: Variable, step: int, options: Sequence[str], pins: Sequence[Pin]) -> str:
+        """Say which pins leave nothing: one alone, or two that collide, or all."""
+        groups = [*([pin] for pin in pins), *combinations(pins, 2), tuple(pins)]
+        culprits = next(g for g in groups if not any(all(p.allows(o, step) for p in g) for o in options))
+        members = self._members(variable, culprits)
+        where = f"at step {step + 1}, {' and '.join(members)} may have {', '.join(options)}"
+        if len(culprits) == 1:
+            return f"{culprits[0]} leaves nothing: {where}"
+        tied = ", tied to each other (--untie)" if len(set(members)) > 1 else ""
+        return f"{' and '.join(map(str, culprits))} collide: {where}{tied}"
+
+    def _members(self, variable: Variable, pins: Iterable[Pin]) -> list[str]:
+        kind = "tensor" if isinstance(variable, TensorVariable) else "node"
+        found = []
+        for pin in pins:
+            numbered = self.pins.index(pin)
+            found.append(next(m for m in variable.members if numbered in self.of_name.get((kind, m), ())))
+        return list(dict.fromkeys(f"{kind} {member}" for member in found))
+
+
+def pinned(graph: Graph, pins: Iterable[Pin | Degree], forbids: Iterable[Pin], steps: int) -> Pinned | None:
+    """Return which tensors and nodes of a graph have which pins; None where there are none.
+
+    A PlanError for a glob that matches nothing, a PinError for pins of other numbers of steps.
+    """
+    of_options = (*(pin for pin in pins if isinstance(pin, Pin)), *forbids)
+    of_name: dict[Name, list[int]] = defaultdict(list)
+    names = {"tensor": _tensor_names(graph), "node": {node.name: node.name for node in graph.nodes}}
+    for number, pin in enumerate(of_options):
+        for name in pin.matching(names[pin.kind]):
+            of_name[pin.kind, name].append(number)
+        if len(pin.steps) not in (1, steps):
+            raise PinError(f"{pin}: expected one placement, or one for each of {steps} steps, found {len(pin.steps)}")
+    return Pinned(of_options, {name: tuple(numbers) for name, numbers in of_name.items()}) if of_name else None
+
+
+def _tensor_names(graph: Graph) -> dict[str, str]:
+    """Return every name of a tensor, that of a state dict included, and the tensor's."""
+    entries = {name: entry.tensor for name, entry in graph.entries.items() if entry.tensor is not None}
+    return entries | {name: name for name in graph.tensors}
+
+
+def check_degrees(pins: Iterable[Pin | Degree], degrees: Mapping[str, int] | None) -> None:
+    """Raise a PlanError where a degree is pinned that named parallelism does not have; None: there is none."""
+    for pin in pins:
+        if not isinstance(pin, Degree):
+            continue
+        if degrees is None:
+            raise PlanError(f"{pin}: expected a degree with named parallelism alone, as in --parallel tp=4,dp=2")
+        if degrees[pin.axis] != pin.degree:
+            raise PlanError(f"{pin}: expected {pin.axis}={pin.degree} in --parallel, found {degrees[pin.axis]}")
