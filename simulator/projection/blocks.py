@@ -1,0 +1,249 @@
+"""Blocks: parts of the network in the order of the forward pass, with what they take for one micro-batch.
+
+A block is a layer, or a link of the chain of forward nodes. Of a network whose layers repeat a few are looked at, and
+one stands for as many as there are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import chain
+
+import tdl
+from planner.graph.ir import ITEM_BYTES
+from planner.graph.micro_batches import BACKWARD, BEFORE, EVERY, FORWARD
+from simulator.projection.kernels import Work, fused, work_of
+from simulator.projection.network import Network
+from simulator.projection.replica import NodeShare, Replica, Transfer
+from simulator.projection.stack import Stack
+from topologies.machine import Device
+
+_LAYER = re.compile(r"(?:.*\.)?(?:l|h|layers?|blocks?)\.?(\d+)\.")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Work on the device, and seconds of exchanges among inner workers."""
+
+    work: Work = field(default_factory=Work)
+    exchanged_s: float = 0.0
+
+    def __add__(self, other: Part) -> Part:
+        """Do both."""
+        return Part(self.work + other.work, self.exchanged_s + other.exchanged_s)
+
+    def seconds(self, stack: Stack) -> float:
+        """Seconds, of the device or of the host that launches its kernels."""
+        return max(self.work.seconds + self.exchanged_s, self.work.launches * stack.host_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What a block takes a worker for one micro-batch, and what it holds.
+
+    `weights` is the part of `backward` that makes gradients of weights; `attention` that of `forward` within attention
+    that stores its matrix. `once` is done once in an iteration, and `reduced_s` exchanged among inner workers. Bytes:
+    of weights, of states of the optimizer, of copies of weights for computing, of gradients as computed, of
+    activations that are kept for the backward pass, of those within attention, of what later blocks read, of the
+    largest gradient of an activation. `parameters` are a worker's elements of weights.
+    """
+
+    name: str
+    forward: Part = field(default_factory=Part)
+    backward: Part = field(default_factory=Part)
+    weights: Part = field(default_factory=Part)
+    attention: Part = field(default_factory=Part)
+    once: Work = field(default_factory=Work)
+    reduced_s: float = 0.0
+    parameters: int = 0
+    weight_bytes: int = 0
+    state_bytes: int = 0
+    copied_bytes: int = 0
+    gradient_bytes: int = 0
+    kept_bytes: int = 0
+    attention_bytes: int = 0
+    boundary_bytes: int = 0
+    largest_bytes: int = 0
+
+
+def blocks_of(replica: Replica, stack: Stack, device: Device, network: Network) -> tuple[Block, ...]:
+    """Return a replica's blocks in the order of the forward pass."""
+    return tuple(_Blocks(replica, stack, device, network).blocks())
+
+
+def repeated(blocks: Sequence[Block], layers: int) -> tuple[Block, ...]:
+    """Return the blocks of a network of so many layers, of which the middle of those that are there stands for more."""
+    numbers = [at for at, block in enumerate(blocks) if block.name.isdecimal()]
+    if not numbers or layers == len(numbers):
+        return tuple(blocks)
+    first, last = numbers[0], numbers[-1]
+    middle = blocks[numbers[len(numbers) // 2]]
+    inner = [replace(middle, name=str(layer)) for layer in range(1, layers - 1)]
+    return (*blocks[: first + 1], *inner, *(blocks[last:] if layers > 1 else blocks[last + 1 :]))
+
+
+def tied_parameters(replica: Replica) -> int:
+    """Return how many elements of weights a worker reads in the first block and in the last one, too."""
+    shares = [share for share in replica.shares if share.phase == FORWARD and share.node.forward is None]
+    tensors, copied = replica.graph.tensors, {}
+    for share in replica.shares:
+        if share.phase == BEFORE and len(share.reads) == len(share.writes) == 1:
+            copied[next(iter(share.writes))] = next(iter(share.reads))
+    layers = [at for at, share in enumerate(shares) if _LAYER.match(share.node.name)] or [0]
+
+    def weights(some: Sequence[NodeShare]) -> set[str]:
+        names = {copied.get(name, name) for share in some for name in share.reads}
+        return {name for name in names if tensors[name].role == "weight" and tensors[name].init is not None}
+
+    tied = weights(shares[: layers[0]]) & weights(shares[layers[-1] + 1 :])
+    return sum(replica.held[name] * tensors[name].elements // tensors[name].nbytes for name in tied)
+
+
+class _Blocks:
+    """Sorts nodes and tensors into blocks by their forward nodes."""
+
+    def __init__(self, replica: Replica, stack: Stack, device: Device, network: Network) -> None:
+        self._replica, self._stack, self._device, self._network = replica, stack, device, network
+        self._tensors = replica.graph.tensors
+        self._names: list[str] = []
+        self._of_node = self._blocks_of_nodes()
+        self._read_backward = {name for s in replica.shares if s.phase == BACKWARD for name in s.reads}
+        self._gradients = frozenset(replica.graph.accumulated)
+        self._core = frozenset(self._attention_core())
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield every block, with its figures added up."""
+        shares: list[list[NodeShare]] = [[] for _ in self._names]
+        for share in self._replica.shares:
+            shares[self._of_node[share.node.name]].append(share)
+        crossing, lasting = self._crossing_bytes(), self._lasting()
+        for number, name in enumerate(self._names):
+            yield replace(self._block(name, shares[number], lasting[number]), boundary_bytes=crossing[number])
+
+    def _blocks_of_nodes(self) -> Mapping[str, int]:
+        """Return the block of every node: a layer by its name, or a stretch between layers."""
+        of_node: dict[str, int] = {}
+        for share in self._replica.shares:
+            node = share.node
+            if node.forward in of_node:
+                of_node[node.name] = of_node[node.forward]
+            elif share.phase == FORWARD and node.forward is None:
+                match = _LAYER.match(node.name)
+                name = match[1] if match else "-"
+                if not self._names or self._names[-1] != name:
+                    self._names.append(name)
+                of_node[node.name] = len(self._names) - 1
+        return self._with_rest(of_node)
+
+    def _with_rest(self, of_node: dict[str, int]) -> Mapping[str, int]:
+        """Put what is left, such as casts and updates of weights, where what it reads or makes is used first."""
+        used: dict[str, int] = {}
+        for share in self._replica.shares:
+            if share.node.name in of_node:
+                for name in (*share.reads, *share.writes):
+                    used.setdefault(name, of_node[share.node.name])
+        for share in self._replica.shares:
+            names = [name for name in (*share.writes, *share.reads) if self._tensors[name].elements > 1]
+            at = of_node.setdefault(share.node.name, min((used[name] for name in names if name in used), default=0))
+            for name in names:
+                used.setdefault(name, at)
+        return of_node
+
+    def _attention_core(self) -> Iterator[str]:
+        """Yield forward nodes of attention that stores its matrix: from a product of two results to the next one."""
+        waiting: list[str] = []
+        for share in self._forward():
+            is_own = bool(share.products) and all(self._depends_on_samples(name) for name in share.reads)
+            same = bool(waiting) and self._of_node[waiting[0]] == self._of_node[share.node.name]
+            if is_own and same:
+                yield from (*waiting, share.node.name)
+                waiting = []
+            elif is_own:
+                waiting = [share.node.name]
+            elif same:
+                waiting.append(share.node.name)
+
+    def _forward(self) -> Iterator[NodeShare]:
+        return (s for s in self._replica.shares if s.phase == FORWARD and s.node.forward is None)
+
+    def _depends_on_samples(self, name: str) -> bool:
+        return self._tensors[name].init is None and self._tensors[name].role == "activation" and name not in self._once
+
+    @cached_property
+    def _once(self) -> frozenset[str]:
+        """What is made once in an iteration."""
+        return frozenset(chain.from_iterable(s.writes for s in self._replica.shares if s.phase not in EVERY))
+
+    def _crossing_bytes(self) -> list[int]:
+        """Return what later blocks' forward nodes read of each block and those before it."""
+        last: dict[str, int] = {}
+        made = {name: self._of_node[s.node.name] for s in self._forward() for name in s.writes}
+        for share in self._forward():
+            last |= {name: self._of_node[share.node.name] for name in share.reads if name in made}
+        crossing = [0] * len(self._names)
+        for name, block in last.items():
+            for between in range(made[name], block):
+                crossing[between] += self._replica.held[name]
+        return crossing
+
+    def _lasting(self) -> list[dict[str, int]]:
+        """Return what each block's first readers hold of weights and states."""
+        held: list[dict[str, int]] = [{"weight": 0, "state": 0, "parameters": 0} for _ in self._names]
+        seen: set[str] = set()
+        for share in self._replica.shares:
+            for name in share.reads:
+                tensor = self._tensors[name]
+                if tensor.role in ("weight", "state") and tensor.init is not None and name not in seen:
+                    seen.add(name)
+                    block = held[self._of_node[share.node.name]]
+                    block[tensor.role] += self._replica.held[name]
+                    if tensor.role == "weight":
+                        block["parameters"] += self._replica.held[name] * tensor.elements // tensor.nbytes
+        return held
+
+    def _block(self, name: str, shares: Sequence[NodeShare], lasting: Mapping[str, int]) -> Block:
+        forward, backward = ([s for s in shares if s.phase == phase] for phase in EVERY)
+        once = [share for share in shares if share.phase not in EVERY]
+        core = [share for share in forward if share.node.name in self._core]
+        weights = [share for share in backward if self._gradients.issuperset(share.writes)]
+        gradients = (size for s in backward for n, size in s.writes.items())
+        return Block(
+            name=name,
+            forward=self._part(forward),
+            backward=self._part(backward),
+            weights=self._part(weights),
+            attention=self._part(core),
+            once=self._work(once),
+            reduced_s=sum(self._network.transfer_s(t) for s in shares for t in self._once_exchanged(s)),
+            parameters=lasting["parameters"],
+            weight_bytes=lasting["weight"],
+            state_bytes=lasting["state"],
+            copied_bytes=sum(size for s in once if s.phase == BEFORE for size in s.writes.values()),
+            gradient_bytes=sum(size for s in shares for n, size in s.writes.items() if n in self._gradients),
+            kept_bytes=self._kept_bytes(forward),
+            attention_bytes=self._kept_bytes(core),
+            largest_bytes=max(gradients, default=0),
+        )
+
+    def _part(self, shares: Sequence[NodeShare]) -> Part:
+        exchanged = (t for s in shares for t in (*s.before, *s.after))
+        return Part(self._work(shares), sum(map(self._network.transfer_s, exchanged)))
+
+    def _once_exchanged(self, share: NodeShare) -> Iterable[Transfer]:
+        return share.once if share.phase in EVERY else (*share.before, *share.after, *share.once)
+
+    def _work(self, shares: Sequence[NodeShare]) -> Work:
+        runs = fused(shares, self._stack.fusion)
+        return sum((work_of(run, self._read_backward, self._device) for run in runs), Work())
+
+    def _kept_bytes(self, forward: Iterable[NodeShare]) -> int:
+        """Return what the backward pass reads of what some forward nodes make, and masks of what they drop."""
+        total = 0
+        for share in forward:
+            total += sum(size for name, size in share.writes.items() if name in self._read_backward)
+            if self._stack.keeps_masks and tdl.catalog[share.node.op].only_in_training:
+                total += sum(share.writes.values()) // ITEM_BYTES[share.dtype]
+        return total

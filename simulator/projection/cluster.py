@@ -1,0 +1,61 @@
+"""Machines of any size, by as many of their nodes as tell what every node does.
+
+Of a family with a K in its name (`hgx-h100-nodes-2048`) all nodes are alike, and so is what each does in a step; a few
+of them are built, and what grows with the number of members of an operation is worked out from that number.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from topologies import Machine, TopologyError, load_topology
+from topologies.machine import node_of
+
+NODES_BUILT = 16
+_FAMILY = re.compile(r"(.+-)([1-9]\d*)")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cluster:
+    """A machine, of which `built` has the first devices; there are `devices`, `per_node` in a node."""
+
+    name: str
+    built: Machine
+    devices: int
+    per_node: int
+
+    def place(self, device: int) -> int:
+        """Return the device among those built that does what one of all does: in the first node, or in the next."""
+        if device < len(self.built.devices):
+            return device
+        node, place = divmod(device, self.per_node)
+        nodes = len(self.built.devices) // self.per_node
+        return (node % (nodes - 1) + 1) * self.per_node + place
+
+
+@lru_cache(64)
+def cluster(machine: str | Path) -> Cluster:
+    """Return a machine by name or file, built as far as it must be; TopologyError as `load_topology`."""
+    name, match = str(machine), _FAMILY.fullmatch(str(machine))
+    if match is None or (nodes := int(match[2])) <= NODES_BUILT or Path(name).is_file():
+        return cluster_of(load_topology(machine))
+    built = load_topology(f"{match[1]}{NODES_BUILT}")
+    if not node_of(built.devices[0].name):
+        return cluster_of(load_topology(machine))
+    per_node = len(built.devices) // NODES_BUILT
+    return Cluster(name, built, nodes * per_node, per_node)
+
+
+def cluster_of(machine: Machine) -> Cluster:
+    """Return a machine that is built in full."""
+    sizes = {len(devices) for devices in machine.nodes_of(range(len(machine.devices))).values()}
+    return Cluster(machine.name, machine, len(machine.devices), sizes.pop() if len(sizes) == 1 else 1)
+
+
+def require_devices(machine: Cluster, workers: int) -> None:
+    """Raise a TopologyError where there are more workers than devices."""
+    if workers > machine.devices:
+        raise TopologyError(f"{machine.name}: expected at least {workers} devices, found {machine.devices}")

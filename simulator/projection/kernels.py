@@ -1,0 +1,134 @@
+"""Kernels: which nodes a software stack computes by one launch, and what that takes on a device.
+
+A kernel reads each tensor from outside once, and writes what others read. Nodes `x.part` that the node `x` reads are
+parts of one operator, as mean and variance are of a norm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from simulator.projection.replica import NodeShare
+from simulator.projection.stack import Fusion
+from topologies.kernels import Kernel
+from topologies.machine import Device
+
+MOST = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Seconds of a device, of which `roof_s` at the best rates that it attains, launches, operations of products."""
+
+    seconds: float = 0.0
+    roof_s: float = 0.0
+    launches: int = 0
+    product_operations: float = 0.0
+
+    def __add__(self, other: Work) -> Work:
+        """Do both, one after the other."""
+        return Work(
+            self.seconds + other.seconds,
+            self.roof_s + other.roof_s,
+            self.launches + other.launches,
+            self.product_operations + other.product_operations,
+        )
+
+    def times(self, count: float) -> Work:
+        """Do it so many times."""
+        return Work(
+            self.seconds * count, self.roof_s * count, round(self.launches * count), self.product_operations * count
+        )
+
+
+def fused(shares: Sequence[NodeShare], fusion: Fusion) -> Iterator[tuple[NodeShare, ...]]:
+    """Yield runs of nodes that a stack computes by one kernel; a node with an exchange before it begins one."""
+    run: list[NodeShare] = []
+    for share in shares:
+        if run and not _joins(run, share, fusion):
+            yield tuple(run)
+            run = []
+        run.append(share)
+    if run:
+        yield tuple(run)
+
+
+def _joins(run: Sequence[NodeShare], share: NodeShare, fusion: Fusion) -> bool:
+    last = run[-1]
+    if share.before or last.after or is_product(share) or is_product(last) or share.phase != last.phase:
+        return False
+    if _operator(last) == _operator(share) and last.node.outputs[0] not in last.node.inputs:
+        return _reads_of(run, share) or _shares_operand(run, share)
+    if fusion == "operators":
+        return False
+    if fusion == "elementwise" and not (last.category == share.category == "elementwise"):
+        return False
+    return _reads_of(run, share) or (fusion == "all" and _shares_operand(run, share))
+
+
+def _operator(share: NodeShare) -> str:
+    """Return the operator that a node is a part of: its name less what stands behind the last dot of a part."""
+    name = share.node.forward or share.node.name
+    stem, _, part = name.rpartition(".")
+    backward = share.node.forward is not None
+    return f"{stem if part in PARTS and not backward else name}{'.grad' if backward else ''}"
+
+
+PARTS = ("mean", "var", "maximum", "total", "square", "inner")
+"""What builders and the importer call parts of norms, softmaxes and losses."""
+
+
+def is_product(share: NodeShare) -> bool:
+    """Tell if a node is a kernel of its own whatever is fused: products, convolutions, attention."""
+    return share.category in ("matmul", "convolution")
+
+
+def _reads_of(run: Sequence[NodeShare], share: NodeShare) -> bool:
+    return any(name in earlier.writes for name in share.reads for earlier in run)
+
+
+def _shares_operand(run: Sequence[NodeShare], share: NodeShare) -> bool:
+    return any(share.reads.keys() & earlier.reads.keys() for earlier in run)
+
+
+def kernel_of(run: Sequence[NodeShare], read_later: Collection[str]) -> Kernel:
+    """Return what a run of nodes is as one kernel, whose results are written where others read them."""
+    made = {name for share in run for name in share.writes}
+    reads = {name: nbytes for share in run for name, nbytes in share.reads.items() if name not in made}
+    writes = {
+        name: nbytes
+        for number, share in enumerate(run)
+        for name, nbytes in share.writes.items()
+        if name in read_later or not any(name in later.reads for later in run[number + 1 :])
+    }
+    nbytes = sum(reads.values()) + sum(writes.values())
+    return Kernel(run[-1].category, run[-1].dtype, sum(share.operations for share in run), float(nbytes))
+
+
+def work_of(run: Sequence[NodeShare], read_later: Collection[str], device: Device) -> Work:
+    """Return what a run of nodes takes a device by one kernel; of several products, by one each."""
+    if all(share.is_view for share in run):
+        return Work()
+    kernel = kernel_of(run, read_later)
+    products = run[0].products if is_product(run[0]) else ()
+    if not products:
+        seconds, roof_s = _kernel_s(device, kernel)
+        return Work(seconds, roof_s, 1, kernel.operations if is_product(run[0]) else 0.0)
+    part = 1 / len(products)
+    total = Work()
+    for product in products:
+        one = Kernel(kernel.category, kernel.dtype, kernel.operations * part, kernel.nbytes * part, product)
+        seconds, roof_s = _kernel_s(device, one)
+        total += Work(seconds, roof_s, 1, one.operations)
+    return total
+
+
+@lru_cache(MOST)
+def _kernel_s(device: Device, kernel: Kernel) -> tuple[float, float]:
+    """Return a kernel's seconds, and those at the peak of its dtype and the memory's bandwidth."""
+    roof_s = kernel.nbytes / device.spec.memory_bandwidth_bytes_per_s
+    if kernel.category in ("matmul", "convolution"):
+        roof_s = kernel.operations / (device.peak(kernel.dtype) * device.spec.efficiency.matmul)
+    return device.kernel_s(kernel), roof_s

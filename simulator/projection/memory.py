@@ -1,0 +1,88 @@
+"""What a step takes of the fullest device's memory, line by line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from planner.parallel import Parallel
+from simulator.projection.blocks import Block
+from simulator.projection.stack import Stack
+from topologies.machine import Device
+
+MIXED_BYTES = 2
+"""An element of a copy of weights for computing."""
+
+BUCKET_BYTES = 25 << 20
+"""DistributedDataParallel's."""
+
+OPTIMIZER, GRADIENTS, WEIGHTS = 1, 2, 3
+"""From which of ZeRO's stages on each is shared out."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLine:
+    """Bytes, and what for."""
+
+    what: str
+    nbytes: int
+
+
+def lasting_lines(blocks: Sequence[Block], parallel: Parallel, stack: Stack) -> list[MemoryLine]:
+    """Return what a stage's blocks hold throughout: weights, states and gradients, less what others share."""
+    share = {stage: 1 / parallel.dp if parallel.zero >= stage else 1.0 for stage in (OPTIMIZER, GRADIENTS, WEIGHTS)}
+    weights, states, copies = (
+        sum(getattr(block, name) for block in blocks) for name in ("weight_bytes", "state_bytes", "copied_bytes")
+    )
+    gradients = sum(gradient_bytes(block, stack) for block in blocks)
+    if copies:
+        lines = [("weights as computed with", copies * share[WEIGHTS]), ("master weights", weights * share[OPTIMIZER])]
+    else:
+        lines = [("weights", weights * share[WEIGHTS])]
+    lines += [("state of the optimizer", states * share[OPTIMIZER]), ("gradients", gradients * share[GRADIENTS])]
+    return [MemoryLine(what, round(nbytes)) for what, nbytes in lines if nbytes]
+
+
+def gradient_bytes(block: Block, stack: Stack) -> int:
+    """Return what a block's gradients take as they add up over micro-batches."""
+    if stack.gradient_bytes is None or not block.parameters:
+        return block.gradient_bytes
+    return block.parameters * stack.gradient_bytes
+
+
+def kept_bytes(block: Block, input_bytes: int, recompute: str) -> int:
+    """Return what a block keeps of a micro-batch's forward pass for its backward pass; of all it makes, or its input.
+
+    `input_bytes` is what the block reads of the one before it.
+    """
+    if recompute == "full" and block.name.isdecimal():
+        return input_bytes
+    return block.kept_bytes - (block.attention_bytes if recompute == "selective" else 0)
+
+
+def again_bytes(blocks: Sequence[Block], recompute: str) -> int:
+    """Return what is there of the block whose activations are computed again, besides what is kept."""
+    if recompute == "none":
+        return 0
+    layers = [block for block in blocks if block.name.isdecimal()]
+    return max((b.kept_bytes if recompute == "full" else b.attention_bytes for b in layers), default=0)
+
+
+def other_lines(blocks: Sequence[Block], parallel: Parallel, stack: Stack, device: Device) -> list[MemoryLine]:
+    """Return what is there for a while: the largest gradients of activations, buffers of exchanges, the context."""
+    largest = 2 * max((block.largest_bytes for block in blocks), default=0)
+    lines = [MemoryLine("gradients of activations", largest)]
+    if parallel.dp > 1:
+        if parallel.zero >= WEIGHTS:
+            gathered = sorted(block.copied_bytes or block.weight_bytes for block in blocks)[-2:]
+            lines.append(MemoryLine("gathered weights", sum(gathered)))
+        elif stack.overlaps_gradients:
+            lines.append(MemoryLine("buckets of gradients", 2 * BUCKET_BYTES))
+    lines.append(MemoryLine("context and communicators", round(device.spec.reserved_bytes)))
+    return [line for line in lines if line.nbytes]
+
+
+def with_fragmentation(lines: Sequence[MemoryLine], stack: Stack) -> tuple[MemoryLine, ...]:
+    """Return the lines with what the allocator holds beyond what is live."""
+    live = sum(line.nbytes for line in lines)
+    return (*lines, MemoryLine("held by the allocator beyond", round(live * (stack.fragmentation - 1))))

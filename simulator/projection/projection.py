@@ -1,0 +1,316 @@
+"""From a replica's blocks to a step: seconds by cause, and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from planner.parallel import Parallel
+from planner.program.pipeline import SCHEDULES
+from simulator.projection.blocks import Block, Part
+from simulator.projection.kernels import Work
+from simulator.projection.memory import (
+    GRADIENTS,
+    OPTIMIZER,
+    WEIGHTS,
+    MemoryLine,
+    again_bytes,
+    gradient_bytes,
+    kept_bytes,
+    lasting_lines,
+    other_lines,
+    with_fragmentation,
+)
+from simulator.projection.network import Network
+from simulator.projection.stack import Stack
+from simulator.projection.stages import StepSeconds, cut, most_kept, pipeline
+from topologies.machine import Device
+from topologies.schema import Operation
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """A step as it is projected: seconds, and the memory of the device that has least to spare.
+
+    `shares` are the seconds of the stage that decides, by cause; they add up to `seconds`. `model_operations` are those
+    of products of all devices without, `hardware_operations` with what is computed again. `stages` are the names of
+    each stage's blocks, first and last, and the seconds of a micro-batch forward and backward.
+    """
+
+    seconds: float
+    samples: int
+    devices: int
+    micro_batches: int
+    model_operations: float
+    hardware_operations: float
+    peak_flop_per_s: float
+    shares: Mapping[str, float]
+    memory: tuple[MemoryLine, ...]
+    capacity_bytes: float
+    stages: tuple[StageLine, ...]
+
+    @property
+    def samples_per_s(self) -> float:
+        """Samples a second, of all devices."""
+        return self.samples / self.seconds
+
+    @property
+    def flop_per_s_per_device(self) -> float:
+        """Operations of the model's products a second, by device."""
+        return self.model_operations / self.seconds / self.devices
+
+    @property
+    def utilisation(self) -> float:
+        """The share of the device's peak that the model's products attain."""
+        return self.flop_per_s_per_device / self.peak_flop_per_s
+
+    @property
+    def needed_bytes(self) -> int:
+        """What the fullest device needs."""
+        return sum(line.nbytes for line in self.memory)
+
+    @property
+    def fits(self) -> bool:
+        """Whether memory holds it."""
+        return self.needed_bytes <= self.capacity_bytes
+
+    @property
+    def margin_bytes(self) -> float:
+        """What is left, or lacking."""
+        return self.capacity_bytes - self.needed_bytes
+
+    @property
+    def roof_factor(self) -> float:
+        """How many times as long it takes as its kernels at the best rates that large ones attain."""
+        return self.seconds / self.shares["kernels at the roof"]
+
+
+class StageLine(NamedTuple):
+    """A stage: its first and last block, seconds of a micro-batch, bytes of memory."""
+
+    first: str
+    last: str
+    forward_s: float
+    backward_s: float
+    needed_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A network's blocks, how they are spread over a cluster, and who runs them."""
+
+    blocks: tuple[Block, ...]
+    parallel: Parallel
+    micro_batches: int
+    samples: int
+    stack: Stack
+    device: Device
+    network: Network
+    dtype: str
+    tied_bytes: int = 0
+
+
+def project(job: Job) -> Projection:
+    """Project a step; PlanError where a schedule or a cut cannot be."""
+    return _Projecting(job).result()
+
+
+class _Projecting:
+    def __init__(self, job: Job) -> None:
+        self._job, self._parallel, self._stack = job, job.parallel, job.stack
+        costs = [block.forward.seconds(job.stack) + block.backward.seconds(job.stack) for block in job.blocks]
+        layers = [block.name.isdecimal() for block in job.blocks]
+        parts = cut(costs, layers, job.parallel.pp * job.parallel.chunks)
+        self._chunks = [
+            [job.blocks[part.start : part.stop] for part in parts[stage :: job.parallel.pp]]
+            for stage in range(job.parallel.pp)
+        ]
+        self._input_bytes = {0: 0} | {at + 1: block.boundary_bytes for at, block in enumerate(job.blocks)}
+        self._at = {id(block): at for at, block in enumerate(job.blocks)}
+
+    def result(self) -> Projection:
+        job, parallel = self._job, self._parallel
+        seconds = [[self._step_seconds(chunk) for chunk in stage] for stage in self._chunks]
+        message_s = self._message_s()
+        name = parallel.schedule.partition(":")[0]
+        run = pipeline(name if parallel.pp > 1 else "accumulation", job.micro_batches, seconds, message_s)
+        ends = [self._end(stage, run.ends_s[stage], seconds[stage]) for stage in range(parallel.pp)]
+        slowest = max(range(parallel.pp), key=lambda stage: ends[stage].seconds)
+        total = ends[slowest].seconds
+        memory = [self._memory(stage) for stage in range(parallel.pp)]
+        fullest = max(memory, key=lambda lines: sum(line.nbytes for line in lines))
+        devices = job.network.grid.workers
+        forward, backward = (sum((getattr(b, n).work for b in job.blocks), Work()) for n in ("forward", "backward"))
+        again = sum((self._again(block).work for block in job.blocks), Work())
+        copies = job.micro_batches * devices / parallel.pp
+        model = (forward.product_operations + backward.product_operations) * copies
+        return Projection(
+            seconds=total,
+            samples=job.samples,
+            devices=devices,
+            micro_batches=job.micro_batches,
+            model_operations=model,
+            hardware_operations=model + again.product_operations * copies,
+            peak_flop_per_s=job.device.peak(job.dtype),
+            shares=self._shares(slowest, seconds, ends[slowest], total),
+            memory=fullest,
+            capacity_bytes=job.device.spec.memory_bytes or float("inf"),
+            stages=tuple(self._stage_line(stage, seconds[stage], memory[stage]) for stage in range(parallel.pp)),
+        )
+
+    # --- seconds of a micro-batch
+
+    def _again(self, block: Block) -> Part:
+        """Return what of a block's forward pass is done again."""
+        if self._parallel.recompute == "full" and block.name.isdecimal():
+            return block.forward
+        return block.attention if self._parallel.recompute == "selective" else Part()
+
+    def _step_seconds(self, chunk: Sequence[Block]) -> StepSeconds:
+        forward = [block.forward.seconds(self._stack) for block in chunk]
+        backward = [(block.backward + self._again(block)).seconds(self._stack) for block in chunk]
+        weights_s = sum(block.weights.seconds(self._stack) for block in chunk)
+        if self._parallel.zero < WEIGHTS or self._parallel.dp == 1:
+            return StepSeconds(sum(forward), sum(backward), weights_s)
+        gathered = [self._gather_s(block) for block in chunk]
+        reduced = [self._scatter_s(block) for block in chunk]
+        both = [a + b for a, b in zip(gathered, reduced, strict=True)]
+        return StepSeconds(self._beside(forward, gathered), self._beside(backward[::-1], both[::-1]), weights_s)
+
+    def _beside(self, computed: Sequence[float], exchanged: Sequence[float]) -> float:
+        """Return how long blocks take whose exchanges go on while the block before is computed, but the first's."""
+        if not self._stack.gathers_ahead:
+            return sum(computed) + sum(exchanged)
+        total = exchanged[0]
+        for compute_s, exchange_s in zip(computed, (*exchanged[1:], 0.0), strict=True):
+            together = min(compute_s, exchange_s)
+            total += max(compute_s, exchange_s) + (self._stack.slowdown - 1) * together
+        return total
+
+    def _gather_s(self, block: Block) -> float:
+        return self._job.network.replicas_s("all-gather", block.copied_bytes or block.weight_bytes)
+
+    def _scatter_s(self, block: Block) -> float:
+        return self._job.network.replicas_s("reduce-scatter", self._reduced_bytes(block))
+
+    def _reduced_bytes(self, block: Block) -> float:
+        return gradient_bytes(block, self._stack)
+
+    def _message_s(self) -> float:
+        """Return the seconds of what crosses between two stages: the most of any cut."""
+        ends = [stage[chunk][-1] for chunk in range(self._parallel.chunks) for stage in self._chunks]
+        nbytes = max((block.boundary_bytes for block in ends[:-1]), default=0)
+        return self._job.network.stages_s(nbytes)
+
+    # --- the end of a step
+
+    def _end(self, stage: int, pipeline_s: float, seconds: Sequence[StepSeconds]) -> _End:
+        """Return what follows a stage's last micro-batch: what is left of reductions, and the update."""
+        blocks = [block for chunk in self._chunks[stage] for block in chunk]
+        reduced_s = self._reduced_s(blocks)
+        exposed_s = reduced_s
+        if self._stack.overlaps_gradients and reduced_s:
+            window_s = sum(step.backward_s for step in seconds)
+            hidden_s = min(reduced_s * (1 - 1 / len(blocks)) if len(blocks) > 1 else 0.0, window_s)
+            exposed_s = reduced_s - hidden_s + (self._stack.slowdown - 1) * hidden_s
+        inner_s = sum(block.reduced_s for block in blocks)
+        tied_s = 0.0
+        if self._parallel.pp > 1 and stage in (0, self._parallel.pp - 1):
+            tied_s = self._job.network.ends_s("all-reduce", self._job.tied_bytes)
+        update = sum((block.once for block in blocks), Work())
+        shared = self._parallel.dp if self._parallel.zero >= OPTIMIZER else 1
+        update_s = update.seconds / shared + self._parameters_s(blocks)
+        return _End(pipeline_s, exposed_s + tied_s, inner_s, update_s)
+
+    def _reduced_s(self, blocks: Sequence[Block]) -> float:
+        """Return the seconds of reducing gradients over replicas, after the last micro-batch."""
+        if self._parallel.zero >= WEIGHTS:
+            return 0.0  # with every micro-batch
+        nbytes = sum(map(self._reduced_bytes, blocks))
+        kind: Operation = "reduce-scatter" if self._parallel.zero >= OPTIMIZER else "all-reduce"
+        return self._job.network.replicas_s(kind, nbytes)
+
+    def _parameters_s(self, blocks: Sequence[Block]) -> float:
+        """Return the seconds of gathering what each replica has updated of the weights."""
+        if not OPTIMIZER <= self._parallel.zero <= GRADIENTS:
+            return 0.0
+        nbytes = sum(block.copied_bytes or block.weight_bytes for block in blocks)
+        return self._job.network.replicas_s("all-gather", nbytes)
+
+    # --- what is said of it
+
+    def _shares(
+        self, stage: int, seconds: Sequence[Sequence[StepSeconds]], end: _End, total: float
+    ) -> Mapping[str, float]:
+        """Return the seconds of the stage that ends last, by cause."""
+        count = self._job.micro_batches
+        blocks = [block for chunk in self._chunks[stage] for block in chunk]
+        again = sum((self._again(block) for block in blocks), Part())
+        once = sum((block.forward + block.backward for block in blocks), Part())
+        device_s = sum(
+            part.work.seconds + part.exchanged_s
+            for block in blocks
+            for part in (block.forward, block.backward + self._again(block))
+        )
+        busy_s = count * sum(step.forward_s + step.backward_s for step in seconds[stage])
+        host_s = count * sum(
+            max(0.0, part.seconds(self._stack) - part.work.seconds - part.exchanged_s)
+            for block in blocks
+            for part in (block.forward, block.backward + self._again(block))
+        )
+        gathered_s = busy_s - count * device_s - host_s
+        return {
+            "kernels at the roof": count * once.work.roof_s,
+            "kernels below the roof": count * (once.work.seconds - once.work.roof_s),
+            "recomputation": count * again.work.seconds,
+            "tensor and context parallel exchanges": count * (once.exchanged_s + again.exchanged_s) + end.inner_s,
+            "weights gathered and gradients scattered, exposed": gathered_s,
+            "waiting for the host": host_s,
+            "pipeline bubble and messages": end.pipeline_s - busy_s,
+            "gradients reduced, exposed": end.exposed_s,
+            "optimizer": end.update_s,
+        }
+
+    def _memory(self, stage: int) -> tuple[MemoryLine, ...]:
+        parallel, blocks = self._parallel, [block for chunk in self._chunks[stage] for block in chunk]
+        kept = [
+            float(sum(kept_bytes(b, self._input_bytes[self._at[id(b)]], parallel.recompute) for b in chunk))
+            for chunk in self._chunks[stage]
+        ]
+        name = parallel.schedule.partition(":")[0] if parallel.pp > 1 else "accumulation"
+        count = min(self._job.micro_batches, 3 * parallel.pp * parallel.chunks)
+        count -= count % parallel.pp if parallel.chunks > 1 else 0
+        if name == "gpipe":
+            count = self._job.micro_batches
+        activations = most_kept(SCHEDULES[name](parallel.pp, count, parallel.chunks), stage, kept)
+        lines = lasting_lines(blocks, parallel, self._stack)
+        lines.append(MemoryLine("activations", round(activations)))
+        if again := again_bytes(blocks, parallel.recompute):
+            lines.append(MemoryLine("activations computed again", again))
+        lines += other_lines(blocks, parallel, self._stack, self._job.device)
+        return with_fragmentation(lines, self._stack)
+
+    def _stage_line(self, stage: int, seconds: Sequence[StepSeconds], memory: Sequence[MemoryLine]) -> StageLine:
+        blocks = [block for chunk in self._chunks[stage] for block in chunk]
+        return StageLine(
+            blocks[0].name,
+            blocks[-1].name,
+            sum(step.forward_s for step in seconds),
+            sum(step.backward_s for step in seconds),
+            sum(line.nbytes for line in memory),
+        )
+
+
+class _End(NamedTuple):
+    """When a stage's micro-batches end, and the seconds of what follows: reductions that are exposed, the update."""
+
+    pipeline_s: float
+    exposed_s: float
+    inner_s: float
+    update_s: float
+
+    @property
+    def seconds(self) -> float:
+        """When all is done."""
+        return sum(self)

@@ -1,0 +1,155 @@
+"""What one worker of a replica does for one micro-batch: its share of every node, and what it exchanges for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from planner.graph.ir import FLOATING, ITEM_BYTES, Graph, Node
+from planner.layout import Exchange, collectives, elements, owned_by_all
+from planner.plans.plan import Plan
+from planner.plans.traffic import NodeTraffic
+from planner.program.calls import NodeWork, node_work
+from topologies.kernels import Product
+from topologies.schema import Operation
+
+Bytes = Mapping[str, int]
+
+PAIRS = "pairs"
+"""Messages between pairs, where no collective does what an exchange does."""
+
+WORKER = 0
+"""The worker that is looked at; the others of a replica do the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """An exchange that the worker takes part in: a collective among some workers of the replica.
+
+    `nbytes` is the payload: the whole that is gathered or reduced; of messages between pairs, what it receives. A
+    `part` of the operation is this exchange: the halves of an all-reduce are half of one each.
+    """
+
+    kind: Operation | str
+    workers: tuple[int, ...]
+    nbytes: int
+    part: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeShare:
+    """The worker's share of a node: operations, bytes by tensor, shapes of products, exchanges before and after it.
+
+    `dtype` is what it computes in. `once` are exchanges of sums over all micro-batches. A view moves no elements.
+    """
+
+    node: Node
+    phase: str
+    category: str
+    dtype: str
+    operations: float
+    reads: Bytes
+    writes: Bytes
+    products: tuple[Product, ...]
+    before: tuple[Transfer, ...]
+    after: tuple[Transfer, ...]
+    once: tuple[Transfer, ...] = ()
+    is_view: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Replica:
+    """A worker's shares of all nodes of one micro-batch's graph, in order, and the bytes it holds of every tensor."""
+
+    plan: Plan
+    shares: tuple[NodeShare, ...]
+    held: Bytes
+
+    @property
+    def graph(self) -> Graph:
+        """The training graph of a micro-batch."""
+        return self.plan.graph
+
+
+def replica(plan: Plan) -> Replica:
+    """Look at one worker of a plan of one replica.
+
+    >>> import planner
+    >>> shares = replica(planner.plan(planner.model("mlp-2-16", batch=8), workers=1)).shares
+    >>> [share.operations for share in shares if share.node.op == "mm"][:1]
+    [4096.0]
+    """
+    shares = _Shares(plan)
+    held = {
+        name: elements(owned_by_all(tensor.shape, plan.layouts[name], plan.ways)[WORKER]) * ITEM_BYTES[tensor.dtype]
+        for name, tensor in plan.graph.tensors.items()
+    }
+    return Replica(plan, tuple(map(shares.share, plan.traffic().work)), held)
+
+
+def same_elements(work: NodeWork) -> bool:
+    """Tell if as many elements are written as are read of a single operand, as by a reshape or a transposition."""
+    return len(work.input_elements) == 1 and work.input_elements[0] == sum(work.output_elements)
+
+
+class _Shares:
+    """The shares of nodes, those of alike nodes worked out once."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._work: dict[object, NodeWork] = {}
+
+    def share(self, work: NodeTraffic) -> NodeShare:
+        """Return the worker's share of a node."""
+        node, share = work.node, self._node_work(work)
+        reads = dict[str, int]()
+        for name, count in zip(node.inputs, share.input_elements, strict=True):
+            reads[name] = max(reads.get(name, 0), count * self._item(name))
+        writes = {
+            name: count * self._item(name) for name, count in zip(node.outputs, share.output_elements, strict=True)
+        }
+        dtypes = [self._plan.graph.tensors[name].dtype for name in node.outputs]
+        return NodeShare(
+            node=node,
+            phase=work.phase,
+            category=work.signature.category,
+            dtype=next((dtype for dtype in dtypes if dtype in FLOATING), dtypes[0]),
+            operations=share.operations,
+            reads=reads,
+            writes=writes,
+            products=share.products,
+            before=tuple(self._fetches(work)),
+            after=tuple(self._stores(work, adding_up=False)),
+            once=tuple(self._stores(work, adding_up=True)),
+            is_view=work.signature.description.moves_elements and same_elements(share),
+        )
+
+    def _node_work(self, work: NodeTraffic) -> NodeWork:
+        key = work.signature, work.strategy
+        if key not in self._work:
+            self._work[key] = node_work(work.signature, work.strategy, self._plan.ways, WORKER)
+        return self._work[key]
+
+    def _item(self, name: str) -> int:
+        return ITEM_BYTES[self._plan.graph.tensors[name].dtype]
+
+    def _fetches(self, work: NodeTraffic) -> Iterator[Transfer]:
+        for read in work.reads:
+            if read.exchange is not None:
+                yield from self._transfers(read.tensor, (read.exchange,))
+
+    def _stores(self, work: NodeTraffic, *, adding_up: bool) -> Iterator[Transfer]:
+        for write in work.writes:
+            if write.adds_up == adding_up:
+                yield from self._transfers(write.tensor, write.hops)
+
+    def _transfers(self, tensor: str, hops: tuple[Exchange, ...]) -> Iterator[Transfer]:
+        item = self._item(tensor)
+        for hop, collective in zip(hops, collectives(hops), strict=True):
+            if collective is None:
+                if received := int(hop.moved().sum(axis=0).max(initial=0)) * item:
+                    yield Transfer(PAIRS, tuple(range(self._plan.workers)), received)
+                continue
+            group = next((group for group in collective.groups if WORKER in group.workers), collective.groups[0])
+            kind, part = ("all-reduce", 0.5) if collective.is_half else (collective.kind, 1.0)
+            yield Transfer(kind, group.workers, group.elements * item, part)

@@ -1,0 +1,52 @@
+"""Software stacks: what frameworks fuse, keep in memory, launch and overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from planner.errors import InputError
+from tensor_partitioner.display import nearest
+
+Fusion = Literal["operators", "elementwise", "all"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """What of a step depends on who runs it, not on the device.
+
+    `fusion`: kernels are one for each operator (a norm or a softmax is one), or one for each run of element-wise
+    operators besides, or one for everything between two matrix products. `host_s` is the host's time to launch a
+    kernel. `gradient_bytes` are those of an element of a weight's gradient as it adds up over micro-batches; None: as
+    computed. `keeps_masks`: dropout stores one byte an element. `overlaps_gradients`: they are reduced while the last
+    backward pass goes on, in buckets; computing beside communication takes `slowdown` as long. `gathers_ahead`: weights
+    of the next layer are gathered while one computes. `fragmentation` is what the allocator holds, of what is live.
+    """
+
+    fusion: Fusion
+    host_s: float
+    gradient_bytes: int | None = None
+    keeps_masks: bool = True
+    overlaps_gradients: bool = True
+    gathers_ahead: bool = True
+    slowdown: float = 1.13
+    fragmentation: float = 1.03
+
+
+STACKS: Mapping[str, Stack] = {
+    "eager": Stack("operators", host_s=6e-6),
+    "compile": Stack("all", host_s=2e-6),
+    "fsdp2": Stack("operators", host_s=6e-6),
+    "megatron": Stack("elementwise", host_s=6e-6, gradient_bytes=4),
+    "megatron-2021": Stack("elementwise", host_s=6e-6, gradient_bytes=4, overlaps_gradients=False),
+    "megatron-deepspeed": Stack("elementwise", host_s=6e-6, gradient_bytes=2, overlaps_gradients=False),
+}
+"""By name. Slowdown: measured on A100s by Hetu-Galvatron (github.com/PKU-DAIR/Hetu-Galvatron, cea12ff)."""
+
+
+def stack_named(name: str) -> Stack:
+    """Return a stack by its name; an InputError for another."""
+    if name not in STACKS:
+        raise InputError(f"stack: expected {', '.join(STACKS)}, found {name!r}{nearest(name, STACKS)}")
+    return STACKS[name]
