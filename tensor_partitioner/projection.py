@@ -55,7 +55,7 @@ def project(  # noqa: PLR0913 -- the settings by their names
     inner = _inner(name, tuple(sorted(options.items())), micro_batch, within)
     runs = stack_named(stack) if isinstance(stack, str) else stack
     network = Network(whole, Grid(parallel.pp, parallel.dp, parallel.tp * parallel.cp))
-    blocks = blocks_of(inner.replica, runs, whole.built.devices[0], network)
+    blocks = blocks_of(inner.replica, runs.kernels, whole.built.devices[0], network)
     blocks, tied_bytes = _with_tied(blocks, inner.replica, parallel.pp)
     return project_job(
         Job(

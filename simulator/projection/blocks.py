@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import chain
 
 import tdl
@@ -18,26 +18,30 @@ from planner.graph.micro_batches import BACKWARD, BEFORE, EVERY, FORWARD
 from simulator.projection.kernels import Work, fused, work_of
 from simulator.projection.network import Network
 from simulator.projection.replica import NodeShare, Replica, Transfer
-from simulator.projection.stack import Stack
+from simulator.projection.stack import Kernels, Stack
 from topologies.machine import Device
 
+MOST = 1 << 9
 _LAYER = re.compile(r"(?:.*\.)?(?:l|h|layers?|blocks?)\.?(\d+)\.")
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Work on the device, and seconds of exchanges among inner workers."""
+    """Work on the device, seconds of exchanges among inner workers, and how many these are."""
 
     work: Work = field(default_factory=Work)
     exchanged_s: float = 0.0
+    exchanges: int = 0
 
     def __add__(self, other: Part) -> Part:
         """Do both."""
-        return Part(self.work + other.work, self.exchanged_s + other.exchanged_s)
+        exchanged = self.exchanged_s + other.exchanged_s, self.exchanges + other.exchanges
+        return Part(self.work + other.work, *exchanged)
 
     def seconds(self, stack: Stack) -> float:
         """Seconds, of the device or of the host that launches its kernels."""
-        return max(self.work.seconds + self.exchanged_s, self.work.launches * stack.host_s)
+        host_s = self.work.launches * stack.host_s + self.exchanges * stack.host_exchange_s
+        return max(self.work.seconds + self.exchanged_s, host_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +73,10 @@ class Block:
     largest_bytes: int = 0
 
 
-def blocks_of(replica: Replica, stack: Stack, device: Device, network: Network) -> tuple[Block, ...]:
+@lru_cache(MOST)
+def blocks_of(replica: Replica, kernels: Kernels, device: Device, network: Network) -> tuple[Block, ...]:
     """Return a replica's blocks in the order of the forward pass."""
-    return tuple(_Blocks(replica, stack, device, network).blocks())
+    return tuple(_Blocks(replica, kernels, device, network).blocks())
 
 
 def repeated(blocks: Sequence[Block], layers: int) -> tuple[Block, ...]:
@@ -105,8 +110,8 @@ def tied_parameters(replica: Replica) -> int:
 class _Blocks:
     """Sorts nodes and tensors into blocks by their forward nodes."""
 
-    def __init__(self, replica: Replica, stack: Stack, device: Device, network: Network) -> None:
-        self._replica, self._stack, self._device, self._network = replica, stack, device, network
+    def __init__(self, replica: Replica, kernels: Kernels, device: Device, network: Network) -> None:
+        self._replica, self._kernels, self._device, self._network = replica, kernels, device, network
         self._tensors = replica.graph.tensors
         self._names: list[str] = []
         self._of_node = self._blocks_of_nodes()
@@ -229,14 +234,15 @@ class _Blocks:
         )
 
     def _part(self, shares: Sequence[NodeShare]) -> Part:
-        exchanged = (t for s in shares for t in (*s.before, *s.after))
-        return Part(self._work(shares), sum(map(self._network.transfer_s, exchanged)))
+        exchanged = [t for s in shares for t in (*s.before, *s.after)]
+        count = round(sum(transfer.part for transfer in exchanged))
+        return Part(self._work(shares), sum(map(self._network.transfer_s, exchanged)), count)
 
     def _once_exchanged(self, share: NodeShare) -> Iterable[Transfer]:
         return share.once if share.phase in EVERY else (*share.before, *share.after, *share.once)
 
     def _work(self, shares: Sequence[NodeShare]) -> Work:
-        runs = fused(shares, self._stack.fusion)
+        runs = fused(shares, self._kernels.fusion)
         return sum((work_of(run, self._read_backward, self._device) for run in runs), Work())
 
     def _kept_bytes(self, forward: Iterable[NodeShare]) -> int:
@@ -244,6 +250,6 @@ class _Blocks:
         total = 0
         for share in forward:
             total += sum(size for name, size in share.writes.items() if name in self._read_backward)
-            if self._stack.keeps_masks and tdl.catalog[share.node.op].only_in_training:
+            if self._kernels.keeps_masks and tdl.catalog[share.node.op].only_in_training:
                 total += sum(share.writes.values()) // ITEM_BYTES[share.dtype]
         return total

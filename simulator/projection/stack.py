@@ -13,21 +13,31 @@ Fusion = Literal["operators", "elementwise", "all"]
 
 
 @dataclass(frozen=True, slots=True)
+class Kernels:
+    """Which operators a stack computes by one kernel, and whether dropout stores its masks.
+
+    `fusion`: kernels are one for each operator (a norm or a softmax is one), or one for each run of element-wise
+    operators besides, or one for everything between two matrix products. A mask has one byte an element.
+    """
+
+    fusion: Fusion
+    keeps_masks: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Stack:
     """What of a step depends on who runs it, not on the device.
 
-    `fusion`: kernels are one for each operator (a norm or a softmax is one), or one for each run of element-wise
-    operators besides, or one for everything between two matrix products. `host_s` is the host's time to launch a
-    kernel. `gradient_bytes` are those of an element of a weight's gradient as it adds up over micro-batches; None: as
-    computed. `keeps_masks`: dropout stores one byte an element. `overlaps_gradients`: they are reduced while the last
+    `host_s` is the host's time to launch a kernel, `host_exchange_s` an exchange. `gradient_bytes` are those of an
+    element of a weight's gradient as it adds up over micro-batches; None: as computed. `overlaps_gradients`: they are reduced while the last
     backward pass goes on, in buckets; computing beside communication takes `slowdown` as long. `gathers_ahead`: weights
     of the next layer are gathered while one computes. `fragmentation` is what the allocator holds, of what is live.
     """
 
-    fusion: Fusion
+    kernels: Kernels
     host_s: float
+    host_exchange_s: float = 50e-6
     gradient_bytes: int | None = None
-    keeps_masks: bool = True
     overlaps_gradients: bool = True
     gathers_ahead: bool = True
     slowdown: float = 1.13
@@ -35,14 +45,20 @@ class Stack:
 
 
 STACKS: Mapping[str, Stack] = {
-    "eager": Stack("operators", host_s=6e-6),
-    "compile": Stack("all", host_s=2e-6),
-    "fsdp2": Stack("operators", host_s=6e-6),
-    "megatron": Stack("elementwise", host_s=6e-6, gradient_bytes=4),
-    "megatron-2021": Stack("elementwise", host_s=6e-6, gradient_bytes=4, overlaps_gradients=False),
-    "megatron-deepspeed": Stack("elementwise", host_s=6e-6, gradient_bytes=2, overlaps_gradients=False),
+    "eager": Stack(Kernels("operators"), host_s=6e-6),
+    "compile": Stack(Kernels("all"), host_s=2e-6),
+    "fsdp2": Stack(Kernels("operators"), host_s=6e-6),
+    "megatron": Stack(Kernels("elementwise"), host_s=6e-6, gradient_bytes=4),
+    "megatron-2021": Stack(Kernels("elementwise"), host_s=6e-6, gradient_bytes=4, overlaps_gradients=False),
+    "megatron-deepspeed": Stack(
+        Kernels("elementwise"), host_s=65e-6, host_exchange_s=44e-6, gradient_bytes=2, overlaps_gradients=False
+    ),
 }
-"""By name. Slowdown: measured on A100s by Hetu-Galvatron (github.com/PKU-DAIR/Hetu-Galvatron, cea12ff)."""
+"""By name. Slowdown: measured on A100s by Hetu-Galvatron (github.com/PKU-DAIR/Hetu-Galvatron, cea12ff).
+
+The host of `megatron-deepspeed` is fitted on a third of vTrain's iterations (results/scoreboard); those of others are
+assumed.
+"""
 
 
 def stack_named(name: str) -> Stack:
