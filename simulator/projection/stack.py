@@ -29,9 +29,10 @@ class Stack:
     """What of a step depends on who runs it, not on the device.
 
     `host_s` is the host's time to launch a kernel, `host_exchange_s` an exchange. `gradient_bytes` are those of an
-    element of a weight's gradient as it adds up over micro-batches; None: as computed. `overlaps_gradients`: they are reduced while the last
-    backward pass goes on, in buckets; computing beside communication takes `slowdown` as long. `gathers_ahead`: weights
-    of the next layer are gathered while one computes. `fragmentation` is what the allocator holds, of what is live.
+    element of a weight's gradient as it adds up over micro-batches; None: as computed. `overlaps_gradients`: they are
+    reduced while the last backward pass goes on, in buckets; computing beside communication takes `slowdown` as long.
+    `gathers_ahead`: weights of the next layer are gathered while one computes. `fragmentation` is what the allocator
+    holds, of what is live.
     """
 
     kernels: Kernels
