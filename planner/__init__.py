@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from planner.errors import GraphError, PlanError
     from planner.explanations.difference import PlanDifference, diff
     from planner.explanations.explanation import Explanation, explain
+    from planner.explanations.summary import Summary, summary
+    from planner.explanations.what_if import WhyNot, Workbench
     from planner.extensions import load_operators
     from planner.graph import Graph, GraphBuilder, Optimizer, Recipe, training_graph
     from planner.model_source import from_torch, model
@@ -27,6 +29,8 @@ _HOMES = {
     "planner.errors": ("GraphError", "PlanError"),
     "planner.explanations.difference": ("PlanDifference", "diff"),
     "planner.explanations.explanation": ("Explanation", "explain"),
+    "planner.explanations.summary": ("Summary", "summary"),
+    "planner.explanations.what_if": ("WhyNot", "Workbench"),
     "planner.extensions": ("load_operators",),
     "planner.graph": ("Graph", "GraphBuilder", "Optimizer", "Recipe", "training_graph"),
     "planner.model_source": ("from_torch", "model"),
@@ -52,7 +56,10 @@ __all__ = [
     "Report",
     "SearchOptions",
     "SearchRecord",
+    "Summary",
     "Ties",
+    "WhyNot",
+    "Workbench",
     "diff",
     "explain",
     "from_torch",
@@ -61,6 +68,7 @@ __all__ = [
     "lower",
     "model",
     "plan",
+    "summary",
     "training_graph",
 ]
 

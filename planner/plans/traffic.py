@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, compress
 
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.graph.ir import ITEM_BYTES, Graph, Node
-from planner.graph.micro_batches import FORWARD, in_order_of_phases, phases_of_nodes, runs_of
+from planner.graph.micro_batches import BACKWARD, FORWARD
 from planner.layout import (
     TERMS,
     Exchange,
@@ -32,6 +32,7 @@ from planner.layout import (
     signatures,
     store,
 )
+from planner.plans.phases import ACCUMULATION, WEIGHTS, Phases, is_repeated, kind_of, phases_of_plan
 
 Moved = tuple[str, Exchange, int]
 """A tensor, an exchange of it, and how often it is made in an iteration."""
@@ -42,13 +43,17 @@ Sharing = tuple[str, bool, str, str, frozenset[int]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decisions:
-    """What traffic follows from: the decisions of a plan, alone."""
+    """What traffic follows from: the decisions of a plan, alone.
+
+    `schedule` is the order in which stages run micro-batches: a name of `SCHEDULE_NAMES`, with chunks where it has any.
+    """
 
     graph: Graph
     seed: int
     ways: Ways
     layouts: Mapping[str, Layout]
     strategies: Mapping[str, Strategy]
+    schedule: str = field(default=ACCUMULATION, kw_only=True)
 
     @property
     def workers(self) -> int:
@@ -125,9 +130,14 @@ class Traffic:
     def __init__(self, plan: Decisions, nodes: Sequence[Node] | None = None, like: Traffic | None = None) -> None:
         self.plan = plan
         self.signatures: dict[str, Signature] = like.signatures if like else signatures(plan.graph)
-        self.phases: Mapping[str, str] = like.phases if like else phases_of_nodes(plan.graph)
+        self.phases: Phases = (
+            like.phases if like else phases_of_plan(plan.graph, plan.ways, plan.strategies, plan.schedule)
+        )
         self._adding_up = frozenset(plan.graph.accumulated)
-        self._nodes = in_order_of_phases(plan.graph.nodes if nodes is None else nodes, self.phases)
+        places = {phase: place for place, phase in enumerate(self.phases.order)}
+        self._nodes = sorted(
+            plan.graph.nodes if nodes is None else nodes, key=lambda node: places[self.phases.of_node[node.name]]
+        )
 
     @cached_property
     def work(self) -> tuple[NodeTraffic, ...]:
@@ -149,12 +159,19 @@ class Traffic:
         Alike nodes are counted once.
         """
         total = np.zeros((self.plan.workers, self.plan.workers), dtype=np.int64)
+        for nodes, *others in self.alike_nodes():
+            total += self._bytes_of_nodes(nodes) * (1 + len(others))
+        return total
+
+    def alike_nodes(self) -> Iterable[list[list[Node]]]:
+        """Return the nodes, those together that may share what they fetch, in lists of those whose traffic is alike.
+
+        What corresponds has one place in each: node by node, operand by operand, result by result.
+        """
         alike: dict[object, list[list[Node]]] = {}
         for nodes in self._nodes_sharing_reads():
             alike.setdefault(self._cause_of_bytes(nodes), []).append(nodes)
-        for nodes, *others in alike.values():
-            total += self._bytes_of_nodes(nodes) * (1 + len(others))
-        return total
+        return alike.values()
 
     def _nodes_sharing_reads(self) -> Iterable[list[Node]]:
         """Return the nodes, those together that may share what they fetch."""
@@ -184,11 +201,11 @@ class Traffic:
         signature, strategy = self.signatures[node.name], self.plan.strategies[node.name]
         writes = tuple(self._write(node, number, name) for number, name in enumerate(node.outputs))
         reads = self._reads(node, signature, earlier)
-        phase, runs = self.phases[node.name], self._runs(node)
+        phase, runs = self.phases.of_node[node.name], self._runs(node)
         return NodeTraffic(node, signature, strategy, reads, writes, phase=phase, runs=runs)
 
     def _runs(self, node: Node) -> int:
-        return runs_of(self.phases[node.name], self.plan.graph)
+        return self.plan.graph.micro_batches if is_repeated(self.phases.of_node[node.name]) else 1
 
     def _write(self, node: Node, number: int, tensor: str) -> Write:
         plan = self.plan
@@ -233,4 +250,5 @@ class Traffic:
 
     def _group_sharing_reads(self, node: Node) -> tuple[str, bool, str]:
         """Return what is equal for nodes that share what they fetch: one itself, or those of a backward group."""
-        return node.forward or node.name, node.forward is not None, self.phases[node.name]
+        kind = kind_of(self.phases.of_node[node.name])
+        return node.forward or node.name, node.forward is not None, BACKWARD if kind == WEIGHTS else kind

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
 from msgspec.structs import replace as with_fields
 
 from planner.errors import PlanError
@@ -21,6 +22,7 @@ from planner.plans.plan import Plan
 from planner.plans.search_record import Tried
 from planner.search.alternatives import data_parallel
 from planner.search.coarse.coarsen import Coarsenings
+from planner.search.costs.tables import Table, Tables
 from planner.search.memory import DoesNotFitError
 from planner.search.options import SearchOptions, ties_of
 from planner.search.pins import PinError
@@ -29,15 +31,15 @@ from planner.search.solver.limits import Tuning
 from tensor_partitioner.display.progress import tracked
 
 
-def best_plan(graph: Graph, workers: int, options: SearchOptions) -> Plan:
+def best_plan(graph: Graph, workers: int, options: SearchOptions, coarsenings: Coarsenings | None = None) -> Plan:
     """Return the best plan for a number of workers: over its factorisations, or by `options.ways` where they are given.
 
     Of equals it is the first. The record says what each factorisation came to, and what plain data parallelism would
     move. What is returned has been checked. Raises a DoesNotFitError where the options limit memory and nothing fits,
-    and what `search` raises.
+    and what `search` raises. `coarsenings` are the graph's, for planning it again.
     """
     _check_shares(graph, workers, options)
-    started, coarsenings = time.perf_counter(), Coarsenings(graph)
+    started, coarsenings = time.perf_counter(), coarsenings or Coarsenings(graph)
     if options.ways:
         result = search_result(graph, options, coarsenings)
     else:
@@ -106,7 +108,12 @@ def _data_parallel_bytes(graph: Graph, searched: SearchOptions, coarsenings: Coa
         return None
     one_step = Ways((ways.workers,), ways.shares) if ways else ways
     options = SearchOptions(one_step, "data-parallel", ties=ties_of(searched, coarsenings))
-    return data_parallel(space_of(graph, options, coarsenings), options.limits).cost
+
+    def cost() -> Iterator[Table]:
+        yield np.array(data_parallel(space_of(graph, options, coarsenings), options.limits).cost)
+
+    tables = coarsenings.tables or Tables()
+    return int(tables[tables.remembered_tables(("data parallelism", one_step, options.ties), cost)[0]])
 
 
 def factorisations(workers: int) -> tuple[tuple[int, ...], ...]:

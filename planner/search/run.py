@@ -14,6 +14,7 @@ from planner.plans.check import check_countable
 from planner.plans.plan import Plan
 from planner.plans.search_record import Predicted, SearchRecord
 from planner.search.coarse.coarsen import Coarsenings, Name
+from planner.search.costs.tables import Tables
 from planner.search.joint import joint
 from planner.search.memory import cheapest_fitting_plan
 from planner.search.objectives.objective import BYTES
@@ -147,7 +148,7 @@ def _rival_candidates(
 
 
 def space_of(graph: Graph, options: SearchOptions, coarsenings: Coarsenings | None = None) -> Space:
-    """Return the space of plans that the options describe."""
+    """Return the space of plans that the options describe; a PinError where it has none that keeps their pins."""
     coarsenings = coarsenings or Coarsenings(graph)
     placements, ties = options.placement_set, ties_of(options, coarsenings)
     partial, ways = placements.allows_partial, options.division
@@ -162,7 +163,8 @@ def space_of(graph: Graph, options: SearchOptions, coarsenings: Coarsenings | No
         coarse,
         ways,
         placements.allows_replicated,
-        objective=objective,
+        coarsenings.tables or Tables(),
+        objective,
         partial_sums=partial_sums,
         parallel=options.parallel,
     )

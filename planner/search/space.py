@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from planner.errors import PlanError
-from planner.layout import PARTIAL, TERMS, Layout, Placement, Strategy, Ways
+from planner.layout import PARTIAL, TERMS, Layout, Strategy, Ways
 from planner.parallel import Parallel
 from planner.plans.plan import Plan
 from planner.plans.search_record import SearchRecord

@@ -7,10 +7,11 @@ hybrid parallelism composes two rules step by step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
 from itertools import chain
 
+import numpy as np
 from msgspec.structs import replace
 
 from planner.layout import EVERYWHERE, REPLICATE, Shard, Ways
@@ -21,6 +22,7 @@ from planner.search.alternatives.labels import (
 )
 from planner.search.alternatives.restriction import Patterns, Rule, Wanted, best_plan_keeping_to_patterns
 from planner.search.coarse.coarsen import CoarseGraph, Name, TensorVariable, Variable
+from planner.search.costs.tables import Table
 from planner.search.pins import NO_RESTRICTIONS
 from planner.search.solver.limits import Limits
 from planner.search.space import Outcome, Space
@@ -72,8 +74,14 @@ def hybrid_may_cost_less(space: Space, limits: Limits, cost: int) -> bool:
     if space.ways.shares:
         return True
     free = replace(space, restrictions=NO_RESTRICTIONS)
-    first, last = (replace(free, ways=Ways((way,))) for way in (space.ways[0], space.ways[-1]))
-    return data_parallel(first, limits).cost < cost and model_parallel(last, limits).cost < cost
+    single_steps = ((data_parallel, space.ways[0]), (model_parallel, space.ways[-1]))
+
+    def costs_of_single_steps() -> Iterator[Table]:
+        for search, way in single_steps:
+            yield np.array(search(replace(free, ways=Ways((way,))), limits).cost)
+
+    key = "hybrid's single steps", space.ways, space.replicate
+    return all(int(space.tables[n]) < cost for n in space.tables.remembered_tables(key, costs_of_single_steps))
 
 
 def one_weird_trick(space: Space, limits: Limits) -> Outcome:

@@ -24,6 +24,7 @@ from planner.search.coarse.disjoint import DisjointSets
 from planner.search.coarse.repeats import repeated_parts
 from planner.search.coarse.unrolled import cells_of_nodes
 from planner.search.costs.cost import Cost
+from planner.search.costs.tables import Tables
 from tensor_partitioner.display import Shown
 
 
@@ -132,13 +133,18 @@ Marks = frozenset[tuple[Name, Hashable]]
 
 
 class Coarsenings:
-    """The coarse graphs of one graph, made when first asked for; what they have in common is worked out once."""
+    """The coarse graphs of one graph, made when first asked for; what they have in common is worked out once.
 
-    def __init__(self, graph: Graph) -> None:
+    With `tables` what their searches computed of costs is kept, too, for planning a graph again under other pins.
+    """
+
+    def __init__(self, graph: Graph, tables: Tables | None = None) -> None:
+        self.tables = tables
         self._graph, self._signatures, self._as_terms = graph, signatures(graph), operands_as_terms(graph)
         self._groups: dict[_Key, dict[Name, int]] = {}
         self._cost_terms: dict[bool, list[CostTerm]] = {}
         self._coarse: dict[_Key, CoarseGraph] = {}
+        self._with_repeats: dict[_Key, CoarseGraph] = {}
         self._marked: tuple[_Key, Marks, CoarseGraph] | None = None
 
     def of(
@@ -151,13 +157,13 @@ class Coarsenings:
     ) -> CoarseGraph:
         """Return what `coarsen` returns; layers with other `marks` are not identical. Of such the last is kept."""
         key = ties, partial, untied
-        if marks and ties.repeats:
-            if self._marked is None or self._marked[:2] != (key, marks):
-                self._marked = (key, marks, self._coarse_graph_of_ties(key, marks))
-            return self._marked[2]
         if key not in self._coarse:
             self._coarse[key] = self._coarse_graph_of_ties(key)
-        return self._coarse[key]
+        if not ties.repeats or _are_alike_within_variables(self._with_repeats[key], self._coarse[key], marks):
+            return self._coarse[key]
+        if self._marked is None or self._marked[:2] != (key, marks):
+            self._marked = (key, marks, _graph_without_repeats(self._with_repeats[key], marks))
+        return self._marked[2]
 
     @cached_property
     def operator_classes(self) -> frozenset[str]:
@@ -168,12 +174,13 @@ class Coarsenings:
         """Return how many variables there are before identical layers are merged."""
         return 1 + max(self._names_grouped_by_ties((ties, False, frozenset())).values(), default=-1)
 
-    def _coarse_graph_of_ties(self, key: _Key, marks: Marks = frozenset()) -> CoarseGraph:
+    def _coarse_graph_of_ties(self, key: _Key) -> CoarseGraph:
         variable_of, (ties, partial, _) = self._names_grouped_by_ties(key), key
         variables = _variables_by_number(self._graph, self._signatures, variable_of)
         factors = _factors_of_cost_terms(self._graph, self._cost_terms_of_graph(partial=partial), variable_of)
         coarse = CoarseGraph(self._graph, self._signatures, self._as_terms, variables, factors, variable_of)
-        return _graph_without_repeats(coarse, marks) if ties.repeats else coarse
+        self._with_repeats[key] = coarse
+        return _graph_without_repeats(coarse) if ties.repeats else coarse
 
     def _names_grouped_by_ties(self, key: _Key) -> dict[Name, int]:
         if key not in self._groups:
@@ -224,11 +231,32 @@ def _variables_by_number(
     return tuple(variable_of_members(members[v]) for v in range(len(members)))
 
 
-def _graph_without_repeats(coarse: CoarseGraph, marks: Marks) -> CoarseGraph:
-    """Return the graph with one variable for all that occur at the same place of identical parts, marked alike."""
+def _marks_by_variable(coarse: CoarseGraph, marks: Marks) -> dict[int, set[Hashable]]:
     marked: dict[int, set[Hashable]] = defaultdict(set)
     for name, mark in marks:
         marked[coarse.variable_of[name]].add(mark)
+    return marked
+
+
+def _are_alike_within_variables(coarse: CoarseGraph, merged: CoarseGraph, marks: Marks) -> bool:
+    """Whether all that one variable of the graph without repeats stands for is marked alike."""
+    if not marks:
+        return True
+    marked, of_merged = _marks_by_variable(coarse, marks), defaultdict[int, list[int]](list)
+    for v, variable in enumerate(coarse.variables):
+        kind = "tensor" if isinstance(variable, TensorVariable) else "node"
+        of_merged[merged.variable_of[kind, variable.members[0]]].append(v)
+    nothing = set[Hashable]()
+    return all(
+        marked.get(v, nothing) == marked.get(variables[0], nothing)
+        for variables in of_merged.values()
+        for v in variables
+    )
+
+
+def _graph_without_repeats(coarse: CoarseGraph, marks: Marks = frozenset()) -> CoarseGraph:
+    """Return the graph with one variable for all that occur at the same place of identical parts, marked alike."""
+    marked = _marks_by_variable(coarse, marks)
     kinds = [(kind, frozenset(marked[v])) for v, kind in enumerate(_kinds_of_variables_by_number(coarse))]
     numbers: dict[object, int] = {}
     terms = [

@@ -52,6 +52,11 @@ class Tables:
         self._computed: dict[object, tuple[int, ...]] = {}
         self._parts: dict[int, tuple[tuple[Scope, int], ...]] = {}
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tables."""
+        return sum(array.nbytes for array in self._arrays)
+
     def __getitem__(self, number: int) -> Table:
         return _unpacked_table(self._arrays[number])
 

@@ -1,0 +1,157 @@
+"""A plan in a few lines: how parameters and operators are split, what each worker holds, where bytes and seconds go.
+
+Alike layers are one group, named by a glob. Splits are said in plain words, and in those of DTensor, Megatron-LM and
+FSDP where these have one. All is data that can be written as JSON.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+import topologies
+from planner.explanations import summary_tables  # noqa: F401  # how a summary shows itself
+from planner.explanations.causes import bytes_by_cause, moved_bytes
+from planner.explanations.engines import Engines
+from planner.explanations.summary_records import Cause, OperatorGroup, ParameterGroup, Spent, Summary
+from planner.explanations.words import Words, layer_of, over_ways, pattern_of, placement_word
+from planner.graph.ir import ITEM_BYTES, Node, Tensor
+from planner.layout import Strategy, elements, owned_by_all
+from planner.plans.plan import Plan
+from planner.plans.plan_json import plan_of
+from planner.search.stages.staged import node_costs
+
+
+def summary(plan: Plan | str | Path, machine: topologies.Machine | None = None) -> Summary:
+    """Return what a plan (or plan.json) comes to; with a machine also where the time of computing goes.
+
+    Raises a PlanError for what is no plan.
+
+    >>> import planner
+    >>> plan = planner.plan(planner.model("mlp-2-16", batch=8), workers=4)
+    >>> [(group.pattern, group.split, group.held_bytes) for group in planner.summary(plan).parameters]
+    [('fc*.w', 'columns over 2, rows over 2', 512)]
+    """
+    plan = plan_of(plan)
+    summarized = _Summarized(plan)
+    return Summary(
+        plan.search.model,
+        plan.workers,
+        plan.ways.factors,
+        plan.total_bytes,
+        tuple(summarized.parameters()),
+        tuple(summarized.operators()),
+        tuple(summarized.causes()),
+        tuple(_spent(plan, machine)),
+    )
+
+
+class _Summarized:
+    def __init__(self, plan: Plan) -> None:
+        self._plan, self._words = plan, Words(plan.graph, plan.traffic().signatures)
+        self._states = _states_by_weight(plan)
+        self._engines = Engines(plan, self._words, self._states)
+        self._moved = tuple(moved_bytes(plan, self._words))
+        self._held = cache(lambda shape, layout: max(map(elements, owned_by_all(shape, layout, plan.ways))))
+
+    def parameters(self) -> Iterator[ParameterGroup]:
+        """Yield the groups of parameters: trained and frozen weights, in the graph's order."""
+        tensors = self._plan.graph.tensors
+        groups: dict[tuple[object, ...], list[str]] = {}
+        alike = Counter[str]()
+        for name, tensor in tensors.items():
+            if tensor.role == "weight" and tensor.init is not None:
+                lying = (self._plan.layouts[state] for state in self._states.get(name, ()))
+                key = pattern_of(name), tensor.shape, tensor.dtype, self._plan.layouts[name], *lying
+                groups.setdefault((*key, self._engines.megatron(name), self._engines.fsdp(name)), []).append(name)
+                alike[pattern_of(name)] += 1
+        yield from (self._parameter_group(names, alike[pattern_of(names[0])]) for names in groups.values())
+
+    def _parameter_group(self, names: Sequence[str], layers: int) -> ParameterGroup:
+        first = names[0]
+        tensor, states = self._plan.graph.tensors[first], self._states.get(first, ())
+        return ParameterGroup(
+            pattern=pattern_of(first) if layers > 1 else first,
+            names=tuple(names),
+            layers=layers,
+            shape=tensor.shape,
+            dtype=tensor.dtype,
+            layout=tuple(map(str, self._plan.layouts[first])),
+            split=self._split(first, first),
+            state_split=" and ".join(dict.fromkeys(self._split(first, state) for state in states)),
+            dtensor=self._engines.dtensor(first),
+            megatron=self._engines.megatron(first),
+            fsdp=self._engines.fsdp(first),
+            is_contracted=any(self._words.contracts(node) for node in self._words.readers(first)),
+            nbytes=len(names) * tensor.nbytes,
+            held_bytes=len(names) * self._held_bytes(tensor),
+            state_held_bytes=len(names) * sum(self._held_bytes(self._plan.graph.tensors[state]) for state in states),
+        )
+
+    def _held_bytes(self, tensor: Tensor) -> int:
+        return int(self._held(tensor.shape, self._plan.layouts[tensor.name])) * ITEM_BYTES[tensor.dtype]
+
+    def _split(self, weight: str, name: str) -> str:
+        """Write how a weight, or state of its shape, is split, in the weight's words."""
+        tensors = self._plan.graph.tensors
+        known = weight if tensors[name].shape == tensors[weight].shape else name
+        words = [placement_word(self._words, known, placement) for placement in self._plan.layouts[name]]
+        return over_ways(words, self._plan.ways.factors)
+
+    def operators(self) -> Iterator[OperatorGroup]:
+        """Yield the groups of nodes, in the graph's order."""
+        groups: dict[tuple[str, str, str, Strategy], list[Node]] = {}
+        graph, strategies = self._plan.graph, self._plan.strategies
+        updated = frozenset(graph.updates.values())
+        bytes_of = Counter[str]()
+        for one in self._moved:
+            bytes_of[one.node] += one.nbytes
+        for node in graph.nodes:
+            phase = "update" if updated.intersection(node.outputs) else "backward" if node.forward else "forward"
+            groups.setdefault((pattern_of(node.name, 1), node.op, phase, strategies[node.name]), []).append(node)
+        for (pattern, op, phase, strategy), nodes in groups.items():
+            words = [self._words.of_choice(nodes[0], choice) for choice in strategy]
+            yield OperatorGroup(
+                pattern=pattern if len(nodes) > 1 else nodes[0].name,
+                op=op,
+                phase=phase,
+                names=tuple(node.name for node in nodes),
+                strategy=strategy,
+                split=over_ways(words, self._plan.ways.factors),
+                is_contraction=self._words.contracts(nodes[0]),
+                nbytes=sum(bytes_of[node.name] for node in nodes),
+            )
+
+    def causes(self) -> Iterator[Cause]:
+        """Yield why bytes move, most first."""
+        for (kind, layers), nbytes in bytes_by_cause(self._moved).most_common():
+            yield Cause(kind, layers, nbytes)
+
+
+def _states_by_weight(plan: Plan) -> Mapping[str, tuple[str, ...]]:
+    """Return the optimizer's state of every weight: what the node that updates it updates besides."""
+    updates, tensors = {new: old for old, new in plan.graph.updates.items()}, plan.graph.tensors
+    found: dict[str, tuple[str, ...]] = {}
+    for node in plan.graph.nodes:
+        updated = [updates[name] for name in node.outputs if name in updates]
+        for weight in (name for name in updated if tensors[name].role == "weight"):
+            found[weight] = tuple(name for name in updated if tensors[name].role == "state")
+    return found
+
+
+def _spent(plan: Plan, machine: topologies.Machine | None) -> Iterator[Spent]:
+    """Yield where predicted seconds go: those of the search for little time, and of computing on a machine."""
+    if machine is not None:
+        costs = Counter[str]()
+        for name, seconds in node_costs(plan, machine).items():
+            costs[layer_of(name)] += seconds  # type: ignore[assignment]
+        yield from (Spent(f"computing {layers}", seconds) for layers, seconds in costs.most_common())
+    if (predicted := plan.search.predicted) is None:
+        return
+    if machine is None:
+        yield Spent("computing", predicted.compute_s)
+    for level, seconds in enumerate(predicted.level_s, start=1):
+        yield Spent(f"messages across level {level}", seconds)
+    yield Spent("latencies", predicted.latency_s)

@@ -1,0 +1,119 @@
+"""A summary as tables of a terminal: short, whatever the number of layers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from planner.explanations.summary_records import Cause, OperatorGroup, ParameterGroup, Summary
+from tensor_partitioner import display
+from tensor_partitioner.display import grid, percent, product, quantity, seconds, table
+
+PARAMETERS_SHOWN, PRODUCTS_SHOWN, CAUSES_SHOWN, LAYERS_SHOWN = 8, 5, 5, 3
+VECTORS = "norms, biases"
+SHARE_SHOWN = 0.0005
+"""Causes of fewer of all bytes are shown together."""
+
+
+@display.tables.register
+def tables(summary: Summary) -> tuple[Table, ...]:
+    """Show a summary."""
+    spent = (seconds_table(summary),) if summary.seconds else ()
+    return (parameters_table(summary), operators_table(summary), causes_table(summary), *spent)
+
+
+def parameters_table(summary: Summary) -> Table:
+    """Show how parameters are split; those that only element-wise operators read are a row for each way."""
+    kinds: dict[tuple[str, ...], list[ParameterGroup]] = {}
+    for group in sorted(summary.parameters, key=lambda group: not group.is_contracted):
+        name = group.pattern if group.is_contracted else VECTORS
+        kinds.setdefault((name, group.split, _known_as(group)), []).append(group)
+    rows = [_parameter_row(groups) for groups in list(kinds.values())[:PARAMETERS_SHOWN]]
+    if more := [group for groups in list(kinds.values())[PARAMETERS_SHOWN:] for group in groups]:
+        rows.append([f"{sum(len(group.names) for group in more)} more", "", "", *_held(more)])
+    rows.append(["a worker holds", "", "", *_held(summary.parameters)])
+    columns = ["parameters", "split", "known as", "bytes held", "state held"]
+    title = f"how parameters are split over {grid(summary.ways)} workers"
+    return table(title, columns, rows, text=("split", "known as"))
+
+
+def _parameter_row(groups: Sequence[ParameterGroup]) -> list[str]:
+    first, names = groups[0], [name for group in groups for name in group.names]
+    if len(names) == 1:
+        title = names[0]
+    elif first.is_contracted:
+        layers = max(group.layers for group in groups)
+        title = first.pattern if len(names) >= layers else f"{first.pattern}, {len(names)} of {layers}"
+    else:
+        title = f"{len(names)} {VECTORS}"
+    return [title, first.split, _known_as(first), *_held(groups)]
+
+
+def _held(groups: Sequence[ParameterGroup]) -> tuple[str, str]:
+    held = sum(group.held_bytes for group in groups), sum(group.state_held_bytes for group in groups)
+    return quantity(held[0], "B"), quantity(held[1], "B")
+
+
+def _known_as(group: ParameterGroup) -> str:
+    return ", ".join(filter(None, (group.fsdp, group.megatron)))
+
+
+def operators_table(summary: Summary) -> Table:
+    """Show how the products of the forward pass are split, a row for each way, and most of all else."""
+    splits: dict[str, list[OperatorGroup]] = {}
+    others: dict[str, list[OperatorGroup]] = {}
+    for group in summary.operators:
+        if group.phase == "forward" and group.is_contraction:
+            splits.setdefault(group.split, []).append(group)
+        else:
+            name = "other operators" if group.phase == "forward" else OTHERS[group.phase]
+            others.setdefault(name, []).append(group)
+    rows = [_products_row(groups) for groups in list(splits.values())[:PRODUCTS_SHOWN]]
+    if more := [group for groups in list(splits.values())[PRODUCTS_SHOWN:] for group in groups]:
+        rows.append(_others_row("more products", more))
+    rows += [_others_row(name, groups) for name, groups in others.items()]
+    return table("how operators are split", ["operators", "split", "bytes"], rows, text=("split",))
+
+
+OTHERS = {"backward": "of the backward pass", "update": "of the update"}
+
+
+def _products_row(groups: Sequence[OperatorGroup]) -> list[str]:
+    patterns = list(dict.fromkeys(group.pattern for group in groups))
+    names = f"{', '.join(patterns[:2])} and {len(patterns) - 2} more" if len(patterns) > 3 else ", ".join(patterns)
+    return [names, groups[0].split, quantity(sum(group.nbytes for group in groups), "B")]
+
+
+def _others_row(name: str, groups: Sequence[OperatorGroup]) -> list[str]:
+    splits = Counter[str]()
+    for group in groups:
+        splits[group.split] += len(group.names)
+    (split, number), total = splits.most_common(1)[0], splits.total()
+    how = split if number == total else f"{split} ({number} of {total})"
+    return [f"{total} {name}", how, quantity(sum(group.nbytes for group in groups), "B")]
+
+
+def causes_table(summary: Summary) -> Table:
+    """Show why bytes move, and for which parts of the network most."""
+    kinds: dict[str, list[Cause]] = {}
+    for cause in summary.causes:
+        kinds.setdefault(cause.kind, []).append(cause)
+    totals = {kind: sum(cause.nbytes for cause in causes) for kind, causes in kinds.items()}
+    least = SHARE_SHOWN * summary.total_bytes
+    shown = [kind for kind in sorted(kinds, key=lambda kind: -totals[kind])[:CAUSES_SHOWN] if totals[kind] >= least]
+    rows = []
+    for kind in shown:
+        largest = ", ".join(f"{each.layers} {quantity(each.nbytes, 'B')}" for each in kinds[kind][:LAYERS_SHOWN])
+        rows.append([kind, quantity(totals[kind], "B"), percent(totals[kind] / summary.total_bytes), largest])
+    if rest := summary.total_bytes - sum(totals[kind] for kind in shown):
+        rows.append(["other", quantity(rest, "B"), percent(rest / summary.total_bytes), ""])
+    columns = ["for", "bytes", "share", "most for"]
+    return table("why bytes move", columns, rows, text=("most for",))
+
+
+def seconds_table(summary: Summary) -> Table:
+    """Show where predicted seconds go."""
+    rows = [[spent.what, seconds(spent.seconds)] for spent in summary.seconds]
+    return table(f"where predicted seconds go, {product(summary.ways)} workers", ["for", "seconds"], rows)

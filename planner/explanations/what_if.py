@@ -1,0 +1,190 @@
+"""What if, why not: what a plan would cost if some of it were decided otherwise, the rest chosen anew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.table import Table
+
+import topologies
+from planner.errors import PlanError
+from planner.explanations.words import Words, over_ways, pattern_of, placement_word
+from planner.graph.ir import ROLES, Graph
+from planner.planning import Request, planned, request_of
+from planner.plans.plan import Plan
+from planner.search.coarse.coarsen import Coarsenings
+from planner.search.costs.tables import Tables
+from planner.search.pins import Degree, Pin, pinned, read_forbids, read_pins
+from tensor_partitioner import display
+from tensor_partitioner.display import Shown, exact_bytes, facts, percent, product, seconds, table
+
+TABLES_BYTES = 1 << 29
+"""Bytes of cost tables that a workbench keeps at most; beyond, it starts anew."""
+
+CHANGES_SHOWN = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Tensors of alike layers that lie otherwise: `before` and `after` say how."""
+
+    pattern: str
+    role: str
+    names: tuple[str, ...]
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class WhyNot(Shown):
+    """What pins cost: the plan without them and the plan with them, in bytes and in what the search makes least of.
+
+    Costs are bytes, or seconds where the search is for little time. `is_kept`: the plan keeps them as it is.
+    """
+
+    question: str
+    costs: tuple[int | float, int | float]
+    nbytes: tuple[int, int]
+    ways: tuple[tuple[int, ...], tuple[int, ...]]
+    changes: tuple[Change, ...]
+    is_kept: bool = False
+
+    @property
+    def extra(self) -> int | float:
+        """What it costs more; below 0 where a search that does not prove its plan found a better one."""
+        return self.costs[1] - self.costs[0]
+
+
+class Workbench:
+    """A graph that is planned again and again under other pins: coarse graphs and cost tables are kept in between.
+
+    Options are those of `planner.plan`, pins among them, which then hold throughout. `plan` is the plan without others.
+
+    >>> import planner
+    >>> bench = planner.Workbench(planner.model("mlp-2-16", batch=8), workers=4)
+    >>> bench.plan.total_bytes, bench.why_not("fc1.w=R").nbytes
+    (2200, (2200, 2968))
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        workers: int | None = None,
+        *,
+        machine: str | topologies.Machine | None = None,
+        **options: Any,
+    ) -> None:
+        self.graph = graph
+        self._workers, self._options = workers, {**options, "machine": machine}
+        self._pins = read_pins(self._options.pop("pins", ()))
+        self._forbids = read_forbids(self._options.pop("forbids", ()))
+        self._coarsenings = Coarsenings(graph, Tables())
+        self.plan = self.with_pins()
+
+    def with_pins(self, pins: Any = (), forbids: Any = ()) -> Plan:
+        """Return the best plan found that keeps pins, as `planner.plan` would find it."""
+        return planned(self.graph, self._request(read_pins(pins), read_forbids(forbids)), self._kept())
+
+    def why_not(self, *pins: Any, forbids: Any = ()) -> WhyNot:
+        """Return what it would cost to keep pins besides, everything else chosen anew; a PlanError as of `plan`."""
+        added, forbidden = read_pins([text for given in pins for text in read_pins(given)]), read_forbids(forbids)
+        question = ", ".join((*(_asked(pin) for pin in added), *(f"not {_asked(pin)}" for pin in forbidden)))
+        if not question:
+            raise PlanError("why not: expected GLOB=PLACEMENT, as in 'wte.weight=R', found nothing")
+        if is_kept := keeps(self.plan, added, forbidden):
+            self._request(added, forbidden)
+            return WhyNot(question, *_twice(self.plan, self.plan), (), is_kept)
+        other = self.with_pins(added, forbidden)
+        return WhyNot(question, *_twice(self.plan, other), changes_between(self.plan, other))
+
+    def _request(self, pins: tuple[Pin | Degree, ...], forbids: tuple[Pin, ...]) -> Request:
+        wanted = {"pins": (*self._pins, *pins), "forbids": (*self._forbids, *forbids)}
+        return request_of(self.graph, self._workers, **self._options, **wanted)
+
+    def _kept(self) -> Coarsenings:
+        tables = self._coarsenings.tables
+        if tables is not None and tables.nbytes > TABLES_BYTES:
+            self._coarsenings = Coarsenings(self.graph, Tables())
+        return self._coarsenings
+
+
+def _asked(pin: Pin | Degree) -> str:
+    return pin.text if isinstance(pin, Pin) else f"{pin.axis}={pin.degree}"
+
+
+def _twice(
+    plan: Plan, other: Plan
+) -> tuple[tuple[int | float, int | float], tuple[int, int], tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Return costs, bytes and ways of two plans."""
+    costs = plan.search.cost, other.search.cost
+    return costs, (plan.total_bytes, other.total_bytes), (plan.ways.factors, other.ways.factors)
+
+
+def keeps(plan: Plan, pins: Sequence[Pin | Degree], forbids: Sequence[Pin]) -> bool:
+    """Whether a plan keeps pins; a PlanError for those that match nothing."""
+    found = pinned(plan.graph, pins, forbids, len(plan.ways))
+    of_kind = {"tensor": plan.layouts, "node": plan.strategies}
+    return found is None or all(
+        found.pins[number].allows(str(option), step)
+        for (kind, name), numbers in found.of_name.items()
+        for step, option in enumerate(of_kind[kind][name])
+        for number in numbers
+    )
+
+
+def changes_between(plan: Plan, other: Plan) -> tuple[Change, ...]:
+    """Return the tensors that lie otherwise in another plan of the graph: weights first, most tensors first."""
+    words, groups = Words(plan.graph, plan.traffic().signatures), dict[tuple[str, str, str, str], list[str]]()
+    for name, tensor in plan.graph.tensors.items():
+        if plan.ways == other.ways and plan.layouts[name] == other.layouts[name]:
+            continue
+        before, after = (
+            over_ways([placement_word(words, name, placement) for placement in one.layouts[name]], one.ways.factors)
+            for one in (plan, other)
+        )
+        if before != after:
+            groups.setdefault((tensor.role, pattern_of(name), before, after), []).append(name)
+    changes = [
+        Change(pattern if len(names) > 1 else names[0], role, tuple(names), before, after)
+        for (role, pattern, before, after), names in groups.items()
+    ]
+    return tuple(sorted(changes, key=lambda change: (_rank(change.role), -len(change.names))))
+
+
+def _rank(role: str) -> int:
+    order = ("weight", "state", *(role for role in ROLES if role not in ("weight", "state")))
+    return order.index(role)
+
+
+@display.tables.register
+def tables(answer: WhyNot) -> tuple[Table, ...]:
+    """Show what pins cost."""
+    of_bytes = all(isinstance(cost, int) for cost in answer.costs)
+    now, then = answer.costs
+    rows = [("now", _cost(now)), (f"with {answer.question}", _cost(then))]
+    share = f" ({percent(answer.extra / now)})" if now else ""
+    rows.append(("difference", f"{answer.extra:+,} bytes{share}" if of_bytes else f"{seconds(answer.extra)}{share}"))
+    if not of_bytes:
+        rows.append(("bytes", " -> ".join(map(exact_bytes, answer.nbytes))))
+    if answer.ways[0] != answer.ways[1]:
+        rows.append(("ways", " -> ".join(map(product, answer.ways))))
+    if answer.is_kept:
+        rows.append(("", "the plan keeps it as it is"))
+    elif answer.extra < 0:
+        rows.append(("", "the search does not prove its plan: this one is better"))
+    return (facts("what if", rows), *((_changes_table(answer.changes),) if answer.changes else ()))
+
+
+def _cost(cost: int | float) -> str:
+    return f"{exact_bytes(cost)} bytes" if isinstance(cost, int) else seconds(cost)
+
+
+def _changes_table(changes: Sequence[Change]) -> Table:
+    shown, more = changes[:CHANGES_SHOWN], changes[CHANGES_SHOWN:]
+    rows = [[change.pattern, change.role, str(len(change.names)), change.before, change.after] for change in shown]
+    if more:
+        rows.append([f"{len(more)} more groups", "", str(sum(len(change.names) for change in more)), "", ""])
+    columns = ["tensors", "of", "number", "now", "then"]
+    return table("what would lie otherwise", columns, rows, text=("of", "now", "then"))

@@ -1,0 +1,215 @@
+"""Words for what a plan splits: samples, positions, heads, the vocabulary, rows, columns, channels.
+
+Dimensions of tensors and index variables of nodes that index each other are one axis. What an axis is follows from the
+graph, not from names: inputs have samples, and tokens positions; heads are what a product of activations runs over
+without contracting it; the vocabulary is what whole numbers choose from.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import tdl
+from planner.graph.ir import FLOATING, Graph, Node
+from planner.layout import EVERYWHERE, PARTIAL, REPLICATE, TERMS, Placement, Shard, Signature, group_of
+from planner.search.alternatives.labels import Labelling, is_weight_or_state
+from planner.search.coarse.coarsen import CoarseGraph
+from planner.search.coarse.disjoint import DisjointSets
+
+SAMPLES, POSITIONS, HEADS, VOCABULARY = "samples", "positions", "heads", "vocabulary"
+REPLICATED, TERMS_OF_SUM, WHOLE = "replicated", "terms of a sum", "whole"
+ALIKE, ON_ONE, STAGE = "the same on all", "on one worker", "stage "
+CONVOLUTION = "convolution"
+NUMBERED = re.compile(r"[a-zA-Z_]*\d+")
+"""A part of a name that may number a layer."""
+
+Member = tuple[str, str, int | str]
+"""A dimension of ("tensor", name), or a variable of ("node", name)."""
+
+
+class Words:
+    """What the dimensions of a graph's tensors and the choices of its nodes are called."""
+
+    def __init__(self, graph: Graph, signatures: Mapping[str, Signature]) -> None:
+        self.graph, self.signatures = graph, signatures
+        self._labelling = Labelling(CoarseGraph(graph, signatures, {}, (), (), {}))
+        self._readers: dict[str, list[Node]] = {}
+        for node in graph.nodes:
+            for name in node.inputs if node.forward is None else ():
+                self._readers.setdefault(name, []).append(node)
+        self._numbers = self._axes()
+        self._heads = self._axes_of(self._heads_of_products())
+        self._vocabulary = self._axes_of(self._variables_looked_up())
+
+    def of_dimension(self, name: str, dim: int) -> str:
+        """Return what a dimension of a tensor is called."""
+        tensor = self.graph.tensors[name]
+        if (word := self._of_axis(("tensor", name, dim))) == HEADS:
+            return word
+        if is_weight_or_state(self.graph, name):
+            return self._of_weight(name, dim)
+        if dim in self._labelling.batch.tensors.get(name, ()):
+            return SAMPLES
+        if dim in self._labelling.sequence.tensors.get(name, ()):
+            return POSITIONS
+        return word or ("features" if dim == len(tensor.shape) - 1 else f"dimension {dim}")
+
+    def of_choice(self, node: Node, choice: str) -> str:
+        """Return what a node's strategy splits at a step."""
+        if choice in (fixed := {EVERYWHERE: ALIKE, TERMS: TERMS_OF_SUM, tdl.ON_ONE: ON_ONE}):
+            return fixed[choice]
+        if (stage := group_of(choice)) is not None:
+            return f"{STAGE}{stage}"
+        for word, labels in ((SAMPLES, self._labelling.batch), (POSITIONS, self._labelling.sequence)):
+            if choice in labels.nodes.get(node.name, ()):
+                return word
+        return self._of_variable(node, choice)
+
+    def _of_variable(self, node: Node, choice: str) -> str:
+        """Return what a variable of a node is called that runs over neither samples nor positions."""
+        signature = self.signatures[node.name]
+        parts = "channels" if signature.category == CONVOLUTION else "columns"
+        word = self._of_axis(("node", node.name, choice))
+        if choice in signature.description.reduction_variables:
+            return f"{word or f'input {parts}'} (summed)"
+        if word:
+            return word
+        if self.contracts(node):
+            return f"output {parts}"
+        dims = (self.of_dimension(name, dim) for name, dim in self._written_by(node, choice))
+        return next(dims, choice)
+
+    def contracts(self, node: Node) -> bool:
+        """Whether a node sums products of two operands, or looks up rows: a product, a convolution, attention."""
+        description = self.signatures[node.name].description
+        accesses = description.accesses
+        for variable in description.reduction_variables:
+            operands = {a.operand for a in accesses for index in a.index if variable in index.variables}
+            if len(operands) > 1 or variable in self._looked_up(node):
+                return True
+        return False
+
+    def variable_of(self, node: Node, tensor: str, dim: int) -> str | None:
+        """Return the variable of a node that indexes a dimension of what it reads or writes."""
+        return next((at[dim] for name, at in self._labelling.places[node.name] if name == tensor), None)
+
+    def readers(self, name: str) -> Sequence[Node]:
+        """Return the nodes of the forward pass that read a tensor, and those that update it."""
+        return self._readers.get(name, ())
+
+    def has_samples(self, name: str) -> bool:
+        """Whether a tensor has a part for every sample."""
+        return bool(self._labelling.batch.tensors.get(name))
+
+    def looks_up(self, node: Node, variable: str) -> bool:
+        """Whether whole numbers choose rows along a variable of a node."""
+        return variable in self._looked_up(node)
+
+    def _of_weight(self, name: str, dim: int) -> str:
+        shape = self.graph.tensors[name].shape
+        if len(shape) <= 2:
+            return ("elements",)[dim] if len(shape) == 1 else ("rows", "columns")[dim]
+        for node in self._readers.get(name, ()):
+            signature, variable = self.signatures[node.name], self.variable_of(node, name, dim)
+            if variable is not None and self.contracts(node):
+                side = "input" if variable in signature.description.reduction_variables else "output"
+                return f"{side} {'channels' if signature.category == CONVOLUTION else 'columns'}"
+        return f"dimension {dim}"
+
+    def _of_axis(self, member: Member) -> str:
+        number = self._numbers.get(member)
+        return HEADS if number in self._heads else VOCABULARY if number in self._vocabulary else ""
+
+    def _axes(self) -> Mapping[Member, int]:
+        """Return every axis by number, of each of its members."""
+        pairs: list[tuple[Member, Member]] = [
+            (("node", node, variable), ("tensor", tensor, dim))
+            for node, places in self._labelling.places.items()
+            for tensor, variables in places
+            for dim, variable in enumerate(variables)
+            if variable is not None
+        ]
+        sets = DisjointSets[Member](dict.fromkeys(member for pair in pairs for member in pair))
+        for pair in pairs:
+            sets.tie(pair)
+        return sets.set_numbers()
+
+    def _axes_of(self, members: Iterable[Member]) -> frozenset[int]:
+        return frozenset(self._numbers[member] for member in members if member in self._numbers)
+
+    def _heads_of_products(self) -> Iterator[Member]:
+        """Yield what indexes all operands and the result of a product of activations, but not the samples."""
+        for node in self.graph.nodes:
+            if node.forward is not None or any(is_weight_or_state(self.graph, name) for name in node.inputs):
+                continue
+            places = self._labelling.places[node.name]
+            if len(node.inputs) < 2 or not self.contracts(node):
+                continue
+            common = set[str | None].intersection(*(set(variables) for _, variables in places))
+            samples = self._labelling.batch.nodes.get(node.name, frozenset())
+            yield from (("node", node.name, variable) for variable in common if variable and variable not in samples)
+
+    def _variables_looked_up(self) -> Iterator[Member]:
+        for node in self.graph.nodes:
+            if node.forward is None:
+                yield from (("node", node.name, variable) for variable in self._looked_up(node))
+
+    def _looked_up(self, node: Node) -> frozenset[str]:
+        """Return the variables along which whole numbers choose rows of a weight."""
+        tensors = self.graph.tensors
+        if all(tensors[name].dtype in FLOATING for name in node.inputs):
+            return frozenset()
+        description = self.signatures[node.name].description
+        tables = {n for n, name in enumerate(node.inputs) if is_weight_or_state(self.graph, name)}
+        indexing = {
+            v for a in description.accesses if a.operand in tables for index in a.index for v in index.variables
+        }
+        return frozenset(indexing.intersection(description.reduction_variables))
+
+    def _written_by(self, node: Node, variable: str) -> Iterator[tuple[str, int]]:
+        for name, variables in reversed(self._labelling.places[node.name]):
+            yield from ((name, dim) for dim, of in enumerate(variables) if of == variable)
+
+
+def placement_word(words: Words, name: str, placement: Placement) -> str:
+    """Return what a placement splits of a tensor: `rows`, or that it is replicated."""
+    if isinstance(placement, Shard):
+        return words.of_dimension(name, placement.dim)
+    if placement in (REPLICATE, PARTIAL):
+        return REPLICATED if placement == REPLICATE else TERMS_OF_SUM
+    return f"{STAGE}{str(placement)[1:]}"
+
+
+def over_ways(words: Sequence[str], ways: Sequence[int]) -> str:
+    """Write a word for every step with the ways that it has, as in `columns over 4, replicated over 2`."""
+    together: dict[str, int] = {}
+    for word, way in zip(words, ways, strict=True):
+        together[word] = together.get(word, 1) * way
+    if len(together) == 1 and (word := next(iter(together))) in (REPLICATED, ALIKE, ON_ONE):
+        return word
+    return (
+        ", ".join(word if word.startswith(STAGE) else f"{word} over {way}" for word, way in together.items()) or WHOLE
+    )
+
+
+def pattern_of(name: str, kept: int = 2) -> str:
+    """Return a name without the numbers of layers, as a glob: `h.*.mlp.c_fc.weight`, `l*.mlp.up.w`.
+
+    Numbers in the last `kept` parts of a name tell apart what is in a layer, unless there are no others.
+    """
+    parts = name.split(".")
+    numbered = [n for n, part in enumerate(parts) if NUMBERED.fullmatch(part) and (n < len(parts) - 1 or kept == 1)]
+    layers = [n for n in numbered if n < len(parts) - kept or (kept == 1 and parts[n].isdecimal())] or numbered[:1]
+    return ".".join(_without_number(part) if n in layers else part for n, part in enumerate(parts))
+
+
+def layer_of(name: str) -> str:
+    """Return the part of a network that a name belongs to, as a glob: `h.*.mlp`, `embedding`."""
+    parts = name.split(".")
+    numbered = next((n for n, part in enumerate(parts[:-1]) if NUMBERED.fullmatch(part)), -1)
+    return ".".join(map(_without_number, parts[: numbered + 2]))
+
+
+def _without_number(part: str) -> str:
+    return re.sub(r"\d+$", "*", part)
