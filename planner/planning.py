@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -16,6 +17,7 @@ from planner.parallel import Parallel
 from planner.plans.check import check_workers
 from planner.plans.plan import Plan
 from planner.search import SearchOptions, best_plan
+from planner.search.coarse.coarsen import Coarsenings
 from planner.search.memory import parse_memory
 from planner.search.option import Option, options_of
 from planner.search.solver.limits import Tuning
@@ -87,6 +89,24 @@ def plan(
     >>> planner.plan(planner.model("mlp-2-16", batch=8), workers=4).total_bytes
     2200
     """
+    given = {"machine": machine, "memory": memory, "stages": stages}
+    return planned(graph, request_of(graph, workers, **given, **options), Coarsenings(graph))
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A plan that is asked for: the workers of a stage, how to search, and what stages there are, on what machine."""
+
+    workers: int
+    search: SearchOptions
+    stages: int
+    machine: topologies.Machine | None
+    limit_bytes: int | None
+
+
+def request_of(graph: Graph, workers: int | None = None, **options: Any) -> Request:
+    """Read what `plan` takes; raises what it raises of options that make no sense."""
+    machine, memory, stages = options.pop("machine", None), options.pop("memory", None), options.pop("stages", 1)
     if not isinstance(graph, Graph):
         raise PlanError(f"expected a graph, as planner.model returns, found {graph!r}")
     if unknown := [name for name in options if name not in (*SEARCH_OPTIONS, "bound", "limits")]:
@@ -112,8 +132,15 @@ def plan(
     if search.parallel is not None:
         workers = _workers_of_parallel(workers, search.parallel)
         _check_micro_batches(graph, search.parallel)
-    found = best_plan(graph, _workers_of_stage(workers, search.division.factors, stages), search)
-    return found if stages == 1 else with_stages(found, stages, machine, limit_bytes, arena_of)
+    of_stage = _workers_of_stage(workers, search.division.factors, stages)
+    return Request(of_stage, search, stages, machine, limit_bytes)
+
+
+def planned(graph: Graph, request: Request, coarsenings: Coarsenings) -> Plan:
+    """Return the best plan found for what is asked for; `coarsenings` are the graph's."""
+    search, stages = request.search, request.stages
+    plan = best_plan(graph, request.workers, search, coarsenings)
+    return plan if stages == 1 else with_stages(plan, stages, request.machine, request.limit_bytes, search.arena_of)
 
 
 def _workers_of_parallel(workers: int | None, parallel: Parallel) -> int:
