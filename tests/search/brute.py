@@ -8,10 +8,13 @@ import numpy as np
 from planner.search.coarse.coarsen import TensorVariable
 
 
-def least_bytes(space, most=300_000):
-    """Return the least bytes of any plan of the space, or None where there are too many plans."""
+def least_bytes(space, most=300_000, candidates=None):
+    """Return the least bytes of any plan of the space, or None where there are too many plans.
+
+    `candidates` are the states that may be chosen, per variable; all where there are none.
+    """
     variables = range(len(space.coarse.variables))
-    problem = space.problem([space.candidates(v) for v in variables])
+    problem = space.problem(candidates or [space.candidates(v) for v in variables])
     tensors = [v for v in variables if isinstance(space.coarse.variables[v], TensorVariable)]
     groups = _groups(problem, set(variables) - set(tensors))
     layouts = prod(problem.sizes[v] for v in tensors)

@@ -1,0 +1,211 @@
+"""Pins against brute force over plans that are restricted by hand, and against searches of restricted domains."""
+
+import random
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+import planner
+from planner.errors import PlanError
+from planner.layout import Ways
+from planner.search import SearchOptions, Ties, space_of
+from planner.search.coarse.coarsen import TensorVariable
+from planner.search.joint import best_plan_among_candidates, joint
+from planner.search.pins import Degree, Pin, load_pins, read_forbids, read_pins
+from planner.search.solver.limits import Limits
+from tests.search.brute import least_bytes
+from tests.search.graphs import random_graph
+
+UNTIED = Ties(elementwise=False, gradients=False, updates=False, unrolled=False, repeats=False)
+WAYS = ((2,), (3,), (2, 2))
+MOST = 60_000
+READERS = (read_pins, read_forbids)
+
+
+def drawn_rules(chance, space, count):
+    """Draw what some tensors or nodes may have at every step: [(kind, name, steps, forbids)]."""
+    names = list(space.coarse.variable_of)
+    rules = []
+    for kind, name in chance.sample(names, min(count, len(names))):
+        steps = space.options_at_every_step(space.coarse.variable_of[kind, name])
+        forbids = chance.random() < 0.4 and all(len(options) > 1 for options in steps)
+        rules.append((kind, name, [str(chance.choice(options)) for options in steps], forbids))
+    return rules
+
+
+def as_options(rules):
+    """Write rules as pins and what is forbidden."""
+    texts = {False: [], True: []}
+    for _, name, steps, forbids in rules:
+        texts[forbids].append(f"{name}={','.join(steps)}")
+    return {"pins": texts[False], "forbids": texts[True]}
+
+
+def candidates_by_hand(space, rules):
+    """Return the states of every variable that the rules leave; nothing of pins is used."""
+    found = [list(space.candidates(v)) for v in range(len(space.coarse.variables))]
+    for kind, name, steps, forbids in rules:
+        v = space.coarse.variable_of[kind, name]
+        found[v] = [
+            state
+            for state in found[v]
+            if all((str(option) == step) != forbids for option, step in zip(state, steps, strict=True))
+        ]
+    return found
+
+
+def drawn_case(seed):
+    """Return a graph, ways, rules, and the least bytes that brute force finds, of the first that is small enough."""
+    chance = random.Random(seed)
+    while True:
+        graph, ways = random_graph(chance.randrange(1000)), chance.choice(WAYS)
+        space = space_of(graph, SearchOptions(Ways(ways), placements="S,R", ties=UNTIED))
+        rules = drawn_rules(chance, space, chance.randint(1, 3))
+        candidates = candidates_by_hand(space, rules)
+        if all(candidates) and (least := least_bytes(space, MOST, candidates)) is not None:
+            return graph, ways, rules, least
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_a_pinned_search_costs_what_brute_force_over_restricted_plans_costs(seed):
+    graph, ways, rules, least = drawn_case(seed)
+    plan = planner.plan(graph, ways=ways, searcher="joint", ties=UNTIED, **as_options(rules))
+    assert plan.total_bytes == least
+    chosen = {"tensor": plan.layouts, "node": plan.strategies}
+    for kind, name, steps, forbids in rules:
+        for option, step in zip(chosen[kind][name], steps, strict=True):
+            assert (str(option) == step) != forbids
+
+
+LAYERS = planner.model("transformer-3-32", batch=8)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_merged_layers_are_told_apart_by_their_pins(seed):
+    """Against the exact search of restricted domains of the graph in which no layers are merged."""
+    chance = random.Random(seed)
+    merging = Ties(gradients=False, updates=False)
+    space = space_of(LAYERS, SearchOptions(Ways((2, 2)), ties=replace(merging, repeats=False)))
+    assert len(space_of(LAYERS, SearchOptions(Ways((2, 2)), ties=merging)).coarse.variables) < len(
+        space.coarse.variables
+    )
+    rules = [rule for rule in drawn_rules(chance, space, 2) if all(candidates_by_hand(space, [rule]))]
+    expected = best_plan_among_candidates(space, candidates_by_hand(space, rules), Limits())
+    assert expected.cost == expected.lower_bound
+    given = {name: read(given) for (name, given), read in zip(as_options(rules).items(), READERS, strict=True)}
+    pinned = space_of(LAYERS, SearchOptions(Ways((2, 2)), ties=merging, **given))
+    assert joint(pinned, Limits()).cost == expected.cost
+
+
+def test_a_workbench_finds_what_a_new_search_finds():
+    bench, chance = planner.Workbench(LAYERS, workers=4), random.Random(1)
+    weights = [tensor.name for tensor in LAYERS.tensors.values() if tensor.role == "weight" and tensor.init]
+    for _ in range(8):
+        pin = f"{chance.choice(weights)}={chance.choice(('R', 'S0'))}"
+        answer = bench.why_not(pin)
+        new = planner.plan(LAYERS, workers=4, pins=[pin])
+        assert answer.nbytes == (bench.plan.total_bytes, new.total_bytes)
+        assert answer.extra == new.total_bytes - bench.plan.total_bytes
+        assert bool(answer.changes) == (new.layouts != bench.plan.layouts)
+
+
+def test_the_changes_are_those_between_the_plans():
+    bench = planner.Workbench(LAYERS, ways=(4,))
+    name = next(name for name, layout in bench.plan.layouts.items() if name.endswith(".w") and str(layout[0]) == "R")
+    answer, other = bench.why_not(f"{name}=S0"), bench.with_pins([f"{name}=S0"])
+    named = {name for change in answer.changes for name in change.names}
+    assert named == {name for name, layout in bench.plan.layouts.items() if other.layouts[name] != layout}
+    assert name in named
+    assert f"with {name}=S0" in str(answer)
+
+
+def test_what_a_plan_keeps_costs_nothing():
+    bench = planner.Workbench(LAYERS, ways=(2, 2))
+    name, layout = next(iter(bench.plan.layouts.items()))
+    answer = bench.why_not(f"{name}={','.join(map(str, layout))}")
+    assert (answer.extra, answer.changes, answer.is_kept) == (0, (), True)
+
+
+def test_pins_in_named_parallelism_and_of_degrees():
+    graph = planner.model("transformer-2-32", batch=8)
+    plan = planner.plan(graph, parallel="tp=2,dp=2", pins=["tp=2", "l0.mlp.up.w=R"])
+    assert set(map(str, plan.layouts["l0.mlp.up.w"])) == {"R"}
+    assert set(map(str, plan.layouts["l1.mlp.up.w"])) == {"R", "S1"}
+    with pytest.raises(PlanError, match=r"pin 'tp=4': expected tp=4 in --parallel, found 2"):
+        planner.plan(graph, parallel="tp=2,dp=2", pins=["tp=4"])
+    with pytest.raises(PlanError, match="named parallelism alone"):
+        planner.plan(graph, workers=4, pins=["tp=4"])
+
+
+def test_ways_that_cannot_keep_a_pin_are_left_out():
+    plan = planner.plan(LAYERS, workers=4, pins=["l0.mlp.up.w=S0,S1"])
+    assert plan.ways == (2, 2)
+    assert list(map(str, plan.layouts["l0.mlp.up.w"])) == ["S0", "S1"]
+
+
+def test_open_steps_alternatives_and_mappings():
+    plan = planner.plan(LAYERS, ways=(2, 2), pins={"l*.mlp.up.w": "any,S0|S1"}, forbids={"l*.mlp.down.w": ["R", "S0"]})
+    for layer in range(3):
+        assert str(plan.layouts[f"l{layer}.mlp.up.w"][1]) in ("S0", "S1")
+        assert list(map(str, plan.layouts[f"l{layer}.mlp.down.w"])) == ["S1", "S1"]
+
+
+def test_every_searcher_keeps_pins_that_it_can():
+    for searcher in ("recursive", "joint", "spartan", "equalchop", "icml18", "allrow", "data-parallel", "hybrid"):
+        plan = planner.plan(planner.model("mlp-2-16", batch=8), ways=(2, 2), searcher=searcher, pins=["fc1.w=S0"])
+        assert list(map(str, plan.layouts["fc1.w"])) == ["S0", "S0"], searcher
+
+
+@pytest.mark.parametrize(
+    ("pins", "message"),
+    [
+        (["l0.mlp.upp.w=S0"], r"pin 'l0.mlp.upp.w=S0': no tensor matches: did you mean l0.mlp.up.w"),
+        (["h.*=S0"], r"pin 'h\.\*=S0': no tensor matches"),
+        (["l0.mlp.up=S9"], r"leaves nothing: at step 1, tensor l0.mlp.up may have S0"),
+        (["l0.mlp.up=nothing"], r"leaves nothing: at step 1, node l0.mlp.up may have"),
+        (["l0.mlp.up.w=S0", "l*.mlp.up.w=S1"], r"pin 'l0.mlp.up.w=S0' and pin 'l\*.mlp.up.w=S1' collide"),
+        (["l0.mlp.up.w=S0,S0,S0"], r"expected one placement, or one for each of 2 steps, found 3"),
+        (["l0.mlp.up.w"], r"pins: expected GLOB=PLACEMENT, as in 'h.\*.mlp.\*=S0', found 'l0.mlp.up.w'"),
+        (["l0.mlp.up.w=S0|i"], r"expected placements, of tensors, or choices, of nodes, found both"),
+        (["l0.mlp.up.w=any"], r"expected a placement at some step, found any at all"),
+        ([3], r"pins: expected GLOB=PLACEMENT.*, found 3"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line(pins, message):
+    with pytest.raises(PlanError, match=message):
+        planner.plan(LAYERS, ways=(2, 2), pins=pins)
+
+
+def test_a_collision_with_what_is_forbidden_names_both():
+    with pytest.raises(PlanError, match=r"pin 'l0.mlp.up.w=S0' and forbid 'l0.mlp.\*.w=S0' collide"):
+        planner.plan(LAYERS, ways=(2, 2), pins=["l0.mlp.up.w=S0"], forbids=["l0.mlp.*.w=S0"])
+
+
+def test_tied_tensors_collide_with_a_hint():
+    graph = planner.model("transformer-3-32", batch=8)
+    coarse = space_of(graph, SearchOptions(Ways((2,)), ties=Ties())).coarse
+    tied = next(
+        v for v in coarse.variables if isinstance(v, TensorVariable) and len(v.members) > 3 and len(v.shape) > 1
+    )
+    pins = [f"{tied.members[0]}=S0", f"{tied.members[1]}=R"]
+    with pytest.raises(PlanError, match=r"collide: .* tied to each other \(--untie\)"):
+        planner.plan(graph, ways=(2,), ties=Ties(repeats=False), pins=pins)
+
+
+def test_files(tmp_path):
+    path = tmp_path / "pins.yaml"
+    path.write_text("pins:\n  wte.weight: S0\n  tp: 4\nforbids:\n  h.*.w: [R, 'S1,any']\n")
+    pins, forbids = load_pins(path)
+    assert pins == (Pin.parse("wte.weight=S0"), Degree("tp", 4))
+    assert forbids == read_forbids(["h.*.w=R", "h.*.w=S1,any"])
+    path.write_text("pin: {}\n")
+    with pytest.raises(PlanError, match=r"pins.yaml: .*known keys, found 'pin'"):
+        load_pins(path)
+
+
+def test_pins_are_read_from_all_that_is_given():
+    pin = Pin.parse("a.*=S0")
+    assert read_pins("a.*=S0") == read_pins(["a.*=S0"]) == read_pins({"a.*": "S0"}) == read_pins(pin) == (pin,)
+    for option, step in product(("S0", "R"), range(3)):
+        assert pin.allows(option, step) == (option == "S0")
