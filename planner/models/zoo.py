@@ -78,6 +78,17 @@ def build(name: str, **options: object) -> Graph:
     raise GraphError(f"unknown model {name!r}, the zoo has {known}{hint}")
 
 
+def is_zoo_name(name: str) -> bool:
+    """True if a family has a model of this name."""
+    return any(re.fullmatch(family.pattern, name, re.ASCII) for family in FAMILIES.values())
+
+
+def option_names(name: str) -> tuple[str, ...]:
+    """Return the options of a model's family."""
+    found = (family for family in FAMILIES.values() if re.fullmatch(family.pattern, name, re.ASCII))
+    return tuple(field.name for family in found for field in fields(family.options))
+
+
 def built_as_asked(name: str, graph: Graph, options: Mapping[str, object]) -> Graph:
     """Return the graph; GraphError where it has other micro-batches than the options say."""
     asked, found = options.get("micro_batches", 1), graph.micro_batches

@@ -13,6 +13,7 @@ from functools import cached_property, lru_cache
 from itertools import chain
 
 import tdl
+from planner.graph.chain import chain_of
 from planner.graph.ir import ITEM_BYTES
 from planner.graph.micro_batches import BACKWARD, BEFORE, EVERY, FORWARD
 from simulator.projection.kernels import Work, fused, work_of
@@ -129,19 +130,27 @@ class _Blocks:
             yield replace(self._block(name, shares[number], lasting[number]), boundary_bytes=crossing[number])
 
     def _blocks_of_nodes(self) -> Mapping[str, int]:
-        """Return the block of every node: a layer by its name, or a stretch between layers."""
+        """Return the block of every node: a layer by its name, a stretch between layers, or without layers a link."""
         of_node: dict[str, int] = {}
+        chain, last = self._chain(), ""
         for share in self._replica.shares:
             node = share.node
             if node.forward in of_node:
                 of_node[node.name] = of_node[node.forward]
             elif share.phase == FORWARD and node.forward is None:
                 match = _LAYER.match(node.name)
-                name = match[1] if match else "-"
-                if not self._names or self._names[-1] != name:
-                    self._names.append(name)
+                key = match[1] if match else f"link {chain.get(node.name, 0)}" if chain else "-"
+                if key != last:
+                    self._names.append(match[1] if match else "-")
+                    last = key
                 of_node[node.name] = len(self._names) - 1
         return self._with_rest(of_node)
+
+    def _chain(self) -> Mapping[str, int]:
+        """Return the links of forward nodes, where no name says of which layer they are."""
+        if any(_LAYER.match(share.node.name) for share in self._forward()):
+            return {}
+        return chain_of(self._replica.graph).of_node
 
     def _with_rest(self, of_node: dict[str, int]) -> Mapping[str, int]:
         """Put what is left, such as casts and updates of weights, where what it reads or makes is used first."""

@@ -120,7 +120,7 @@ class _Projecting:
     def __init__(self, job: Job) -> None:
         self._job, self._parallel, self._stack = job, job.parallel, job.stack
         costs = [block.forward.seconds(job.stack) + block.backward.seconds(job.stack) for block in job.blocks]
-        layers = [block.name.isdecimal() for block in job.blocks]
+        layers = [block.name.isdecimal() and job.stack.even_stages for block in job.blocks]
         parts = cut(costs, layers, job.parallel.pp * job.parallel.chunks)
         self._chunks = [
             [job.blocks[part.start : part.stop] for part in parts[stage :: job.parallel.pp]]

@@ -31,8 +31,8 @@ class Stack:
     `host_s` is the host's time to launch a kernel, `host_exchange_s` an exchange. `gradient_bytes` are those of an
     element of a weight's gradient as it adds up over micro-batches; None: as computed. `overlaps_gradients`: they are
     reduced while the last backward pass goes on, in buckets; computing beside communication takes `slowdown` as long.
-    `gathers_ahead`: weights of the next layer are gathered while one computes. `fragmentation` is what the allocator
-    holds, of what is live.
+    `gathers_ahead`: weights of the next layer are gathered while one computes. `even_stages`: stages have as many
+    layers each, where they divide them. `fragmentation` is what the allocator holds, of what is live.
     """
 
     kernels: Kernels
@@ -41,14 +41,15 @@ class Stack:
     gradient_bytes: int | None = None
     overlaps_gradients: bool = True
     gathers_ahead: bool = True
+    even_stages: bool = True
     slowdown: float = 1.13
     fragmentation: float = 1.03
 
 
 STACKS: Mapping[str, Stack] = {
-    "eager": Stack(Kernels("operators"), host_s=6e-6),
-    "compile": Stack(Kernels("all"), host_s=2e-6),
-    "fsdp2": Stack(Kernels("operators"), host_s=6e-6),
+    "eager": Stack(Kernels("operators"), host_s=6e-6, even_stages=False),
+    "compile": Stack(Kernels("all"), host_s=2e-6, even_stages=False),
+    "fsdp2": Stack(Kernels("operators"), host_s=6e-6, even_stages=False),
     "megatron": Stack(Kernels("elementwise"), host_s=6e-6, gradient_bytes=4),
     "megatron-2021": Stack(Kernels("elementwise"), host_s=6e-6, gradient_bytes=4, overlaps_gradients=False),
     "megatron-deepspeed": Stack(

@@ -1,0 +1,38 @@
+"""Bounds: seconds that no step of some degrees of parallelism is below, whatever the rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planner.parallel import Parallel
+from simulator.projection.blocks import Block
+from simulator.projection.kernels import Work
+
+
+@dataclass(frozen=True, slots=True)
+class LeastWork:
+    """Operations of products that a sample takes at least, forward and backward, and their best rate on a device."""
+
+    forward: float
+    backward: float
+    flop_per_s: float
+
+    @classmethod
+    def of(cls, blocks: tuple[Block, ...], micro_batch: int, flop_per_s: float) -> LeastWork:
+        """Add up a network's blocks at work on a micro-batch on one device."""
+        forward, backward = (sum((getattr(b, part).work for b in blocks), Work()) for part in ("forward", "backward"))
+        return cls(forward.product_operations / micro_batch, backward.product_operations / micro_batch, flop_per_s)
+
+    def bound_s(self, parallel: Parallel, batch: int) -> float:
+        """Seconds of all products at their best rate, spread evenly, and of the bubble that a pipeline has at least.
+
+        With stages of seconds t_0 ... t_(p-1) a micro-batch, in v chunks, stage s ends no earlier than m t_s and what
+        the first micro-batch takes those before it in one chunk, t_0 / v + ... + t_(s-1) / v. The latest end is
+        earliest where all ends are equal, each t less than the one before by its (m v)-th part.
+        """
+        operations = self.forward + self.backward + (self.forward if parallel.recompute == "full" else 0.0)
+        work_s = batch * operations / parallel.workers / self.flop_per_s
+        if parallel.pp == 1 or parallel.schedule == "zero-bubble":
+            return work_s
+        steps = parallel.micro_batches(batch) * parallel.chunks
+        return work_s * parallel.pp / steps / (1 - (1 - 1 / steps) ** parallel.pp)

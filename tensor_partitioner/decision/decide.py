@@ -1,0 +1,296 @@
+"""Deciding: candidates in the order of their bounds, projected until no other can be faster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from msgspec.structs import replace as msgspec_replace
+
+import planner
+from planner.errors import GraphError, InputError, PlanError
+from planner.graph.ir import Graph
+from planner.models.zoo import is_zoo_name, option_names
+from planner.parallel import Parallel
+from simulator.projection.blocks import Block, blocks_of, repeated
+from simulator.projection.cluster import Cluster, cluster, cluster_of
+from simulator.projection.network import Grid, Network
+from simulator.projection.projection import Projection
+from simulator.projection.stack import Stack, stack_named
+from tensor_partitioner.decision.bounds import LeastWork
+from tensor_partitioner.decision.candidates import Shape, candidate_name, candidates, family
+from tensor_partitioner.decision.record import Candidate, Decision, Line, MachineFacts, ModelFacts, Search, Stage
+from tensor_partitioner.decision.why import verdict, why
+from tensor_partitioner.projection import project_inner, project_source
+from tensor_partitioner.replicas import GraphModel, Inner, Source, ZooModel
+from topologies import Machine
+
+TRAINED_AS: Mapping[str, object] = {"dtype": "mixed", "optimizer": "adamw"}
+"""What a model of the zoo is trained with where nothing else is said."""
+
+BUDGET_S = 30.0
+SEARCHED_WORKERS = 16
+"""Up to so many devices the plan of least bytes is a candidate; up to half as many, that of least time."""
+
+ONE = Parallel()
+
+
+def decide(
+    model: str | Graph,
+    machine: str | Path | Machine,
+    *,
+    batch: int | None = None,
+    stack: str = "compile",
+    budget_s: float = BUDGET_S,
+    **options: object,
+) -> Decision:
+    """Decide how to train a model on all devices of a machine: the fastest way, in our model, whose memory fits.
+
+    `model` is a name of the zoo, a graph or what `planner.model` takes; `options` are the model's. `batch` is that of a
+    step over all devices (default: a graph's own; of a zoo's model the largest that fits with no accumulation). No
+    candidate that is left out is faster than `search.lower_bound_s`. Raises GraphError, PlanError and TopologyError.
+
+    >>> decision = decide("gpt2", "hgx-h100", batch=64)
+    >>> decision.best.fits, decision.best.seconds_per_step <= min(c.seconds_per_step for c in decision.candidates)
+    (True, True)
+    """
+    if not 0 < budget_s < float("inf"):
+        raise InputError(f"budget: expected seconds above 0, found {budget_s:g}")
+    whole = cluster_of(machine) if isinstance(machine, Machine) else cluster(machine)
+    source, samples = _source(model, batch, options)
+    deciding = _Deciding(source, whole, stack_named(stack), stack)
+    return deciding.decision(deciding.largest_batch() if samples is None else samples, budget_s)
+
+
+def _source(model: str | Graph, batch: int | None, options: Mapping[str, object]) -> tuple[Source, int | None]:
+    """Return where replicas come from, and how many samples a step has."""
+    if isinstance(model, str) and is_zoo_name(model):
+        known = option_names(model)
+        defaults = {name: value for name, value in TRAINED_AS.items() if name in known}
+        return ZooModel.of(model, {**defaults, **options}), batch
+    if isinstance(model, str):
+        graph = planner.model(model, **options, **({} if batch is None else {"batch": batch}))
+    else:
+        graph = model
+    source = GraphModel(graph)
+    if batch is not None and batch != source.samples:
+        raise GraphError(f"{source.name}: expected the batch of its graph, {source.samples}, found {batch}")
+    return source, source.samples
+
+
+@dataclass(eq=False)
+class _Deciding:
+    source: Source
+    cluster: Cluster
+    stack: Stack
+    stack_name: str
+    impossible: int = 0
+    _failed: set[tuple[Parallel, int]] = field(default_factory=set)
+
+    @cached_property
+    def _single(self) -> tuple[Inner, tuple[Block, ...]]:
+        """One device at work on one sample, with all layers."""
+        inner = self.source.inner(ONE, 1)
+        network = Network(self.cluster, Grid(1, 1, 1))
+        blocks = blocks_of(inner.replica, self.stack.kernels, self.cluster.built.devices[0], network)
+        return inner, repeated(blocks, inner.layers) if inner.layers else blocks
+
+    @cached_property
+    def _least_work(self) -> LeastWork:
+        device, (inner, blocks) = self.cluster.built.devices[0], self._single
+        return LeastWork.of(blocks, 1, device.peak(inner.dtype) * device.spec.efficiency.matmul)
+
+    @property
+    def _sequence(self) -> int | None:
+        """Tokens of a sample, where whole numbers in two dimensions are given."""
+        tensors = self._single[0].replica.graph.tensors.values()
+        tokens = [t.shape[1] for t in tensors if t.role == "input" and t.dtype == "int32" and len(t.shape) == 2]
+        return max(tokens, default=None)
+
+    def _shape(self, batch: int) -> Shape:
+        blocks = self._single[1]
+        return Shape(
+            devices=self.cluster.devices,
+            per_node=self.cluster.per_node if self.cluster.per_node > 1 else self.cluster.devices,
+            batch=batch,
+            layers=sum(block.name.isdecimal() for block in blocks),
+            sequence=self._sequence or 1,
+            stores_scores=any(block.attention_bytes for block in blocks),
+        )
+
+    def largest_batch(self) -> int:
+        """Return the largest power of two times the devices that fits with one micro-batch, or one sample a device."""
+        batch = self.cluster.devices
+        while self._any_fits(2 * batch):
+            batch *= 2
+        return batch
+
+    def _any_fits(self, batch: int) -> bool:
+        shape = self._shape(batch)
+        alone = (c for c in candidates(shape) if c.micro_batches(batch) == 1 and c.zero in (0, 3))
+        few = (c for c in alone if c.pp == c.cp == 1 and c.recompute == "none")
+        return any(p.fits for c in few if (p := self._projected(c, batch)) is not None)
+
+    def decision(self, batch: int, budget_s: float) -> Decision:
+        """Project candidates, and say which is best."""
+        begin = time.monotonic()
+        every = sorted((self._least_work.bound_s(c, batch), n, c) for n, c in enumerate(candidates(self._shape(batch))))
+        if not every:
+            raise PlanError(
+                f"{self.source.name}: expected a batch that data parallelism can divide over {self.cluster.devices} "
+                f"devices, found {batch}"
+            )
+        found: list[tuple[str, str, float, Projection]] = []
+        best_of_family: dict[str, float] = {}
+        bounded_away, lower_s, late = 0, float("inf"), False
+        for bound_s, _, candidate in every:
+            kind = family(candidate)
+            late = late or time.monotonic() - begin > budget_s
+            if late or bound_s >= best_of_family.get(kind, float("inf")):
+                bounded_away += 1
+                lower_s = min(lower_s, bound_s)
+                continue
+            projection = self._projected(candidate, batch)
+            if projection is None:
+                continue
+            found.append((candidate_name(candidate), kind, bound_s, projection))
+            if projection.fits:
+                best_of_family[kind] = min(projection.seconds, best_of_family.get(kind, float("inf")))
+        found += self._searched(batch)
+        return self._record(batch, found, Tally(len(every), bounded_away, lower_s, time.monotonic() - begin))
+
+    def _projected(self, candidate: Parallel, batch: int) -> Projection | None:
+        """Project a candidate; None where the model cannot be divided so, which is not tried twice."""
+        within = Parallel(tp=candidate.tp, cp=candidate.cp, sp=candidate.sp)
+        if (within, candidate.micro_batch or 0) in self._failed:
+            self.impossible += 1
+            return None
+        try:
+            return project_source(self.source, batch, candidate, self.cluster, self.stack)
+        except (PlanError, GraphError):
+            if candidate.pp == 1:
+                self._failed.add((within, candidate.micro_batch or 0))
+            self.impossible += 1
+            return None
+
+    def _searched(self, batch: int) -> list[tuple[str, str, float, Projection]]:
+        """Project the plans that a search finds for all devices, of least bytes and of least time."""
+        count, found = self.cluster.devices, []
+        goals: dict[str, Machine | None] = {"least bytes": None} if 1 < count <= SEARCHED_WORKERS else {}
+        if 1 < count <= SEARCHED_WORKERS // 2:
+            goals["least time"] = self.cluster.built
+        for goal, machine in goals.items():
+            try:
+                inner = self.source.searched(count, batch, machine)
+            except (PlanError, GraphError):
+                self.impossible += 1
+                continue
+            whole = Parallel(tp=count, micro_batch=batch)
+            projection = project_inner(inner, batch, whole, self.cluster, self.stack)
+            found.append((f"plan of {goal}", f"own plan, {goal}", 0.0, projection))
+        return found
+
+    def _record(self, batch: int, found: list[tuple[str, str, float, Projection]], tally: Tally) -> Decision:
+        model, machine = self._model_facts(batch), self._machine_facts()
+        rows = [_candidate(*row, tokens=model.sequence) for row in found]
+        rows.sort(key=lambda row: (not row.fits, row.seconds_per_step if row.fits else row.needed_bytes))
+        if not rows:
+            raise PlanError(f"{self.source.name}: none of {tally.considered} candidates can divide it")
+        told = tuple(_with_why(row, rows[0]) for row in rows)
+        best_s = told[0].seconds_per_step
+        lower_s = min(best_s, tally.lower_bound_s)
+        return Decision(
+            model=model,
+            machine=machine,
+            stack=self.stack_name,
+            verdict=verdict(model, machine, told),
+            search=Search(
+                considered=tally.considered,
+                bounded_away=tally.bounded_away,
+                impossible=self.impossible,
+                projected=len(rows),
+                lower_bound_s=lower_s,
+                gap=best_s / lower_s - 1,
+                seconds=tally.seconds,
+            ),
+            candidates=told,
+            commands=tuple(_commands(self.source.name, batch, machine, told[0])),
+        )
+
+    def _model_facts(self, batch: int) -> ModelFacts:
+        inner, blocks = self._single
+        return ModelFacts(
+            name=self.source.name,
+            parameters=sum(block.parameters for block in blocks),
+            batch=batch,
+            sequence=self._sequence,
+            layers=sum(block.name.isdecimal() for block in blocks),
+            operations=(self._least_work.forward + self._least_work.backward) * batch,
+            dtype=inner.dtype,
+        )
+
+    def _machine_facts(self) -> MachineFacts:
+        device = self.cluster.built.devices[0]
+        return MachineFacts(
+            name=self.cluster.name,
+            devices=self.cluster.devices,
+            per_node=self.cluster.per_node,
+            device=device.spec.name,
+            memory_bytes=device.spec.memory_bytes or 0.0,
+            peak_flop_per_s=device.peak(self._single[0].dtype),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How many candidates there are and were left out, what these are at least, and how long it took."""
+
+    considered: int
+    bounded_away: int
+    lower_bound_s: float
+    seconds: float
+
+
+def _candidate(name: str, kind: str, bound_s: float, projection: Projection, tokens: int | None) -> Candidate:
+    shares = projection.shares
+    exposed = (
+        "tensor and context parallel exchanges",
+        "weights gathered and gradients scattered, exposed",
+        "gradients reduced, exposed",
+    )
+    return Candidate(
+        name=name,
+        family=kind,
+        seconds_per_step=projection.seconds,
+        bound_s=bound_s,
+        fits=projection.fits,
+        samples_per_s=projection.samples_per_s,
+        tokens_per_s=None if tokens is None else projection.samples_per_s * tokens,
+        utilisation=projection.utilisation,
+        needed_bytes=projection.needed_bytes,
+        capacity_bytes=projection.capacity_bytes,
+        margin_bytes=projection.margin_bytes,
+        exposed_s=sum(shares[cause] for cause in exposed),
+        bubble_s=shares["pipeline bubble and messages"],
+        roof_factor=projection.roof_factor,
+        micro_batches=projection.micro_batches,
+        shares=dict(shares),
+        memory=tuple(Line(what=line.what, nbytes=line.nbytes) for line in projection.memory),
+        stages=tuple(Stage(**stage._asdict()) for stage in projection.stages),
+    )
+
+
+def _with_why(row: Candidate, best: Candidate) -> Candidate:
+    return row if row is best else msgspec_replace(row, why=why(row, best))
+
+
+def _commands(model: str, batch: int, machine: MachineFacts, best: Candidate) -> Iterator[str]:
+    """Yield what to type to see it again, and to have the plan."""
+    if best.family.startswith("own plan"):
+        yield f"plan {model} --batch {batch} --workers {machine.devices} -o plan.json"
+    else:
+        yield f"simulate {model} --batch {batch} --parallel {best.name} --topo {machine.name}"
+        yield f"export {model} --batch {batch} --parallel {best.name} --to megatron"

@@ -1,0 +1,121 @@
+"""What a decision says, as data: written as JSON, shown as tables, and read by the page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+FORMAT = "decision/1"
+
+
+class _Record(msgspec.Struct, frozen=True, kw_only=True):
+    """A frozen record."""
+
+
+class Line(_Record, frozen=True, kw_only=True):
+    """Bytes, and what for."""
+
+    what: str
+    nbytes: int
+
+
+class Stage(_Record, frozen=True, kw_only=True):
+    """A stage: its first and last block, seconds of a micro-batch, bytes of memory."""
+
+    first: str
+    last: str
+    forward_s: float
+    backward_s: float
+    needed_bytes: int
+
+
+class Candidate(_Record, frozen=True, kw_only=True):
+    """A way to train: its name (as `--parallel` takes it), family, seconds by cause, memory, and why it loses.
+
+    `bound_s` is a time that no way of its degrees is below. `roof_factor` is how many times its kernels' best time it
+    takes.
+    """
+
+    name: str
+    family: str
+    seconds_per_step: float
+    bound_s: float
+    fits: bool
+    samples_per_s: float
+    tokens_per_s: float | None
+    utilisation: float
+    needed_bytes: int
+    capacity_bytes: float
+    margin_bytes: float
+    exposed_s: float
+    bubble_s: float
+    roof_factor: float
+    micro_batches: int
+    shares: Mapping[str, float]
+    memory: tuple[Line, ...]
+    stages: tuple[Stage, ...]
+    why: str = ""
+
+
+class ModelFacts(_Record, frozen=True, kw_only=True):
+    """The model: parameters, samples of a step, tokens of a sample, operations of its products, what it computes in."""
+
+    name: str
+    parameters: int
+    batch: int
+    sequence: int | None
+    layers: int
+    operations: float
+    dtype: str
+
+
+class MachineFacts(_Record, frozen=True, kw_only=True):
+    """The machine: devices, how many share a node, their type, memory and peak."""
+
+    name: str
+    devices: int
+    per_node: int
+    device: str
+    memory_bytes: float
+    peak_flop_per_s: float
+
+
+class Search(_Record, frozen=True, kw_only=True):
+    """How the best was found: candidates in all, left out by their bounds, impossible, projected.
+
+    `lower_bound_s`: nothing that was left out is faster; the gap is what lies between that and the best.
+    """
+
+    considered: int
+    bounded_away: int
+    impossible: int
+    projected: int
+    lower_bound_s: float
+    gap: float
+    seconds: float
+
+
+class Decision(_Record, frozen=True, kw_only=True):
+    """What to do, and why: the candidates best first, those that fit before those that do not."""
+
+    format: str = FORMAT
+    model: ModelFacts
+    machine: MachineFacts
+    stack: str
+    verdict: str
+    search: Search
+    candidates: tuple[Candidate, ...]
+    commands: tuple[str, ...]
+
+    @property
+    def best(self) -> Candidate:
+        """The first."""
+        return self.candidates[0]
+
+    def of_families(self) -> tuple[Candidate, ...]:
+        """The best of every family, in the candidates' order."""
+        found: dict[str, Candidate] = {}
+        for candidate in self.candidates:
+            found.setdefault(candidate.family, candidate)
+        return tuple(found.values())

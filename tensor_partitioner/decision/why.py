@@ -1,0 +1,64 @@
+"""Why one candidate loses to another, and the verdict, in words."""
+
+from __future__ import annotations
+
+from tensor_partitioner.decision.record import Candidate, MachineFacts, ModelFacts
+from tensor_partitioner.display import quantity
+from tensor_partitioner.display import seconds as format_seconds
+
+
+def format_bytes(nbytes: float) -> str:
+    """Write bytes with a decimal prefix and three digits."""
+    return quantity(nbytes, "B")
+
+
+CAUSES = {
+    "kernels at the roof": "more to compute",
+    "kernels below the roof": "smaller, slower kernels",
+    "recomputation": "recomputation",
+    "tensor and context parallel exchanges": "tensor parallel exchanges",
+    "weights gathered and gradients scattered, exposed": "weights gathered in the open",
+    "waiting for the host": "waiting for the host",
+    "pipeline bubble and messages": "the pipeline's bubble",
+    "gradients reduced, exposed": "gradients reduced in the open",
+    "optimizer": "a longer update",
+}
+
+
+def why(candidate: Candidate, best: Candidate) -> str:
+    """Say in one clause what a candidate has more of than the best."""
+    if not candidate.fits:
+        return f"{format_bytes(-candidate.margin_bytes)} too large: {_largest(candidate)}"
+    more = {cause: candidate.shares[cause] - best.shares[cause] for cause in CAUSES}
+    cause = max(more, key=more.__getitem__)
+    longer = candidate.seconds_per_step - best.seconds_per_step
+    if longer <= 0 or more[cause] <= 0:
+        return "as fast"
+    return f"{format_seconds(more[cause])} more for {CAUSES[cause]}"
+
+
+def _largest(candidate: Candidate) -> str:
+    line = max(candidate.memory, key=lambda line: line.nbytes)
+    return f"{format_bytes(line.nbytes)} of {line.what}"
+
+
+def verdict(model: ModelFacts, machine: MachineFacts, candidates: tuple[Candidate, ...]) -> str:
+    """Say in one sentence, or two, what to do."""
+    best = candidates[0]
+    if not best.fits:
+        return (
+            f"Nothing fits: {model.name} with a batch of {model.batch} takes at least "
+            f"{format_bytes(best.needed_bytes)} of the {format_bytes(best.capacity_bytes)} that a device of "
+            f"{machine.name} has ({best.name}); a smaller batch, more devices or recomputation would help."
+        )
+    said = (
+        f"Train {model.name} on {machine.devices} x {machine.device} as {best.family} ({best.name}): "
+        f"{format_seconds(best.seconds_per_step)} a step, {best.samples_per_s:.4g} samples/s, "
+        f"{best.utilisation:.0%} of the peak, {format_bytes(best.margin_bytes)} of memory to spare."
+    )
+    others = [c for c in candidates if c.family != best.family and c.fits]
+    if not others:
+        return f"{said} Nothing else that people use fits."
+    other = others[0]
+    ratio = other.seconds_per_step / best.seconds_per_step
+    return f"{said} Next is {other.family} ({other.name}), {ratio:.3g} times as long: {other.why}."

@@ -1,0 +1,222 @@
+"""Replicas of models: a zoo's or a graph's, for the inner workers of one replica and any number of samples at once."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from typing import NamedTuple, Protocol
+
+import planner
+from planner.errors import PlanError
+from planner.graph.facts import batch_size
+from planner.graph.ir import Graph
+from planner.graph.samples import depending_on_samples
+from planner.models import gpt, llama
+from planner.parallel import Parallel
+from planner.plans.plan import Plan
+from simulator.projection.replica import NodeShare, Replica, Transfer, replica
+from topologies import Machine
+from topologies.kernels import Product
+
+LAYERS_BUILT = 3
+"""Of layers that repeat: the first, one like all between, the last."""
+
+SIZES: Mapping[str, gpt.Size | llama.Size] = {**gpt.SIZES, **llama.SIZES, **llama.EXPERTS}
+MOST = 512
+
+
+class Inner(NamedTuple):
+    """A replica at work on a micro-batch, how many layers there are of which it has few (None: all), its dtype."""
+
+    replica: Replica
+    layers: int | None
+    dtype: str
+
+
+class Source(Protocol):
+    """A model that can be divided over the inner workers of a replica, with any samples at once."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+
+    def inner(self, within: Parallel, micro_batch: int) -> Inner:
+        """Return a replica under tensor and context parallelism; a PlanError where it cannot be divided so."""
+
+    def searched(self, workers: int, samples: int, machine: Machine | None) -> Inner:
+        """Return a replica under the plan of least bytes or, on a machine, of least time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ZooModel:
+    """A model of the zoo, by its name and options but the batch."""
+
+    name: str
+    options: tuple[tuple[str, object], ...]
+
+    @classmethod
+    def of(cls, name: str, options: Mapping[str, object]) -> ZooModel:
+        """Take options by name."""
+        return cls(name, tuple(sorted(options.items())))
+
+    def inner(self, within: Parallel, micro_batch: int) -> Inner:
+        """Build it with few layers and the micro-batch."""
+        return _inner_of_zoo(self, within, micro_batch)
+
+    def searched(self, workers: int, samples: int, machine: Machine | None) -> Inner:
+        """Build it with few layers, and search."""
+        graph, layers = _zoo_graph(self, samples)
+        return Inner(replica(_searched(graph, workers, machine)), layers, computed_dtype(graph))
+
+
+@lru_cache(MOST)
+def _inner_of_zoo(model: ZooModel, within: Parallel, micro_batch: int) -> Inner:
+    graph, layers = _zoo_graph(model, micro_batch)
+    return Inner(replica(_plan(graph, within)), layers, computed_dtype(graph))
+
+
+def _zoo_graph(model: ZooModel, micro_batch: int) -> tuple[Graph, int | None]:
+    """Return the graph of one of two micro-batches, which tells what is done for each, and how many layers there are."""
+    name, options, layers = with_few_layers(model.name, dict(model.options))
+    return planner.model(name, **options, batch=2 * micro_batch, micro_batches=2), layers
+
+
+def _searched(graph: Graph, workers: int, machine: Machine | None) -> Plan:
+    if machine is None:
+        return planner.plan(graph, workers)
+    return planner.plan(graph, workers, machine=machine, objective="time")
+
+
+def with_few_layers(name: str, options: Mapping[str, object]) -> tuple[str, dict[str, object], int | None]:
+    """Return a model like the one named, with few layers where layers repeat, and how many there would be."""
+    options = dict(options)
+    if match := re.fullmatch(r"(transformer|llama)-([1-9]\d*)-(\d+k?)", name):
+        layers = int(match[2])
+        return f"{match[1]}-{min(layers, LAYERS_BUILT)}-{match[3]}", options, layers
+    if name in SIZES:
+        layers = int(str(options.pop("layers", None) or SIZES[name].layers))
+        return name, {**options, "layers": min(layers, LAYERS_BUILT)}, layers
+    return name, options, None
+
+
+def computed_dtype(graph: Graph) -> str:
+    """Return the dtype that most activations have."""
+    dtypes = (tensor.dtype for tensor in graph.tensors.values() if tensor.role == "activation")
+    return Counter(dtypes).most_common(1)[0][0]
+
+
+def _plan(graph: Graph, parallel: Parallel) -> Plan:
+    return planner.plan(graph, parallel=parallel) if parallel.axes else planner.plan(graph, 1)
+
+
+@dataclass(eq=False)
+class GraphModel:
+    """A graph's model, whose graph is that of some samples; those of others follow from it and from its half.
+
+    What a worker does with a node is a line over the samples, product by product and byte by byte.
+    """
+
+    graph: Graph
+    _replicas: dict[tuple[Parallel, int], Replica] = field(default_factory=dict)
+    _inner: dict[tuple[Parallel, int], Inner] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self.graph.name
+
+    @property
+    def samples(self) -> int:
+        """Samples of its graph's micro-batch; a PlanError where it has none."""
+        samples = batch_size(self.graph)
+        if samples is None:
+            raise PlanError(f"{self.name}: expected inputs with samples, found none")
+        return samples // self.graph.micro_batches
+
+    def inner(self, within: Parallel, micro_batch: int) -> Inner:
+        """Return what a replica of its graph does with a micro-batch."""
+        if (within, micro_batch) not in self._inner:
+            whole, dtype = self._replica(within, 1), computed_dtype(self.graph)
+            if micro_batch != self.samples:
+                parts = next((part for part in range(2, self.samples + 1) if self.samples % part == 0), None)
+                if parts is None:
+                    raise PlanError(f"{self.name}: expected a graph of several samples, found one of {self.samples}")
+                at = (micro_batch * parts / self.samples - 1) / (parts - 1)
+                whole = between(self._replica(within, parts), whole, at)
+            self._inner[within, micro_batch] = Inner(whole, None, dtype)
+        return self._inner[within, micro_batch]
+
+    def searched(self, workers: int, samples: int, machine: Machine | None) -> Inner:
+        """Search a plan of its graph; a PlanError for other samples than its own."""
+        if samples != self.samples:
+            raise PlanError(f"{self.name}: expected {self.samples} samples for a plan of its own, found {samples}")
+        plan = _searched(self._in_two_micro_batches, workers, machine)
+        return Inner(replica(plan), None, computed_dtype(self.graph))
+
+    @cached_property
+    def _in_two_micro_batches(self) -> Graph:
+        """Its graph as one of two micro-batches, which tells what is done for each."""
+        return replace(self.graph, micro_batches=2, accumulated=sums_of_gradients(self.graph))
+
+    def _replica(self, within: Parallel, parts: int) -> Replica:
+        if (within, parts) not in self._replicas:
+            plan = _plan(self._in_two_micro_batches, replace(within, dp=parts))
+            self._replicas[within, parts] = replica(plan)
+        return self._replicas[within, parts]
+
+
+def sums_of_gradients(graph: Graph) -> tuple[str, ...]:
+    """Return what would add up over micro-batches: what updates read that depends on samples, and the loss."""
+    if graph.micro_batches > 1:
+        return graph.accumulated
+    dependent = depending_on_samples(graph.tensors, graph.nodes)
+    makers = {name: node for node in graph.nodes for name in node.outputs}
+    read = [name for new in graph.updates.values() if new in makers for name in makers[new].inputs]
+    sums = [name for name in read if name in dependent and graph.tensors[name].init is None]
+    return tuple(dict.fromkeys((*sums, *([graph.metrics["loss"]] if "loss" in graph.metrics else []))))
+
+
+def between(low: Replica, high: Replica, at: float) -> Replica:
+    """Return the replica with samples between those of two, or beyond: `at` 0 the first's, at 1 the other's.
+
+    Exchanges of sums are those of the second, in which data parallel workers have none.
+    """
+
+    def line(first: float, second: float) -> int:
+        return max(0, round(first + (second - first) * at))
+
+    def sizes(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, int]:
+        return {name: line(first[name], nbytes) for name, nbytes in second.items()}
+
+    def transfers(first: tuple[Transfer, ...], second: tuple[Transfer, ...]) -> tuple[Transfer, ...]:
+        if [t.kind for t in first] != [t.kind for t in second]:
+            return tuple(replace(t, nbytes=round(t.nbytes * at)) for t in second)
+        return tuple(replace(b, nbytes=line(a.nbytes, b.nbytes)) for a, b in zip(first, second, strict=True))
+
+    def product(first: Product, second: Product) -> Product:
+        return replace(
+            second,
+            batch=max(1, line(first.batch, second.batch)),
+            m=max(1, line(first.m, second.m)),
+            n=max(1, line(first.n, second.n)),
+            k=max(1, line(first.k, second.k)),
+        )
+
+    def share(first: NodeShare, second: NodeShare) -> NodeShare:
+        alike = len(first.products) == len(second.products)
+        pairs = zip(first.products, second.products, strict=True) if alike else ()
+        return replace(
+            second,
+            operations=max(0.0, first.operations + (second.operations - first.operations) * at),
+            reads=sizes(first.reads, second.reads),
+            writes=sizes(first.writes, second.writes),
+            products=tuple(product(*pair) for pair in pairs) if alike else second.products,
+            before=transfers(first.before, second.before),
+            after=transfers(first.after, second.after),
+        )
+
+    shares = tuple(share(*pair) for pair in zip(low.shares, high.shares, strict=True))
+    return Replica(high.plan, shares, sizes(low.held, high.held))
