@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from planner.errors import GraphError, PlanError
     from planner.explanations.difference import PlanDifference, diff
     from planner.explanations.explanation import Explanation, explain
+    from planner.explanations.frontier import Frontier, frontier
     from planner.explanations.summary import Summary, summary
     from planner.explanations.what_if import WhyNot, Workbench
     from planner.extensions import load_operators
@@ -29,6 +30,7 @@ _HOMES = {
     "planner.errors": ("GraphError", "PlanError"),
     "planner.explanations.difference": ("PlanDifference", "diff"),
     "planner.explanations.explanation": ("Explanation", "explain"),
+    "planner.explanations.frontier": ("Frontier", "frontier"),
     "planner.explanations.summary": ("Summary", "summary"),
     "planner.explanations.what_if": ("WhyNot", "Workbench"),
     "planner.extensions": ("load_operators",),
@@ -45,6 +47,7 @@ _HOMES = {
 __all__ = [
     "SEARCHERS",
     "Explanation",
+    "Frontier",
     "Graph",
     "GraphBuilder",
     "GraphError",
@@ -63,6 +66,7 @@ __all__ = [
     "diff",
     "explain",
     "from_torch",
+    "frontier",
     "load",
     "load_operators",
     "lower",

@@ -6,7 +6,7 @@ FSDP where these have one. All is data that can be written as JSON.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -15,6 +15,7 @@ import topologies
 from planner.explanations import summary_tables  # noqa: F401  # how a summary shows itself
 from planner.explanations.causes import bytes_by_cause, moved_bytes
 from planner.explanations.engines import Engines
+from planner.explanations.seconds import predicted_breakdown
 from planner.explanations.summary_records import Cause, OperatorGroup, ParameterGroup, Spent, Summary
 from planner.explanations.words import Words, layer_of, over_ways, pattern_of, placement_word
 from planner.graph.ir import ITEM_BYTES, Node, Tensor
@@ -144,11 +145,13 @@ def _states_by_weight(plan: Plan) -> Mapping[str, tuple[str, ...]]:
 def _spent(plan: Plan, machine: topologies.Machine | None) -> Iterator[Spent]:
     """Yield where predicted seconds go: those of the search for little time, and of computing on a machine."""
     if machine is not None:
-        costs = Counter[str]()
+        costs = defaultdict[str, float](float)
         for name, seconds in node_costs(plan, machine).items():
-            costs[layer_of(name)] += seconds  # type: ignore[assignment]
-        yield from (Spent(f"computing {layers}", seconds) for layers, seconds in costs.most_common())
-    if (predicted := plan.search.predicted) is None:
+            costs[layer_of(name)] += seconds
+        for layers in sorted(costs, key=lambda layers: -costs[layers]):
+            yield Spent(f"computing {layers}", costs[layers])
+    predicted = plan.search.predicted if machine is None else predicted_breakdown(plan, machine)
+    if predicted is None:
         return
     if machine is None:
         yield Spent("computing", predicted.compute_s)

@@ -124,7 +124,8 @@ def _twice(
 
 def keeps(plan: Plan, pins: Sequence[Pin | Degree], forbids: Sequence[Pin]) -> bool:
     """Whether a plan keeps pins; a PlanError for those that match nothing."""
-    found = pinned(plan.graph, pins, forbids, len(plan.ways))
+    of_names = (*(pin for pin in pins if isinstance(pin, Pin)), *forbids)
+    found = pinned(plan.graph, of_names, len(plan.ways))
     of_kind = {"tensor": plan.layouts, "node": plan.strategies}
     return found is None or all(
         found.pins[number].allows(str(option), step)

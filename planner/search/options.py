@@ -101,7 +101,9 @@ class SearchOptions(Shown):
             raise PlanError(f"expected placements {' or '.join(PLACEMENTS)}, found {self.placements!r}")
         if not isinstance(self.ways, tuple | Ways) or any(type(way) is not int or way < 2 for way in self.ways):
             raise PlanError(f"expected ways of at least 2 each, found {self.ways!r}")
-        check_degrees(self.pins, None if self.parallel is None else {axis: getattr(self.parallel, axis) for axis in DEGREES})
+        check_degrees(
+            self.pins, None if self.parallel is None else {axis: getattr(self.parallel, axis) for axis in DEGREES}
+        )
         object.__setattr__(self, "placements", self.searched_by.placements_for(placements))
 
     @property
@@ -122,6 +124,11 @@ class SearchOptions(Shown):
     def placement_set(self) -> PlacementSet:
         """The placements that are searched."""
         return PlacementSet(self.placements)
+
+    @property
+    def all_pins(self) -> tuple[Pin, ...]:
+        """Pins of tensors and nodes, and what is forbidden."""
+        return (*(pin for pin in self.pins if isinstance(pin, Pin)), *self.forbids)
 
     @property
     def division(self) -> Ways:

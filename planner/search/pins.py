@@ -232,12 +232,12 @@ class Pinned(Struct, frozen=True, eq=False):
         return list(dict.fromkeys(f"{kind} {member}" for member in found))
 
 
-def pinned(graph: Graph, pins: Iterable[Pin | Degree], forbids: Iterable[Pin], steps: int) -> Pinned | None:
+def pinned(graph: Graph, pins: Iterable[Pin], steps: int) -> Pinned | None:
     """Return which tensors and nodes of a graph have which pins; None where there are none.
 
     A PlanError for a glob that matches nothing, a PinError for pins of other numbers of steps.
     """
-    of_options = (*(pin for pin in pins if isinstance(pin, Pin)), *forbids)
+    of_options = tuple(pins)
     of_name: dict[Name, list[int]] = defaultdict(list)
     names = {"tensor": _tensor_names(graph), "node": {node.name: node.name for node in graph.nodes}}
     for number, pin in enumerate(of_options):

@@ -20,7 +20,7 @@ from planner.search.memory import cheapest_fitting_plan
 from planner.search.objectives.objective import BYTES
 from planner.search.objectives.timing import Time, time_objective
 from planner.search.options import SearchOptions, rivals_of, ties_of
-from planner.search.partial_sums import may_be_partial, partial_sums_of
+from planner.search.partial_sums import INFEASIBLE, may_be_partial, partial_sums_of
 from planner.search.pins import PinError, pinned
 from planner.search.space import Candidate, Space
 from tensor_partitioner.display.progress import tracked
@@ -128,6 +128,8 @@ def _candidate_of_space(space: Space, options: SearchOptions) -> Candidate:
         space.check_choice(outcome)
     except PlanError as error:
         raise PlanError(f"searcher {name}: {error}") from error
+    if outcome.cost >= INFEASIBLE:
+        raise PinError(f"{' and '.join(map(str, options.all_pins))}: a sum is to stay in terms that nobody can carry on")
     return Candidate(name, space, outcome, lambda other: searcher(other, limits))
 
 
@@ -153,7 +155,7 @@ def space_of(graph: Graph, options: SearchOptions, coarsenings: Coarsenings | No
     placements, ties = options.placement_set, ties_of(options, coarsenings)
     partial, ways = placements.allows_partial, options.division
     untied = may_be_partial(graph, ways) if partial and options.ties is None else frozenset[str]()
-    kept = pinned(graph, options.pins, options.forbids, len(ways))
+    kept = pinned(graph, options.all_pins, len(ways))
     marks = frozenset[tuple[Name, Hashable]]() if kept is None else frozenset(kept.of_name.items())
     coarse = coarsenings.of(ties, partial=partial, untied=untied, marks=marks)
     machine = options.machine
