@@ -27,6 +27,7 @@ EXTRAS: Mapping[str, str] = {
     "sklearn": "data",
     "matplotlib": "plot",
     "tensorboard": "tensorboard",
+    "google": "chakra",
     "torch": "torch",
     "cupy": "cuda12",
 }

@@ -8,16 +8,20 @@ from collections.abc import Sequence
 from tensor_partitioner import __version__
 from tensor_partitioner.commands.entry import BAD_INPUT, COMMANDS
 
+SHORT = {"export": "export-plan"}
+"""Commands that are called otherwise on a path, where shells have an `export` of their own."""
+
 
 def overview() -> str:
     """Return every command with a line on what it does."""
-    lines = (f"  {name:<10} {meaning}" for name, (_, meaning) in COMMANDS.items())
+    lines = (f"  {name:<12} {meaning}" for name, (_, meaning) in COMMANDS.items())
     return "\n".join((f"tensor-partitioner {__version__}: NAME --help says more of each", *lines))
 
 
 def main(arguments: Sequence[str]) -> None:
     """Run the command that the first argument names with the others, or list them all."""
     name = arguments[0] if arguments else "--help"
+    name = SHORT.get(name, name)
     if name in COMMANDS:
         sys.argv = [name, *arguments[1:]]
         COMMANDS[name][0]()

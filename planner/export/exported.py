@@ -14,7 +14,7 @@ from planner.errors import PlanError
 from planner.explanations.accounts import OPERATOR, bytes_by, flows
 from planner.export.meshes import Mesh, joined, mesh_of, only, split_once, uneven_split
 from planner.export.moves import Engine
-from planner.export.targets import Target, target_named
+from planner.export.targets import Target, mesh_target
 from planner.graph.entries import entries_of, groups
 from planner.graph.ir import Graph
 from planner.layout import EVERYWHERE, PARTIAL, TERMS, Layout, signatures
@@ -103,11 +103,11 @@ def _written(placed: Mapping[str, PlacedTensor], *, shapes: bool) -> str:
 
 
 def export(plan: Plan, name: str) -> Exported:
-    """Return what a plan is for an engine, one of `TARGETS`.
+    """Return what a plan is for an engine of meshes, one of `TARGETS`.
 
     A PlanError says what the engine cannot take at all: extents of data that parts do not divide, recurrent layers.
     """
-    target, graph = target_named(name), plan.graph
+    target, graph = mesh_target(name), plan.graph
     if not plan.ways:
         raise PlanError("expected a plan for at least 2 workers: there is nothing to place on one")
     if shares := plan.ways.shares:

@@ -1,4 +1,4 @@
-"""What an engine that a plan is exported to can split by itself, and what it does with the rest."""
+"""The engines that plans are exported to, by name; of those with meshes, what each can split by itself."""
 
 from __future__ import annotations
 
@@ -9,8 +9,15 @@ from typing import Any
 
 import tdl
 from planner.errors import PlanError
+from planner.export.deepspeed import DEEPSPEED
+from planner.export.fsdp2 import FSDP2
+from planner.export.megatron import MEGATRON
+from planner.export.setup import Launch
+from planner.export.torchrun import TORCHRUN
+from planner.export.torchtitan import TORCHTITAN
 from planner.extensions import register_named
 from planner.layout import Signature
+from tensor_partitioner.display import nearest
 
 HERE = Path(__file__).parent
 
@@ -24,7 +31,7 @@ Dims = Callable[[Signature, Sequence[tdl.Index]], frozenset[int] | None]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """An engine: its title, and the template of the file for it, of which `Exported.source` fills in `@NAMES@`.
+    """An engine of meshes: its title, and the template of its file, of which `Exported.source` fills in `@NAMES@`.
 
     With `torch_modules` it places what PyTorch's submodules return, and has neither recurrent layers nor rows of an
     embedding that are split more than once; else it places activations. With `uneven` parts of a weight may be unequal:
@@ -39,8 +46,23 @@ class Target:
     uneven: bool = False
 
 
-TARGETS: dict[str, Target] = {}
-"""Engines by what `plan --export` calls them; `register_target` adds to them."""
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A format of what every worker does: its title, and the module whose `write_traces` writes a program so."""
+
+    title: str
+    module: str
+
+
+TARGETS: dict[str, Target | Launch | Trace] = {
+    "torchrun": TORCHRUN,
+    "megatron": MEGATRON,
+    "torchtitan": TORCHTITAN,
+    "deepspeed": DEEPSPEED,
+    "fsdp2": FSDP2,
+    "chakra": Trace("Chakra", "planner.export.chakra"),
+}
+"""By what `export-plan --to` calls them; `register_target` adds engines of meshes."""
 
 
 def register_target(name: str, title: str, template: Path, **options: Any) -> Callable[[Splits], Splits]:
@@ -63,11 +85,19 @@ def register_target(name: str, title: str, template: Path, **options: Any) -> Ca
     return enter
 
 
-def target_named(name: str) -> Target:
+def target_named(name: str) -> Target | Launch | Trace:
     """Look up a target; PlanError where there is none of that name."""
     if name not in TARGETS:
-        raise PlanError(f"expected a target among {', '.join(TARGETS)}, found {name!r}")
+        raise PlanError(f"expected a target among {', '.join(TARGETS)}, found {name!r}{nearest(name, TARGETS)}")
     return TARGETS[name]
+
+
+def mesh_target(name: str) -> Target:
+    """Look up an engine of meshes; PlanError for any other."""
+    target = target_named(name)
+    if not isinstance(target, Target):
+        raise PlanError(f"expected an engine of meshes, found {target.title}")
+    return target
 
 
 def leading(index: tdl.Index) -> str | None:

@@ -26,6 +26,7 @@ from planner.files import check_written, write_file
 from planner.plans.plan import Plan
 from planner.plans.plan_json import load_plan
 from tensor_partitioner.commands.console import WRITTEN, Finite, operators_option, stdout
+from tensor_partitioner.commands.help import Command
 from tensor_partitioner.commands.on_ranks import command_main, job_cluster, limited_threads, rank_options, with_kernels
 from tensor_partitioner.display import percent, printable
 from tensor_partitioner.display.progress import tracked
@@ -45,7 +46,10 @@ PROBES: tuple[tuple[str, dict[str, Any]], ...] = (
 """Models of the zoo whose tasks stand for all others: of every kind, at sizes apart from each other."""
 
 
-@click.command("calibrate", context_settings={"show_default": True})
+EXAMPLES = ("mpirun -n 8 calibrate plan.json -o here.yaml", "simulate plan.json --topo here.yaml")
+
+
+@click.command("calibrate", cls=Command, examples=EXAMPLES, context_settings={"show_default": True})
 @click.argument("plans", nargs=-1, type=click.Path(path_type=Path))
 @click.option("-o", "output", type=WRITTEN, required=True, metavar="FILE", help="Write the machine's topology file.")
 @rank_options

@@ -11,11 +11,17 @@ from planner.report.compare import bytes_table, compare, conclusion, memory_tabl
 from planner.report.schema import read_reports
 from planner.report.task_tables import task_tables
 from tensor_partitioner.commands.console import command_errors, stdout
+from tensor_partitioner.commands.help import Command
 from tensor_partitioner.display import printable
+
+EXAMPLES = (
+    "compare simulated.json executed.json",
+    "compare a.json b.json --pairs",
+)
 
 
 @command_errors
-@click.command("compare", context_settings={"show_default": True})
+@click.command("compare", cls=Command, examples=EXAMPLES, context_settings={"show_default": True})
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="REPORT.json...")
 @click.option("--pairs", is_flag=True, help="A row for every pair of workers, however many there are.")
 @click.option("--tasks", is_flag=True, help="The tasks where prediction and measurement differ most.")

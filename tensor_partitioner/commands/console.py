@@ -44,6 +44,10 @@ WRITTEN = click.Path(dir_okay=False, path_type=Path)
 class Finite(click.FloatRange):
     """The type of options that are finite numbers, in a range."""
 
+    def _describe_range(self) -> str:
+        """Say what range there is; nothing of all numbers."""
+        return "" if self.min is None and self.max is None else super()._describe_range()
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Read a number; click's own takes nan and inf."""
         number = super().convert(value, param, ctx)

@@ -72,6 +72,7 @@ calibrate = partial(run, "calibrate", on_ranks=True)
 compare = partial(run, "compare")
 operators = partial(run, "operators")
 topo = partial(run, "topo")
+export = partial(run, "export")
 
 COMMANDS: Mapping[str, tuple[Callable[[], None], str]] = {
     "plan": (plan, "search a plan of a model, show it, explain it, compare two"),
@@ -81,5 +82,6 @@ COMMANDS: Mapping[str, tuple[Callable[[], None], str]] = {
     "compare": (compare, "reports of simulate and execute side by side"),
     "operators": (operators, "the catalog of operators, and its verification"),
     "topo": (topo, "show, check and import machines"),
+    "export-plan": (export, "a plan as launch lines, configurations, code or traces of other engines"),
 }
 """Every command by its name, with a line on what it does."""

@@ -39,6 +39,7 @@ from planner.plans.plan_json import plan_from_file
 from planner.report.schema import Report, Setting, write_reports
 from tensor_partitioner import display
 from tensor_partitioner.commands.console import WRITTEN, collect_seldom, operators_option, stdout
+from tensor_partitioner.commands.help import Command
 from tensor_partitioner.commands.on_ranks import (
     command_main,
     job_cluster,
@@ -55,8 +56,13 @@ OF_STEPS: Mapping[str, str] = {"json_path": "--json", "trace_path": "--trace", "
 
 COLLECTIVES = "Messages between pairs, or, under torchrun, operations of PyTorch's."
 
+EXAMPLES = (
+    "mpirun -n 8 execute plan.json --steps 20 --json executed.json",
+    "torchrun --nproc-per-node 8 -m executor plan.json --check",
+)
 
-@click.command("execute", context_settings={"show_default": True})
+
+@click.command("execute", cls=Command, examples=EXAMPLES, context_settings={"show_default": True})
 @click.argument("plans", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--steps", type=click.IntRange(1), default=1, help="Training iterations.")
 @click.option("--backend", type=click.Choice(BACKENDS), default="auto", help="auto: cupy where a GPU is.")

@@ -22,6 +22,7 @@ from planner.extensions import load_operators
 from planner.failures import JobError
 from planner.graph.rules import RULES
 from tensor_partitioner.commands.console import command_errors, operators_option, stdout
+from tensor_partitioner.commands.help import Group
 from tensor_partitioner.display import nearest, table
 from tensor_partitioner.display.progress import tracked
 
@@ -70,7 +71,10 @@ def entry(name: str) -> Entry:
     )
 
 
-@click.group(name="operators")
+EXAMPLES = ("operators list", "operators check softmax --cases 20", "operators check swish --operators own.py")
+
+
+@click.group(name="operators", cls=Group, examples=EXAMPLES)
 def cli() -> None:
     """Show the catalog of operators, and verify it."""
 

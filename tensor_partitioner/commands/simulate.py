@@ -22,6 +22,7 @@ from simulator.simulation import Simulation
 from simulator.tracing import trace
 from tensor_partitioner import display
 from tensor_partitioner.commands.console import WRITTEN, collect_seldom, command_errors, operators_option, stdout
+from tensor_partitioner.commands.help import Command
 from tensor_partitioner.commands.planning_options import (
     MODEL_HELP,
     SEARCHING,
@@ -57,10 +58,16 @@ HELP = f"""Simulate one training iteration of a PLAN, or of the best plan of a M
 {MODEL_HELP} Planning takes the options of the command plan; a saved plan refuses them. Exit status 1 where a device's
 memory does not hold what its workers need."""
 
+EXAMPLES = (
+    "simulate plan.json --topo hgx-h100",
+    "simulate gpt2 --workers 8 --batch 64 --topo dgx-a100 --json simulated.json",
+    "simulate gpt2 --topo dgx-a100 --system zero-3 --sweep batch=8,16,32",
+)
+
 
 @command_errors
 @with_model_options
-@click.command("simulate", context_settings={"show_default": True}, help=HELP)
+@click.command("simulate", cls=Command, examples=EXAMPLES, context_settings={"show_default": True}, help=HELP)
 @click.argument("source", metavar="PLAN|MODEL")
 @click.option("--topo", help=f"A topology file, or one of {', '.join(available())}.")
 @click.option("--prefetch", type=click.IntRange(0), default=1, help="Start fetches so many units early.")

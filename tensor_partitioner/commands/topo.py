@@ -11,12 +11,19 @@ from planner.failures import BAD_INPUT, JOB_FAILED
 from planner.files import check_written
 from tensor_partitioner import display
 from tensor_partitioner.commands.console import WRITTEN, command_errors, stdout
+from tensor_partitioner.commands.help import Group
 from topologies import Machine, TopologyError, drawing, full_text, load_topology
 from topologies.imports import import_machine
 from topologies.tables import matrices, route_tables
 
+EXAMPLES = (
+    "topo show hgx-h100 gpu0 gpu5",
+    "topo check machine.yaml",
+    "topo import nccl.xml --device a100-sxm4-80gb -o machine.yaml",
+)
 
-@click.group("topo")
+
+@click.group("topo", cls=Group, examples=EXAMPLES)
 def commands() -> None:
     """Show, check and import machines."""
 

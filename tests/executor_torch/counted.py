@@ -51,7 +51,11 @@ def _rank(rank, ranks, folder):
 
 
 def _data_parallel(model, others, counted):
-    model = DistributedDataParallel(model)
+    return count_reduced(DistributedDataParallel(model), others, counted)
+
+
+def count_reduced(model, others, counted):
+    """Let DistributedDataParallel put the bytes of its all-reduces into a list; return it."""
 
     def reduce(state, bucket):
         counted.append(2 * others * bucket.buffer().nbytes)
@@ -61,7 +65,8 @@ def _data_parallel(model, others, counted):
     return model
 
 
-def _fully_sharded(model, others, counted):
+def count_sharded(others, counted):
+    """Let FSDP2 put the bytes of what it gathers and reduces, from now on in this process, into a list."""
     gather, scatter = dist.all_gather_single, dist.reduce_scatter_single
 
     def counted_gather(whole, share, **options):
@@ -73,6 +78,10 @@ def _fully_sharded(model, others, counted):
         return scatter(**options)
 
     dist.all_gather_single, dist.reduce_scatter_single = counted_gather, counted_scatter
+
+
+def _fully_sharded(model, others, counted):
+    count_sharded(others, counted)
     for block in (*model.layers, model):
         fully_shard(block, reshard_after_forward=True)
     return model

@@ -60,3 +60,14 @@ def test_jax_trains_like_one_device():
         assert case["split"] > 0
         assert case["laid"]
         assert sum(case["collectives"].values()) > 0
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_fsdp2_trains_like_one_process_and_moves_what_the_file_says(ranks):
+    found = printed("tests.export.sharded", str(ranks))
+    assert found["expected"][0] != found["expected"][-1]
+    for zero in ("0", "1", "2", "3"):
+        assert found[zero]["losses"] == pytest.approx(found["expected"], rel=1e-5)
+        assert found[zero]["worst"] < 1e-6
+        assert found[zero]["moved"] == found["said"][zero] > 0
+    assert found["said"]["0"] == found["said"]["1"] < found["said"]["2"] < found["said"]["3"]

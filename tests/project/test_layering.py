@@ -36,7 +36,7 @@ NEVER_IMPORT = {
     "planner.search": ("planner.program", "planner.report", "planner.explanations"),
     "planner.program": ("planner.search", "planner.report", "planner.explanations"),
     "planner.report": ("planner.search", "planner.explanations"),
-    "planner.export": ("planner.search", "planner.program", "planner.report"),
+    "planner.export": ("planner.search", "planner.report"),
     "simulator": ("planner.search", "planner.explanations", "planner.planning"),
     "executor": ("planner.search", "planner.explanations", "planner.planning"),
 }

@@ -1,0 +1,84 @@
+"""DeepSpeed: its configuration in JSON, by the names that DeepSpeed 0.17 and later read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from planner.export.setup import Launch, Setup, first, only_schedules
+
+OPTIMIZERS = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "momentum": "SGD"}
+
+
+def cannot(setup: Setup) -> str:
+    """Say why DeepSpeed cannot run a setup."""
+    parallel = setup.parallel
+    optimizer = setup.optimizer.name if setup.optimizer else "adam"
+    pipelined = parallel.pp > 1
+    return first(
+        "it splits sequences by exchanging heads (Ulysses), not by context parallelism" if parallel.cp > 1 else "",
+        "its tensor parallelism does not split norms along the sequence" if parallel.sp else "",
+        "its pipelines take tensor parallelism from Megatron's modules" if pipelined and parallel.tp > 1 else "",
+        f"its pipelines go with zero=0 or 1, not {parallel.zero}" if parallel.zero > 1 and pipelined else "",
+        only_schedules(setup, ("1f1b",)),
+        "" if optimizer in OPTIMIZERS else f"it has no optimizer {optimizer}",
+    )
+
+
+def notes(setup: Setup) -> tuple[str, ...]:
+    """Say what must be said to DeepSpeed in Python, and what it does otherwise."""
+    found = []
+    if setup.parallel.pp > 1:
+        found.append(f"the model must be a deepspeed.pipe.PipelineModule with num_stages={setup.parallel.pp}")
+    if setup.parallel.tp > 1:
+        found.append("tensor parallelism is AutoTP's, which knows modules of Hugging Face by their names")
+    if setup.parallel.recompute != "none" and setup.parallel.pp == 1:
+        found.append("what is recomputed the model says: deepspeed.checkpointing.checkpoint, or its own switch")
+    if setup.half and setup.weights_are_half:
+        found.append(f"it keeps float32 copies of {setup.half} weights, which the plan does not")
+    return tuple(found)
+
+
+def write(setup: Setup, name: str) -> str:
+    """Return the JSON file."""
+    del name
+    return msgspec.json.format(msgspec.json.encode(config(setup)), indent=2).decode() + "\n"
+
+
+def config(setup: Setup) -> dict[str, Any]:
+    """Return the configuration."""
+    parallel = setup.parallel
+    result: dict[str, Any] = {
+        "train_batch_size": setup.batch,
+        "train_micro_batch_size_per_gpu": setup.micro_batch,
+        "gradient_accumulation_steps": setup.micro_batches,
+        "zero_optimization": {"stage": parallel.zero},
+    }
+    if setup.half:
+        result[setup.half] = {"enabled": True}
+    if setup.optimizer is not None:
+        result["optimizer"] = {"type": OPTIMIZERS[setup.optimizer.name], "params": _constants(setup)}
+        if setup.optimizer.clip_norm is not None:
+            result["gradient_clipping"] = setup.optimizer.clip_norm
+    if parallel.tp > 1:
+        result["tensor_parallel"] = {"autotp_size": parallel.tp}
+    if parallel.pp > 1:
+        result["pipeline"] = {
+            "stages": parallel.pp,
+            "activation_checkpoint_interval": 0 if parallel.recompute == "none" else 1,
+        }
+    return result
+
+
+def _constants(setup: Setup) -> dict[str, Any]:
+    chosen = setup.optimizer
+    assert chosen is not None
+    decay = chosen.decay if chosen.name == "adamw" else chosen.weight_decay
+    if "adam" in chosen.name:
+        return {"lr": chosen.lr, "betas": [chosen.beta1, chosen.beta2], "eps": chosen.eps, "weight_decay": decay}
+    momentum = chosen.momentum if chosen.name == "momentum" else 0.0
+    return {"lr": chosen.lr, "momentum": momentum, "weight_decay": decay}
+
+
+DEEPSPEED = Launch("DeepSpeed", cannot, notes, write)

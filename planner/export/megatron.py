@@ -1,0 +1,159 @@
+"""Megatron-LM: the command line of its `pretrain_gpt.py`, by the names and types of its argument parser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+
+from planner.export.setup import Launch, Setup, first, only_schedules
+from planner.export.transformers import Transformer
+
+Flag = tuple[str, object]
+"""A flag's name without dashes, and its value; True for a switch."""
+
+SHARDED = {2: "optim_grads", 3: "optim_grads_params"}
+"""What Megatron-FSDP calls ZeRO's stages."""
+
+OPTIMIZERS = {"adam": "adam", "adamw": "adam", "sgd": "sgd", "momentum": "sgd"}
+
+
+def cannot(setup: Setup) -> str:
+    """Say why Megatron-LM cannot run a setup, as Megatron Core 0.16's parser and configurations check it."""
+    found, parallel = setup.transformer, setup.parallel
+    if found is None:
+        return f"it builds stacks of alike transformer blocks, and {setup.model} is none"
+    optimizer = setup.optimizer.name if setup.optimizer else "adam"
+    return first(
+        "it has no distances of positions (ALiBi)" if found.positions == "alibi" else "",
+        only_schedules(setup, ("1f1b", "interleaved")),
+        f"tp={parallel.tp} does not divide {found.heads} heads" if found.heads % parallel.tp else "",
+        "" if optimizer in OPTIMIZERS else f"it has no optimizer {optimizer}",
+        "it encodes causally" if not found.causal else "",
+        "" if min(setup.stage_layers) else f"{found.layers} blocks are fewer than its stages' chunks",
+    )
+
+
+def notes(setup: Setup) -> tuple[str, ...]:
+    """Say what Megatron-LM does otherwise."""
+    found = ["--mock-data: put your data, tokenizer and number of iterations in its place"]
+    if setup.half and setup.weights_are_half:
+        found.append(f"it keeps float32 copies of {setup.half} weights, which the plan does not")
+    if setup.optimizer and setup.optimizer.name == "adam" and setup.optimizer.weight_decay:
+        found.append("its adam decays weights apart from gradients (AdamW)")
+    if setup.transformer and setup.transformer.experts:
+        found.append("experts are not spread over workers, as the degrees say nothing of them")
+    if setup.parallel.zero in SHARDED:
+        found.append("CUDA_DEVICE_MAX_CONNECTIONS must not be 1 with Megatron-FSDP")
+    return tuple(found)
+
+
+def write(setup: Setup, name: str) -> str:
+    """Return a script of the shell that starts the training."""
+    del name
+    connections = setup.parallel.tp * setup.parallel.cp > 1 and setup.parallel.zero not in SHARDED
+    lines = [f"{'CUDA_DEVICE_MAX_CONNECTIONS=1 ' * connections}{setup.torchrun} pretrain_gpt.py"]
+    lines += [f"    --{flag}" if value is True else f"    --{flag} {value}" for flag, value in flags(setup)]
+    head = f"#!/bin/sh\n# {setup.model}, {setup.parallel}: written by export-plan --to megatron\n"
+    return head + " \\\n".join(lines) + "\n"
+
+
+def flags(setup: Setup) -> list[Flag]:
+    """Return every flag of the command line, in groups."""
+    transformer = setup.transformer
+    assert transformer is not None  # `cannot` says so
+    return [*_parallelism(setup), *_model(transformer), *_training(setup)]
+
+
+def _parallelism(setup: Setup) -> Iterator[Flag]:
+    parallel = setup.parallel
+    yield "tensor-model-parallel-size", parallel.tp
+    yield "pipeline-model-parallel-size", parallel.pp
+    yield "context-parallel-size", parallel.cp
+    if parallel.sp:
+        yield "sequence-parallel", True
+    if len({*setup.stage_layers}) > 1:
+        yield "pipeline-model-parallel-layout", f"'{_layout(setup.stage_layers)}'"
+    elif parallel.chunks > 1 and parallel.pp > 1:
+        yield "num-virtual-stages-per-pipeline-rank", parallel.chunks
+    if parallel.zero:
+        yield "use-distributed-optimizer", True
+        yield "overlap-grad-reduce", True
+        yield "overlap-param-gather", True
+    if parallel.zero in SHARDED:
+        yield "use-megatron-fsdp", True
+        yield "data-parallel-sharding-strategy", SHARDED[parallel.zero]
+        yield "ckpt-format", "fsdp_dtensor"
+        yield "no-gradient-accumulation-fusion", True
+    if parallel.recompute != "none":
+        yield "recompute-granularity", parallel.recompute
+    if parallel.recompute == "full":
+        yield "recompute-method", "uniform"
+        yield "recompute-num-layers", 1
+
+
+def _layout(layers: tuple[int, ...]) -> str:
+    """Write chunks of blocks, in the order of the network: `Et*3|(t*4|)*6,t*4L`."""
+    chunks = [f"t*{count}" for count in layers]
+    chunks[0], chunks[-1] = f"E{chunks[0]}", f"{chunks[-1]}L"
+    runs = [(chunk, len([*same])) for chunk, same in groupby(chunks)]
+    parts = [f"({chunk}|)*{times}" if times > 1 else f"{chunk}|" for chunk, times in runs]
+    return ",".join(parts).removesuffix("|")
+
+
+def _model(model: Transformer) -> Iterator[Flag]:
+    yield "num-layers", model.layers
+    yield "hidden-size", model.width
+    yield "ffn-hidden-size", model.hidden
+    yield "num-attention-heads", model.heads
+    yield "kv-channels", model.head_width
+    if model.groups < model.heads:
+        yield "group-query-attention", True
+        yield "num-query-groups", model.groups
+    yield "seq-length", model.sequence
+    yield "max-position-embeddings", model.sequence
+    yield "normalization", model.norm
+    yield "position-embedding-type", {"learned": "learned_absolute"}.get(model.positions, model.positions)
+    if model.positions == "rope":
+        yield "rotary-base", int(model.rotary_base)
+    if model.stretched:
+        yield "use-rope-scaling", True
+    if model.gated:
+        yield "swiglu", True
+    if not model.bias:
+        yield "disable-bias-linear", True
+    if model.qkv_bias and not model.bias:
+        yield "add-qkv-bias", True
+    if not model.tied:
+        yield "untie-embeddings-and-output-weights", True
+    if model.experts:
+        yield "num-experts", model.experts
+        yield "moe-router-topk", model.chosen
+        yield "moe-expert-capacity-factor", model.capacity
+    yield "attention-dropout", 0.0
+    yield "hidden-dropout", 0.0
+    yield "tokenizer-type", "NullTokenizer"
+    yield "vocab-size", model.vocabulary
+    yield "make-vocab-size-divisible-by", 1
+
+
+def _training(setup: Setup) -> Iterator[Flag]:
+    yield "micro-batch-size", setup.micro_batch
+    yield "global-batch-size", setup.batch
+    if setup.half:
+        yield setup.half, True
+    if setup.optimizer is not None:
+        yield "optimizer", OPTIMIZERS[setup.optimizer.name]
+        yield "lr", setup.optimizer.lr
+        if "adam" in setup.optimizer.name:
+            yield "adam-beta1", setup.optimizer.beta1
+            yield "adam-beta2", setup.optimizer.beta2
+            yield "adam-eps", setup.optimizer.eps
+        else:
+            yield "sgd-momentum", setup.optimizer.momentum if setup.optimizer.name == "momentum" else 0.0
+        yield "weight-decay", setup.optimizer.decay if setup.optimizer.name == "adamw" else setup.optimizer.weight_decay
+        yield "clip-grad", setup.optimizer.clip_norm or 0.0
+    yield "train-iters", 100
+    yield "mock-data", True
+
+
+MEGATRON = Launch("Megatron-LM", cannot, notes, write)

@@ -1,0 +1,92 @@
+"""Messages of protobuf from the text of a .proto file, of what such files have in the simplest case."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.internal import decoder, encoder
+from google.protobuf.message import DecodeError, Message
+
+from planner.errors import InputError
+
+Field = descriptor_pb2.FieldDescriptorProto
+LABELS = {"repeated": Field.LABEL_REPEATED, "": Field.LABEL_OPTIONAL}
+_COMMENT = re.compile(r"//[^\n]*")
+_BLOCK = re.compile(r"(message|enum)\s+(\w+)\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
+_ONEOF = re.compile(r"oneof\s+(\w+)\s*\{([^{}]*)\}")
+_FIELD = re.compile(r"(repeated|)\s*(\w+)\s+(\w+)\s*=\s*(\d+)\s*;")
+_VALUE = re.compile(r"(\w+)\s*=\s*(\d+)\s*;")
+_PACKAGE = re.compile(r"package\s+(\w+)\s*;")
+MOST_BYTES = 1 << 30
+"""What a message may say that it takes."""
+
+
+def messages(path: Path) -> Mapping[str, type[Message]]:
+    """Return the messages that a file defines, by name: fields of numbers, text and each other, lists, a oneof."""
+    text = _COMMENT.sub("", path.read_text())
+    package = _PACKAGE.search(text)
+    file = descriptor_pb2.FileDescriptorProto(name=path.name, package=package[1] if package else "", syntax="proto3")
+    for kind, name, body in _BLOCK.findall(text):
+        if kind == "enum":
+            values = (
+                descriptor_pb2.EnumValueDescriptorProto(name=one, number=int(number))
+                for one, number in _VALUE.findall(body)
+            )
+            file.enum_type.add(name=name, value=values)
+    enums = {enum.name for enum in file.enum_type}
+    for kind, name, body in _BLOCK.findall(text):
+        if kind == "message":
+            _add_message(file, name, body, enums)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    found = (pool.FindMessageTypeByName(f"{file.package}.{one.name}".lstrip(".")) for one in file.message_type)
+    return {one.name: message_factory.GetMessageClass(one) for one in found}
+
+
+def _add_message(file: Any, name: str, body: str, enums: Iterable[str]) -> None:
+    message = file.message_type.add(name=name)
+    for oneof, inner in _ONEOF.findall(body):
+        message.oneof_decl.add(name=oneof)
+        for field in _FIELD.findall(inner):
+            _add_field(message, file.package, field, enums).oneof_index = len(message.oneof_decl) - 1
+    for field in _FIELD.findall(_ONEOF.sub("", body)):
+        _add_field(message, file.package, field, enums)
+
+
+def _add_field(message: Any, package: str, field: tuple[str, str, str, str], enums: Iterable[str]) -> Any:
+    label, kind, name, number = field
+    added = message.field.add(name=name, number=int(number), label=LABELS[label])
+    scalar = f"TYPE_{kind.upper()}"
+    if scalar in Field.Type.keys():  # noqa: SIM118 (a wrapper of protobuf's, not a dict)
+        added.type = Field.Type.Value(scalar)
+    else:
+        added.type = Field.TYPE_ENUM if kind in enums else Field.TYPE_MESSAGE
+        added.type_name = f".{package}.{kind}"
+    return added
+
+
+def write_delimited(file: BinaryIO, message: Message) -> None:
+    """Write a message behind its length."""
+    content = message.SerializeToString()
+    encoder._EncodeVarint(file.write, len(content))
+    file.write(content)
+
+
+def read_delimited(content: bytes, kinds: Iterator[type[Message]], where: object) -> Iterator[Message]:
+    """Yield the messages of a file, each of the next of some kinds; InputError where it is cut or holds others."""
+    at = 0
+    while at < len(content):
+        try:
+            length, at = decoder._DecodeVarint(content, at)
+            if at + length > min(len(content), at + MOST_BYTES):
+                raise InputError(f"{where}: expected a message of {length} bytes, found {len(content) - at}")
+            message = next(kinds)()
+            message.ParseFromString(content[at : at + length])
+        except (IndexError, DecodeError) as error:
+            raise InputError(f"{where}: expected Chakra's messages behind their lengths, found other bytes") from error
+        at += length
+        yield message

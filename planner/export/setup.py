@@ -1,0 +1,169 @@
+"""What an engine is told of a training: the model, how it is split by name, and what an iteration is of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+from planner.errors import PlanError
+from planner.export.transformers import Transformer, transformer_of
+from planner.graph.facts import amounts, batch_size, precision, weight_dtype
+from planner.graph.ir import Graph
+from planner.graph.optimizers import OPTIMIZERS, Optimizer
+from planner.parallel import Parallel
+from planner.plans.plan import Plan
+
+DEVICES_PER_NODE = 8
+HALVES = {"bfloat16": "bf16", "float16": "fp16"}
+"""Dtypes of 16 bits, as engines call them."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A training of a graph, by named parallelism, on nodes of so many devices.
+
+    `command` is how the plan is made, as arguments of `plan`; or it is one for so many `workers`, saved as `saved`.
+    Raises PlanError for a graph without samples, and for a batch that is not one of whole micro-batches.
+    """
+
+    graph: Graph
+    parallel: Parallel
+    devices_per_node: int = DEVICES_PER_NODE
+    command: tuple[str, ...] = ()
+    saved: str = ""
+    workers: int = 0
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse what has no batch, or one that cannot be cut so."""
+        if batch_size(self.graph) is None:
+            raise PlanError(f"{self.model}: expected a model with samples, whose batch an engine is told, found none")
+        self.parallel.micro_batches(self.batch)
+        object.__setattr__(self, "workers", self.workers or self.parallel.workers)
+
+    @property
+    def model(self) -> str:
+        """The model's name."""
+        return self.name or self.graph.name or "a model"
+
+    @cached_property
+    def transformer(self) -> Transformer | None:
+        """Its sizes, where it is a stack of alike blocks."""
+        return transformer_of(self.graph)
+
+    @property
+    def batch(self) -> int:
+        """Samples of an iteration, over all workers."""
+        return batch_size(self.graph) or 0
+
+    @property
+    def sequence(self) -> int | None:
+        """Tokens of a sample; None of a model without."""
+        tokens = amounts(self.graph).get("tokens")
+        return tokens // self.batch if tokens else None
+
+    @property
+    def micro_batches(self) -> int:
+        """How many there are in an iteration."""
+        given = self.parallel.micro_batch
+        return self.parallel.micro_batches(self.batch) if given else self.graph.micro_batches
+
+    @property
+    def micro_batch(self) -> int:
+        """Samples that a data parallel worker takes at once."""
+        return self.batch // (self.parallel.dp * self.micro_batches)
+
+    @property
+    def half(self) -> str:
+        """What most activations are in, where it is of 16 bits: "bf16" or "fp16"; else nothing."""
+        return HALVES.get(precision(self.graph).partition(",")[0], "")
+
+    @property
+    def weights_are_half(self) -> bool:
+        """Whether weights, too, are kept in 16 bits."""
+        return weight_dtype(self.graph) in HALVES
+
+    @cached_property
+    def optimizer(self) -> Optimizer | None:
+        """What updates the weights; None where nothing does."""
+        names = {op: name for name, op in OPTIMIZERS.items() if op is not None}
+        node = next((node for node in self.graph.nodes if node.op in names), None)
+        if node is None:
+            return None
+        known = {field.name for field in fields(Optimizer)} - {"name"}
+        return Optimizer(names[node.op], **{name: float(str(v)) for name, v in node.attrs.items() if name in known})
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all weights that are trained."""
+        tensors = (self.graph.tensors[name] for name in self.graph.updates)
+        return sum(tensor.nbytes for tensor in tensors if tensor.role == "weight")
+
+    @property
+    def stage_layers(self) -> tuple[int, ...]:
+        """How many blocks every stage's chunk has, in the order of the network; as even as they can be."""
+        layers = self.transformer.layers if self.transformer else 0
+        parts = self.parallel.pp * self.parallel.chunks
+        return tuple(layers * (part + 1) // parts - layers * part // parts for part in range(parts))
+
+    @property
+    def torchrun(self) -> str:
+        """The launcher's command line: as many processes as there are workers, on as many nodes as they need."""
+        workers, most = self.workers, self.devices_per_node
+        if workers <= most:
+            return f"torchrun --nnodes 1 --nproc-per-node {workers}"
+        if workers % most:
+            raise PlanError(f"expected workers that fill nodes of {most} devices, found {workers}")
+        where = '--rdzv-backend c10d --rdzv-endpoint "$HEAD_NODE:29500"'
+        return f"torchrun --nnodes {workers // most} --nproc-per-node {most} {where}"
+
+
+def parallel_of(plan: Plan) -> Parallel:
+    """Return a plan's parallelism by name; a PlanError for a plan that has none."""
+    found, ways = plan.search, plan.ways
+    if text := found.details.get("parallel"):
+        return Parallel.read(str(text)) or Parallel()
+    if found.searcher == "data-parallel" and not ways.shares:
+        return Parallel(dp=plan.workers)
+    if found.searcher.startswith("zero-"):
+        return Parallel(dp=plan.workers, zero=int(found.searcher.removeprefix("zero-")))
+    raise PlanError(
+        "expected a plan of named parallelism (plan MODEL --parallel tp=4,dp=2): engines that are told degrees cannot "
+        "run one whose tensors are split freely, which export-plan --to torchrun, dtensor or jax does"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """An engine that is told degrees of parallelism: its title, and what is written for it of a setup.
+
+    `cannot` says in a clause why a setup is none of its, nothing where it is one; `notes` what it does otherwise than
+    our plans; `write` takes the name of the module or file that is written, too. With `any_plan` it runs every plan,
+    and is told of no degrees.
+    """
+
+    title: str
+    cannot: Callable[[Setup], str]
+    notes: Callable[[Setup], tuple[str, ...]]
+    write: Callable[[Setup, str], str]
+    any_plan: bool = False
+
+    def checked(self, setup: Setup) -> Setup:
+        """Return the setup; a PlanError where the engine cannot run it."""
+        if why := self.cannot(setup):
+            raise PlanError(f"{self.title} cannot run {setup.parallel or 'this'}: {why}")
+        return setup
+
+
+def only_schedules(setup: Setup, names: tuple[str, ...]) -> str:
+    """Say that an engine's pipelines have these schedules alone; nothing where that is enough."""
+    found = setup.parallel.schedule.partition(":")[0]
+    if setup.parallel.pp == 1 or found in names:
+        return ""
+    return f"its pipelines run {' or '.join(names)}, not {found}"
+
+
+def first(*clauses: str) -> str:
+    """Return the first clause that says something."""
+    return next(filter(None, clauses), "")

@@ -1,0 +1,195 @@
+"""The sizes of a transformer, read from its training graph: what engines that build the model themselves are told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+from planner.graph.constants import array_of
+from planner.graph.ir import Graph, Node, Tensor
+
+ATTENTION = ("attention", "biased_attention")
+"""Operators whose first operand is queries [batch, heads, sequence, width of a head]."""
+
+NORMED = ("mean", "var", "mean_square")
+"""What a norm reads beside what it normalizes."""
+
+NORMS = {"normalize": "LayerNorm", "rms_norm": "RMSNorm"}
+ACTIVATIONS = ("gelu", "silu", "relu")
+STRETCH = 8
+"""By how much Llama 3.1 divides the slowest of the rotary frequencies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transformer:
+    """A decoder or encoder of alike blocks: extents, and kinds of parts.
+
+    `groups` are heads of keys and values, `hidden` is the width of fully connected layers, `positions` "learned",
+    "rope", "alibi" or "none". `rotary_base` and `stretched` (Llama 3.1's frequencies) belong to "rope". `experts` is 0
+    where every token passes the same layers; else it chooses `chosen`, and one takes `capacity` times its share.
+    """
+
+    layers: int
+    width: int
+    heads: int
+    groups: int
+    hidden: int
+    vocabulary: int
+    sequence: int
+    norm: str
+    activation: str
+    gated: bool
+    positions: str
+    tied: bool
+    bias: bool
+    qkv_bias: bool
+    causal: bool
+    head_width: int
+    rotary_base: float = 0.0
+    stretched: bool = False
+    experts: int = 0
+    chosen: int = 0
+    capacity: float = 0.0
+
+    @property
+    def parameters(self) -> int:
+        """The elements of all weights of such a model."""
+        width, inner = self.width, self.heads * self.head_width
+        keys = 2 * self.groups * self.head_width
+        attention = width * (2 * inner + keys) + self.qkv_bias * (inner + keys) + self.bias * width
+        copies = max(1, self.experts)
+        fully_connected = copies * width * self.hidden * (3 if self.gated else 2) + width * self.experts
+        fully_connected += self.bias * (self.hidden * (2 if self.gated else 1) + width)
+        norm = width * (2 if self.norm == "LayerNorm" else 1)
+        normed = norm if self.positions == "alibi" else 0  # BLOOM's embeddings
+        embeddings = self.vocabulary * width * (1 if self.tied else 2)
+        embeddings += self.sequence * width if self.positions == "learned" else 0
+        return self.layers * (attention + fully_connected + 2 * norm) + norm + normed + embeddings
+
+
+def transformer_of(graph: Graph) -> Transformer | None:
+    """Return the sizes of the transformer that a graph trains; None where it is none, or has weights besides.
+
+    >>> import planner
+    >>> transformer_of(planner.model("gpt2", batch=8)).parameters
+    124439808
+    >>> transformer_of(planner.model("mlp-2-16", batch=8)) is None
+    True
+    """
+    found = _Reading(graph).transformer()
+    trained = sum(one.elements for one in graph.tensors.values() if one.role == "weight" and one.init is not None)
+    return found if found is not None and found.parameters == trained else None
+
+
+class _Reading:
+    """One graph's forward pass, with what makes each tensor."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._tensors = graph.tensors
+        casts = {node.outputs[0]: node.inputs[0] for node in graph.nodes if _is_cast(graph, node)}
+        updated = {*graph.updates.values(), *casts}
+        self._nodes = [
+            replace(node, inputs=tuple(casts.get(name, name) for name in node.inputs))
+            for node in graph.nodes
+            if node.forward is None and updated.isdisjoint(node.outputs)
+        ]
+        self._maker: Mapping[str, Node] = {name: node for node in self._nodes for name in node.outputs}
+
+    def transformer(self) -> Transformer | None:
+        """Read what there is; None where a part is missing, or attention is not alike everywhere."""
+        embedding = next((node for node in self._nodes if node.op == "embedding"), None)
+        inner = [node for node in self._nodes if node.op in ACTIVATIONS]
+        norms = {node.op for node in self._nodes if node.op in NORMS}
+        cores = [node for node in self._nodes if node.op in ATTENTION or self._is_stored_attention(node)]
+        if embedding is None or not inner or len(norms) != 1 or not cores or len({*map(self._shape, cores)}) != 1:
+            return None
+        table, words = (self._tensors[name] for name in embedding.inputs[:2])
+        (width, vocabulary), hidden = (table.shape[-1], table.shape[0]), self._shape(inner[0])[-1]
+        heads, head_width = self._heads(cores[0])
+        region = [self._weights(node) for node in self._before(cores[0])]
+        projected = sum(one.elements for weights in region for one in weights if one.elements > width * head_width)
+        experts, chosen, capacity = self._experts(words.shape[-1])
+        positions, base, stretched = self._positions((words.shape[-1], width), head_width)
+        return Transformer(
+            layers=len(cores),
+            width=width,
+            heads=heads,
+            groups=max(1, (projected // (width * head_width) - heads) // 2),
+            hidden=hidden,
+            vocabulary=vocabulary,
+            sequence=words.shape[-1],
+            norm=NORMS[norms.pop()],
+            activation=inner[0].op,
+            gated=any(node.op == "mul" and inner[0].outputs[0] in node.inputs for node in self._nodes),
+            positions=positions,
+            tied=sum(table.name in node.inputs for node in self._nodes) > 1,
+            bias=any(one.shape == (hidden,) for node in self._nodes for one in self._weights(node)),
+            qkv_bias=any(node.op == "add" and self._weights(node) for node in self._before(cores[0])),
+            causal=bool(cores[0].attrs.get("causal")) or any(node.op == "causal_mask" for node in self._nodes),
+            head_width=head_width,
+            rotary_base=base,
+            stretched=stretched,
+            experts=experts,
+            chosen=chosen,
+            capacity=capacity,
+        )
+
+    def _shape(self, node: Node) -> tuple[int, ...]:
+        return self._tensors[node.outputs[0]].shape
+
+    def _weights(self, node: Node) -> list[Tensor]:
+        return [self._tensors[name] for name in node.inputs if self._tensors[name].role == "weight"]
+
+    def _is_stored_attention(self, node: Node) -> bool:
+        """Whether a node is the softmax of scores [batch, heads, queries, keys]."""
+        return node.op == "softmax" and len(shape := self._shape(node)) == 4 and shape[2] == shape[3]
+
+    def _before(self, core: Node) -> Iterator[Node]:
+        """Yield what lies between attention and the norm, or the embedding, before it."""
+        waiting, seen = [*core.inputs], set[str]()
+        while waiting:
+            node = self._maker.get(waiting.pop())
+            if node is not None and node.name not in seen and node.op not in (*NORMS, *NORMED, "embedding"):
+                seen.add(node.name)
+                waiting += node.inputs
+                yield node
+
+    def _heads(self, core: Node) -> tuple[int, int]:
+        """Return how many heads of queries there are, and the width of one."""
+        if core.op in ATTENTION:
+            queries = self._tensors[core.inputs[0]].shape
+            return queries[1], queries[-1]
+        scores = (node for node in self._before(core) if node.op == "einsum" and not self._weights(node))
+        for node in scores:
+            left, _, target = str(node.attrs["equation"]).replace("->", ",").split(",")
+            extents = dict(zip(left, self._tensors[node.inputs[0]].shape, strict=True))
+            return self._shape(core)[1], prod(extent for letter, extent in extents.items() if letter not in target)
+        return self._shape(core)[1], 1
+
+    def _experts(self, sequence: int) -> tuple[int, int, float]:
+        """Return how many experts there are, how many a token chooses, and what one takes of its equal share."""
+        router = next((node for node in self._nodes if node.op == "topk"), None)
+        slots = next((node for node in self._nodes if node.op == "dispatch"), None)
+        if router is None or slots is None:
+            return 0, 0, 0.0
+        experts, chosen = self._tensors[router.inputs[0]].shape[-1], self._shape(router)[-1]
+        return experts, chosen, round(self._shape(slots)[2] * experts / (chosen * sequence), 3)
+
+    def _positions(self, learned: tuple[int, int], head_width: int) -> tuple[str, float, bool]:
+        """Return how positions are known, and of rotary ones the base, and whether they are Llama 3.1's."""
+        if any(node.op == "biased_attention" for node in self._nodes):
+            return "alibi", 0.0, False
+        found = [one for one in self._tensors.values() if one.role == "constant" and one.shape == (head_width,)]
+        if found and any(node.op in ("rotary", "cos") for node in self._nodes):
+            frequencies = [float(one) for one in array_of(found[0])[: head_width // 2]]
+            base = float(f"{frequencies[1] ** (-head_width / 2):.4g}")  # frequencies have 24 bits
+            slowest = base ** (2 / head_width - 1)
+            return "rope", base, frequencies[-1] < 2 * slowest / STRETCH
+        positions = [one for one in self._tensors.values() if one.role == "weight" and one.shape == learned]
+        return ("learned" if positions else "none"), 0.0, False
+
+
+def _is_cast(graph: Graph, node: Node) -> bool:
+    """Whether a node is a weight in another dtype."""
+    return node.op == "cast" and len(node.inputs) == 1 and graph.tensors[node.inputs[0]].role == "weight"

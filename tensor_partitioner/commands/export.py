@@ -1,0 +1,171 @@
+"""The command `export-plan`: a plan, or named parallelism, for other engines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import singledispatch
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+from planner.errors import PlanError
+from planner.export.exported import export
+from planner.export.setup import DEVICES_PER_NODE, Launch, Setup, parallel_of
+from planner.export.targets import TARGETS, Target, Trace, target_named
+from planner.extensions import load_operators
+from planner.files import check_written, write_file, write_json
+from planner.graph.ir import Graph
+from planner.model_source import model as load_model
+from planner.model_source import source_files
+from planner.models import model_options
+from planner.parallel import Parallel
+from planner.plans.plan import Plan
+from planner.plans.plan_json import load_plan
+from planner.program.lower import lower
+from tensor_partitioner import display
+from tensor_partitioner.commands.console import WRITTEN, collect_seldom, command_errors, operators_option, stdout
+from tensor_partitioner.commands.help import Command
+from tensor_partitioner.commands.planning_options import (
+    MODEL_HELP,
+    given_options,
+    is_saved_plan,
+    plan_model,
+    planning_options,
+    refuse_others,
+    with_model_options,
+)
+from tensor_partitioner.display import exact_bytes, facts
+from topologies import Machine, load_topology
+
+TO_HELP = f"For whom: {', '.join(TARGETS)}, or one of --operators."
+TOPO_HELP = f"The machine that engines are started on, for how many devices a node has.  [default: {DEVICES_PER_NODE}]"
+OUTPUT_HELP = "Write it here; of traces a file a worker, named after this one. Without it what is text is printed."
+WITH_PLAN = ("source", "to", "topo", "output", "json_file", "operator_files")
+HELP = f"""Write a PLAN, or a MODEL by --parallel, for another engine: launch lines, configurations, code, traces.
+
+Engines that are told degrees of parallelism (megatron, torchtitan, deepspeed, fsdp2) take plans of named parallelism
+alone; torchrun, dtensor, jax and chakra take any. What an engine cannot run is refused in a clause that says why.
+
+{MODEL_HELP}"""
+EXAMPLES = (
+    "export-plan gpt2 --parallel tp=2,dp=4 --batch 64 --to megatron -o gpt2.sh",
+    "export-plan plan.json --to dtensor -o placed.py",
+    "export-plan plan.json --to chakra -o traces/plan.et",
+)
+
+
+@command_errors
+@with_model_options
+@click.command("export-plan", cls=Command, examples=EXAMPLES, context_settings={"show_default": True}, help=HELP)
+@click.argument("source", metavar="PLAN|MODEL")
+@click.option("--to", required=True, metavar="NAME", help=TO_HELP)
+@click.option("--topo", help=TOPO_HELP)
+@operators_option
+@click.option("--json", "json_file", type=WRITTEN, help="Write what the tables show, and the notes.")
+@planning_options
+@click.pass_context
+def main(context: click.Context, /, source: str, **options: Any) -> None:
+    """Run the command; `HELP` says what it does."""
+    collect_seldom()
+    read = (source,) if Path(source).is_file() else source_files(source)
+    check_written((options["output"], options["json_file"]), (*read, *options["operator_files"]))
+    load_operators(options["operator_files"])
+    target = target_named(options["to"])
+    if is_saved_plan(source):
+        refuse_others(context, f"{source} is a saved plan, which is not searched again", allowed=WITH_PLAN)
+    elif options["parallel"] is None:
+        raise click.UsageError(f"{source}: expected a saved plan, or a model with --parallel, as in tp=2,dp=4")
+    record = write_for(target, source, options)
+    if options["json_file"] is not None:
+        write_json(options["json_file"], record)
+
+
+@singledispatch
+def write_for(target: Target | Launch | Trace, source: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Write what a command names for a target, where its options say; print what is to be said, and return it."""
+    raise TypeError(f"expected a target, found {type(target).__name__}")
+
+
+@write_for.register
+def _launch(target: Launch, source: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    output: Path | None = options["output"]
+    setup = target.checked(_setup(source, options, any_plan=target.any_plan))
+    text = target.write(setup, output.stem if output else "plan")
+    notes = target.notes(setup)
+    for note in notes:
+        click.echo(f"note: {display.printable(note)}", err=True)
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        write_file(output, text)
+    return {"target": target.title, "parallel": str(setup.parallel), "notes": notes}
+
+
+@write_for.register
+def _placements(target: Target, source: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    output: Path | None = options["output"]
+    exported = export(_plan(source, options), options["to"])
+    stdout().print(*display.tables(exported), sep="\n")
+    if output is not None:
+        write_file(output, exported.source(output.stem))
+    return exported.to_data()
+
+
+@write_for.register
+def _traces(target: Trace, source: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    if options["output"] is None:
+        raise click.UsageError(f"{target.title}: expected -o FILE, after which every worker's file is named")
+    traces, plan = import_module(target.module), _plan(source, options)
+    files = traces.write_traces(lower(plan), options["output"])
+    found = traces.read_traces(files)
+    if (found.bytes != plan.bytes).any():
+        raise PlanError(f"{options['output']}: expected the plan's bytes between workers, found others")
+    stdout().print(_traces_table(target, files, found))
+    return {
+        "target": target.title,
+        "files": [file.name for file in files],
+        "nodes": found.nodes,
+        "bytes": plan.total_bytes,
+    }
+
+
+def _traces_table(target: Trace, files: list[Path], found: Any) -> Table:
+    rows = [(f"{name}", str(count)) for name, count in found.nodes.items()]
+    moved = f"{exact_bytes(int(found.bytes.sum()))}, between every two workers the plan's"
+    return facts(f"{target.title}: {files[0].name} to {files[-1].name}", [*rows, ("bytes", moved)])
+
+
+def _setup(source: str, options: Mapping[str, Any], *, any_plan: bool) -> Setup:
+    """Return the training that an engine is told of; nothing is searched for it."""
+    nodes = DEVICES_PER_NODE if options["topo"] is None else _devices_per_node(load_topology(options["topo"]))
+    if is_saved_plan(source):
+        plan = load_plan(source)
+        parallel = Parallel() if any_plan else parallel_of(plan)
+        return Setup(plan.graph, parallel, nodes, saved=source, workers=plan.workers, name=plan.search.model)
+    graph = _graph(source, options)
+    return Setup(graph, options["parallel"], nodes, command=_command(source, options, options["parallel"]))
+
+
+def _devices_per_node(machine: Machine) -> int:
+    return max(map(len, machine.nodes_of(range(len(machine.devices))).values()))
+
+
+def _graph(source: str, options: Mapping[str, Any]) -> Graph:
+    return load_model(source, opaque_unknown=options["opaque_unknown"], **given_options(options))
+
+
+def _command(source: str, options: Mapping[str, Any], parallel: Parallel) -> tuple[str, ...]:
+    """Return the arguments of `plan` that make the plan."""
+    known = model_options()
+    words = [source]
+    for name, value in given_options(options).items():
+        flag = name.replace("_", "-")
+        words += [f"--{flag}" if value else f"--no-{flag}"] if known[name].kind == "bool" else [f"--{flag}", str(value)]
+    return (*words, "--parallel", str(parallel))
+
+
+def _plan(source: str, options: Mapping[str, Any]) -> Plan:
+    return load_plan(source) if is_saved_plan(source) else plan_model(source, {**options, "output": None}, None)

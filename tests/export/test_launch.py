@@ -1,0 +1,267 @@
+"""What engines that are told degrees are given: checked by their parsers, schemas, and the packages themselves."""
+
+import argparse
+import json
+import re
+import shlex
+import tomllib
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import planner
+from planner.errors import PlanError
+from planner.export.setup import Setup, parallel_of
+from planner.export.targets import TARGETS, Launch
+from planner.export.transformers import transformer_of
+from planner.models import gpt, llama
+from planner.parallel import Parallel
+
+SCHEMAS = Path(__file__).parent / "schemas"
+LAUNCHES = {name: target for name, target in TARGETS.items() if isinstance(target, Launch)}
+PYTHON = {"int": int, "float": float, "str": str, "bool": bool, "dict": dict}
+
+CASES = [
+    ("gpt2", "dp=8,zero=3", 32, "adamw"),
+    ("gpt2", "dp=8,zero=1,micro-batch=1", 32, "adam"),
+    ("gpt2", "dp=8,zero=2,micro-batch=2", 32, "adam"),
+    ("gpt2", "dp=8", 32, "momentum"),
+    ("gpt2", "tp=2,dp=4", 32, "adamw"),
+    ("gpt-3-175b", "tp=8,pp=16,dp=8,micro-batch=1,recompute=full", 256, "adamw"),
+    ("gpt-3-175b", "tp=8,sp,pp=8,dp=2,zero=1,micro-batch=1,recompute=selective,schedule=interleaved:3", 64, "sgd"),
+    ("llama-3.1-8b", "tp=2,sp,cp=2,dp=2,zero=3", 16, "adamw"),
+    ("llama-3.1-405b", "tp=8,sp,pp=16,dp=4,zero=2,micro-batch=1,schedule=interleaved:2", 64, "adamw"),
+    ("llama-2-70b", "pp=4,dp=2,micro-batch=1,schedule=gpipe", 16, "adam"),
+    ("mixtral-8x7b", "tp=2,dp=4", 16, "adamw"),
+    ("bloom-176b", "tp=4,pp=12,dp=8,micro-batch=1", 192, "adam"),
+]
+
+
+@cache
+def graph_of(model, batch, optimizer="adamw", dtype="mixed"):
+    return planner.model(model, batch=batch, optimizer=optimizer, dtype=dtype)
+
+
+@cache
+def setup(model, parallel, *options):
+    return Setup(graph_of(model, *options), Parallel.read(parallel))
+
+
+def written(target):
+    """Every case that a target can run, with its text."""
+    for case in CASES:
+        one = setup(*case)
+        if not LAUNCHES[target].cannot(one):
+            yield one, LAUNCHES[target].write(one, "run")
+
+
+def schema(name):
+    return json.loads((SCHEMAS / f"{name}.json").read_text())
+
+
+def is_of(value, kind):
+    """Whether a value is of a kind: a type, or choices."""
+    return (
+        value in kind
+        if isinstance(kind, list)
+        else isinstance(value, PYTHON[kind]) and (kind == "bool" or not isinstance(value, bool))
+    )
+
+
+@pytest.mark.parametrize("name", [*gpt.SIZES, *llama.SIZES, *llama.EXPERTS])
+def test_sizes_are_read_from_the_graph(name):
+    size = (gpt.SIZES | llama.SIZES | llama.EXPERTS)[name]
+    for dtype in ("float32", "mixed") if name in ("gpt2", "llama-2-7b") else ("float32",):
+        found = transformer_of(graph_of(name, 1, "none", dtype))
+        for field in ("layers", "width", "heads", "vocabulary", "sequence", "tied"):
+            assert getattr(found, field) == getattr(size, field), field
+        if name in gpt.SIZES:
+            assert (found.groups, found.hidden, found.norm) == (size.heads, 4 * size.width, "LayerNorm")
+            assert found.positions == ("alibi" if size.alibi else "learned")
+        else:
+            assert (found.groups, found.hidden, found.norm) == (size.groups, size.hidden, "RMSNorm")
+            assert (found.positions, found.rotary_base, found.stretched) == ("rope", size.base, size.stretched)
+            assert found.experts == size.experts
+
+
+def test_parameters_are_those_that_are_published():
+    """OpenAI's GPT-2, BLOOM's model card, Meta's checkpoints, Mistral's paper."""
+    published = {
+        "gpt2": 124_439_808,
+        "gpt2-xl": 1_557_611_200,
+        "bloom-176b": 176_247_271_424,
+        "llama-2-7b": 6_738_415_616,
+        "llama-3.1-8b": 8_030_261_248,
+        "llama-3.1-405b": 405_853_388_800,
+        "mixtral-8x7b": 46_702_792_704,
+    }
+    assert {name: transformer_of(graph_of(name, 1, "none", "float32")).parameters for name in published} == published
+
+
+@pytest.mark.parametrize("name", ["mlp-2-16", "rnn-2-8", "encoder-decoder-2-64", "wresnet-14-1"])
+def test_what_is_no_stack_of_blocks(name):
+    assert transformer_of(planner.model(name, batch=4)) is None
+
+
+def test_sizes_of_a_module_of_pytorch():
+    torch = pytest.importorskip("torch")
+    module = import_module("examples.gpt").GPT(64, 8, 16, 4, 2)
+    tokens = torch.zeros((2, 8), dtype=torch.long)
+    found = transformer_of(planner.from_torch(module, (tokens, tokens)))
+    assert (found.layers, found.heads, found.head_width, found.hidden, found.tied) == (2, 4, 4, 64, True)
+    assert found.parameters == sum(one.numel() for one in module.parameters())
+
+
+def megatron_parser():
+    """Megatron-LM's argument parser, of the flags that are written."""
+    parser = argparse.ArgumentParser(allow_abbrev=False, exit_on_error=False)
+    for name, kind in schema("megatron")["flags"].items():
+        if kind == "switch":
+            parser.add_argument(f"--{name}", action="store_true")
+        elif isinstance(kind, list):
+            parser.add_argument(f"--{name}", choices=kind)
+        else:
+            parser.add_argument(f"--{name}", type=PYTHON[kind])
+    return parser
+
+
+def parsed(text):
+    words = shlex.split(text.replace("\\\n", " ").splitlines()[-1])
+    return megatron_parser().parse_args(words[words.index("pretrain_gpt.py") + 1 :])
+
+
+def test_megatron_flags():
+    cases = list(written("megatron"))
+    assert len(cases) >= 8
+    for one, text in cases:
+        found, parallel = parsed(text), one.parallel
+        degrees = found.tensor_model_parallel_size, found.pipeline_model_parallel_size, found.context_parallel_size
+        assert degrees == (parallel.tp, parallel.pp, parallel.cp)
+        assert found.global_batch_size == one.batch == found.micro_batch_size * parallel.dp * one.micro_batches
+        assert found.sequence_parallel == parallel.sp
+        assert found.bf16
+        # As Megatron Core counts a stage's layers.
+        layers = one.transformer.layers
+        if found.pipeline_model_parallel_layout is None:
+            assert layers % (parallel.pp * (found.num_virtual_stages_per_pipeline_rank or 1)) == 0
+        else:
+            stages = unfolded(found.pipeline_model_parallel_layout)
+            assert len(stages) == parallel.pp * parallel.chunks
+            assert sum(stage.count("t") for stage in stages) == layers
+            assert (stages[0][0], stages[-1][-1], "".join(stages).count("E")) == ("E", "L", 1)
+
+
+def unfolded(layout):
+    """A layout's stages, as Megatron-LM reads it: `(text)*n` and `c*n` repeated, commas left out."""
+    layout = re.sub(r"\(([^)]*)\)\*(\d+)", lambda found: found[1] * int(found[2]), layout.replace(",", ""))
+    return re.sub(r"(.)\*(\d+)", lambda found: found[1] * int(found[2]), layout).split("|")
+
+
+def test_torchtitan_toml():
+    known, cases = schema("torchtitan")["sections"], list(written("torchtitan"))
+    assert len(cases) >= 4
+    for one, text in cases:
+        found = tomllib.loads(text)
+        for section, values in found.items():
+            for name, value in values.items():
+                assert is_of(value, known[section][name]), (section, name, value)
+        degrees, training, parallel = found["parallelism"], found["training"], one.parallel
+        data = degrees["data_parallel_replicate_degree"] * degrees["data_parallel_shard_degree"]
+        assert data == parallel.dp
+        assert training["global_batch_size"] % (training["local_batch_size"] * data) == 0
+        if parallel.pp > 1:
+            per_stage = degrees.get("pipeline_parallel_layers_per_stage")
+            stages = -(-(one.transformer.layers + 2) // per_stage) if per_stage else parallel.pp
+            assert stages == parallel.pp * parallel.chunks
+
+
+def test_torchtitan_takes_its_file(tmp_path):
+    config = pytest.importorskip("torchtitan.config", reason="torchtitan 0.2 is not installed")
+    if not hasattr(config, "JobConfig"):
+        pytest.skip("torchtitan 0.2 is not installed, but another version, which reads no TOML")
+    for one, text in written("torchtitan"):
+        (tmp_path / "run.toml").write_text(text)
+        found = config.ConfigManager().parse_args([f"--job.config_file={tmp_path / 'run.toml'}"])
+        assert found.parallelism.tensor_parallel_degree == one.parallel.tp
+
+
+def test_deepspeed_json():
+    known, cases = schema("deepspeed")["keys"], list(written("deepspeed"))
+    assert len(cases) >= 5
+    for one, text in cases:
+        found = json.loads(text)
+        for key, value in found.items():
+            kind = known[key]
+            if isinstance(kind, dict):
+                assert all(is_of(inner, kind[name]) for name, inner in value.items()), (key, value)
+            else:
+                assert is_of(value, kind), (key, value)
+        micro, count = found["train_micro_batch_size_per_gpu"], found["gradient_accumulation_steps"]
+        assert found["train_batch_size"] == micro * count * one.parallel.dp  # as DeepSpeed asserts
+
+
+def test_deepspeed_takes_its_configuration():
+    config = pytest.importorskip("deepspeed.runtime.config", reason="DeepSpeed is not installed")
+    for one, text in written("deepspeed"):
+        data = json.loads(text)
+        data["train_batch_size"] //= one.parallel.dp  # one process stands for all
+        assert config.DeepSpeedConfig(data).gradient_accumulation_steps == one.micro_batches
+
+
+def test_torchrun_takes_its_lines():
+    run = pytest.importorskip("torch.distributed.run")
+    for one, text in [*written("torchrun"), *written("megatron")]:
+        words = shlex.split(text.replace("\\\n", " ").splitlines()[-1])
+        found = run.parse_args(words[words.index("torchrun") + 1 :])
+        assert int(found.nnodes) * int(found.nproc_per_node) == one.parallel.workers
+        assert found.training_script == ("executor" if found.module else "pretrain_gpt.py")
+
+
+REFUSED = [
+    ("megatron", "mlp-2-16", "dp=4", (), "mlp-2-16 is none"),
+    ("megatron", "bloom-176b", "tp=4,dp=2", (), "ALiBi"),
+    ("megatron", "gpt2", "pp=4,dp=2,micro-batch=1,schedule=gpipe", (), "run 1f1b or interleaved, not gpipe"),
+    ("megatron", "gpt2", "pp=2,micro-batch=1,schedule=zero-bubble", (), "not zero-bubble"),
+    ("megatron", "gpt2", "tp=8", (), "tp=8 does not divide 12 heads"),
+    ("megatron", "gpt2", "dp=2", ("rmsprop",), "no optimizer rmsprop"),
+    ("torchtitan", "mlp-2-16", "dp=4,zero=3", (), "sequences of tokens alone"),
+    ("torchtitan", "gpt2", "tp=2,dp=2,zero=3", (), "add sp"),
+    ("torchtitan", "gpt2", "dp=8,zero=1", (), "say zero=2"),
+    ("torchtitan", "gpt2", "tp=2,sp,dp=2", (), "no replicas beside tp=2: say zero=3"),
+    ("torchtitan", "gpt2", "pp=2,micro-batch=1,schedule=zero-bubble", (), "not zero-bubble"),
+    ("deepspeed", "gpt2", "cp=2,dp=2", (), "Ulysses"),
+    ("deepspeed", "gpt2", "tp=2,sp", (), "does not split norms"),
+    ("deepspeed", "gpt2", "pp=2,dp=2,zero=2,micro-batch=1", (), "zero=0 or 1, not 2"),
+    ("deepspeed", "gpt2", "pp=2,tp=2,micro-batch=1", (), "from Megatron's modules"),
+    ("deepspeed", "gpt2", "pp=2,micro-batch=1,schedule=interleaved", (), "run 1f1b, not interleaved"),
+    ("fsdp2", "gpt2", "pp=2,dp=2,micro-batch=1", (), "torch.distributed.pipelining"),
+    ("fsdp2", "gpt2", "tp=2,dp=2", (), "export-plan --to dtensor"),
+    ("fsdp2", "gpt2", "cp=2,dp=2", (), "context parallelism"),
+    ("fsdp2", "gpt2", "dp=2,recompute=full", (), "torch.utils.checkpoint"),
+]
+
+
+@pytest.mark.parametrize(("target", "model", "parallel", "options", "why"), REFUSED)
+def test_what_an_engine_cannot_run_is_one_clause(target, model, parallel, options, why):
+    one = setup(model, parallel, 16, *options)
+    with pytest.raises(PlanError, match=re.escape(why)) as refused:
+        LAUNCHES[target].checked(one)
+    assert str(refused.value).startswith(f"{LAUNCHES[target].title} cannot run {one.parallel}: ")
+    assert "\n" not in str(refused.value)
+
+
+def test_parallelism_of_plans():
+    graph = planner.model("mlp-2-16", batch=8)
+    assert parallel_of(planner.plan(graph, workers=4, searcher="data-parallel", ways=(4,))) == Parallel(dp=4)
+    asked = "dp=2,tp=2,zero=1"
+    assert parallel_of(planner.plan(graph, parallel=asked)) == Parallel.read(asked)
+    with pytest.raises(PlanError, match="a plan of named parallelism"):
+        parallel_of(planner.plan(graph, workers=4))
+
+
+def test_what_fills_no_nodes():
+    one = Setup(planner.model("gpt2", batch=12), Parallel(dp=12), 8)
+    with pytest.raises(PlanError, match="fill nodes of 8 devices, found 12"):
+        LAUNCHES["torchrun"].write(one, "plan")
