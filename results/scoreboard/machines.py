@@ -1,0 +1,208 @@
+"""The machine of a row: one of the package's by name, or by rule from the type and number of its GPUs."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from results.scoreboard.cells import UNITS, SetError, read_number
+from results.scoreboard.gpus import find_device
+from results.scoreboard.row import Row
+from topologies.errors import TopologyError
+from topologies.library import MACHINES, available, device_type, link_types
+from topologies.load import load_topology, parse_topology
+from topologies.machine import Machine
+from topologies.reading import encode_record, read_record
+from topologies.schema import (
+    DeviceEntry,
+    LinkEntry,
+    LinkType,
+    NodeEntry,
+    SwitchEntry,
+    TopologyFile,
+)
+
+USUAL_NODE = 8
+"""Devices of a node that nobody describes."""
+
+USUAL_NETWORK = {"pcie3": "ib-edr", "pcie4": "ib-hdr", "pcie5": "ib-ndr"}
+"""The adapter that a slot is made for, where nobody says which there is."""
+BYTES_PER_GBIT = 0.12e9
+"""What 1 Gbit/s of an adapter carries in bytes per second, as in the package's types of links."""
+
+NETWORK_LATENCY_S = 7.0e-6
+SLOT, UPLINK, BETWEEN_SOCKETS = "pcie4x16", "pcie4x16-uplink", "amd-infinity-fabric"
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Nodes of one kind on a network that does not block, every adapter by a link of this type."""
+
+    node: str
+    nodes: int
+    network: str
+
+
+def machine_of(row: Row, devices: int, folder: Path) -> tuple[Machine, str]:
+    """Return a row's machine, with so many devices at least, and what it is called. Raises SetError for none."""
+    try:
+        if row.machine is not None:
+            return _named(row.machine, devices, row.network, folder)
+        if row.gpu is None:
+            raise SetError("expected a machine or a type of GPU, found neither")
+        return _of_type(find_device(row.gpu), devices, row.per_node, row.network)
+    except TopologyError as error:
+        raise SetError(str(error)) from error
+
+
+def _named(name: str, devices: int, network: str | None, folder: Path) -> tuple[Machine, str]:
+    if name.endswith("-K"):
+        nodes = math.ceil(devices / len(_loaded(f"{name[:-1]}1").devices))
+        return _loaded(f"{name[:-1]}{nodes}"), f"{name[:-1]}{nodes}"
+    path = folder / name
+    full = str(path) if path.is_file() else name
+    machine = _loaded(full)
+    if len(machine.devices) >= devices:
+        return machine, name
+    return _cluster(full, len(machine.devices), devices, network)
+
+
+def _of_type(device: str, devices: int, per_node: int | None, network: str | None) -> tuple[Machine, str]:
+    """Return the package's node of such devices, else a usual one, as often as there must be."""
+    nodes = [name for name, kind, count in _nodes() if kind == device and per_node in {None, count}]
+    if nodes:
+        node = min(nodes, key=lambda name: (len(_loaded(name).devices), name))
+        if devices <= (count := len(_loaded(node).devices)):
+            return _loaded(node), node
+        return _cluster(node, count, devices, network)
+    count = per_node or min(USUAL_NODE, devices)
+    if devices <= count:
+        return parse_topology(encode_record(_usual(device, count)), "box"), f"{count} x {device}"
+    machine, name = _of_usual(device, count, devices, network)
+    return machine, f"{name.partition(' ')[0]} x {count} x {device},{name.rpartition(',')[2]}"
+
+
+@cache
+def _of_usual(device: str, count: int, devices: int, network: str | None) -> tuple[Machine, str]:
+    """Return a cluster of usual nodes, which are read from a file as others are."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "box.yaml")
+        path.write_text(encode_record(_usual(device, count)))
+        return _cluster(str(path), count, devices, network)
+
+
+def _cluster(node: str, per_node: int, devices: int, network: str | None) -> tuple[Machine, str]:
+    cluster = Cluster(node, math.ceil(devices / per_node), _link_of(node, per_node, network))
+    return _built(cluster), f"{cluster.nodes} x {Path(node).stem}, {network or cluster.network}"
+
+
+@cache
+def _loaded(name: str) -> Machine:
+    return load_topology(name)
+
+
+@cache
+def _nodes() -> tuple[tuple[str, str, int], ...]:
+    """Return the package's machines of one node that a cluster may be made of: name, type and number of devices."""
+    return tuple(_single_nodes())
+
+
+def _single_nodes() -> Iterator[tuple[str, str, int]]:
+    for name in available():
+        if name.endswith("-K"):
+            continue
+        devices = _loaded(name).devices
+        kinds = {device.spec.name for device in devices}
+        if len(kinds) == 1:
+            yield name, kinds.pop(), len(devices)
+
+
+def _family_of(node: str) -> TopologyFile | None:
+    """Return the package's family of clusters that is made of this node, if there is one."""
+    for name in available():
+        if name.endswith("-K"):
+            file = read_record(MACHINES / f"{name}.yaml", TopologyFile)
+            if any(part.machine == node for part in file.nodes):
+                return file
+    return None
+
+
+def _adapters(node: str) -> int:
+    return sum(name.startswith("nic") for name in _loaded(node).switches)
+
+
+def _slot_of_adapters(node: str) -> str:
+    machine = _loaded(node)
+    slots = (link.type[:5] for link in machine.links if any(end.startswith("nic") for end in link.ends))
+    return next((slot for slot in slots if slot in USUAL_NETWORK), SLOT[:5])
+
+
+def _link_of(node: str, per_node: int, network: str | None) -> str:
+    """Return a type of link, or Gbit/s of each adapter, for a network that is said by either or not at all."""
+    if network is None:
+        family = _family_of(node)
+        links = [link.type for link in family.links if "/nic" in "".join(link.ends)] if family else []
+        return (links[0] if links else None) or USUAL_NETWORK[_slot_of_adapters(node)]
+    if network in link_types():
+        return network
+    number, _ = read_number(network, {"gbit/s": 1.0, "gbps": 1.0, "gb/s": 8.0, **dict.fromkeys(UNITS["flop/s"], 0.0)})
+    return f"{number * per_node / max(1, _adapters(node)):g}"
+
+
+@cache
+def _built(cluster: Cluster) -> Machine:
+    """Return the machine; collectives between nodes are the family's of this node, else those of any."""
+    count = _adapters(cluster.node)
+    if not count:
+        raise SetError(f"{cluster.node}: expected a node with network adapters (nic0 ...), found none")
+    family = _family_of(cluster.node)
+    ends = (f"node*{cluster.nodes}/nic{f'*{count}' if count > 1 else '0'}", "network")
+    known = cluster.network in link_types()
+    rate = 0.0 if known else float(cluster.network) * BYTES_PER_GBIT
+    own = LinkType(name="adapter", bandwidth_bytes_per_s=rate, direction="each", latency_s=NETWORK_LATENCY_S)
+    file = TopologyFile(
+        format="topology/2",
+        name="cluster",
+        description=f"{cluster.nodes} x {cluster.node} on a network that does not block",
+        link_types=() if known else (own,),
+        nodes=(NodeEntry(name=f"node*{cluster.nodes}", machine=cluster.node),),
+        switches=(SwitchEntry(name="network"),),
+        links=(LinkEntry(ends=ends, type=cluster.network if known else "adapter"),),
+        collectives=(family or _any_family()).collectives,
+    )
+    return parse_topology(encode_record(file), "cluster")
+
+
+@cache
+def _any_family() -> TopologyFile:
+    return read_record(MACHINES / "hgx-h100-nodes-K.yaml", TopologyFile)
+
+
+def _usual(device: str, count: int) -> TopologyFile:
+    """Return a box of such devices: on a switch by their NVLinks where they have some, else on two sockets.
+
+    With a switch of NVLinks every device has a network adapter of its own, else all share one.
+    """
+    spec = device_type(device)
+    gpus, nics, slots = (f"{name}{0 if count == 1 else f'*{count}'}" for name in ("gpu", "nic", "plx"))
+    names, links = [slots, "cpu0", nics], [(gpus, slots, SLOT, 1), (slots, "cpu0", UPLINK, 1), (nics, slots, UPLINK, 1)]
+    if count > 1 and spec.nvlinks is not None:
+        names.append("nvswitch")
+        links.append((gpus, "nvswitch", spec.nvlinks.switched, spec.nvlinks.count))
+    elif count > 1:
+        two = count > 2 and count % 2 == 0
+        names = ["cpu*2" if two else "cpu0", "nic0"]
+        links = [(gpus, names[0], SLOT, 1), ("nic0", "cpu0", UPLINK, 1)]
+        links += [("cpu0", "cpu1", BETWEEN_SOCKETS, 1)] if two else []
+    return TopologyFile(
+        format="topology/2",
+        name="box",
+        description=f"{count} x {device}",
+        devices=(DeviceEntry(name=gpus, type=device),),
+        switches=tuple(SwitchEntry(name=name) for name in names),
+        links=tuple(LinkEntry(ends=(one, other), type=kind, count=many) for one, other, kind, many in links),
+    )

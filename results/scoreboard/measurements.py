@@ -1,0 +1,44 @@
+"""Seconds of a step as they were measured, from whatever a row says that is as good: throughput, operations, use."""
+
+from __future__ import annotations
+
+from planner.graph.build import MIXED
+from results.scoreboard.cells import SetError
+from results.scoreboard.row import MEASURED, Row
+from results.scoreboard.runs import Run
+from results.scoreboard.sizes import Size
+
+
+def measured_s(row: Row, run: Run) -> float | None:
+    """Return the seconds of a step, None where nothing says them; SetError where what says them needs more."""
+    said = next((name for name in MEASURED if getattr(row, name) is not None), None)
+    if said is None:
+        return None
+    value = float(getattr(row, said))
+    devices = run.devices
+    if said == "seconds":
+        return value
+    if said.startswith("samples"):
+        return run.batch / (value * (devices if said.endswith("device") else 1))
+    if said.startswith("tokens"):
+        sequence = run.size.sequence if run.size else row.sequence
+        if sequence is None:
+            raise SetError(f"{said}: expected the tokens of a sample, found none")
+        return run.batch * sequence / (value * (devices if said.endswith("device") else 1))
+    size = _size(run, said)
+    whole = said in {"hardware_flop_per_s", "hfu"}
+    flop = size.hardware_flop(run.batch, row.recompute) if whole else size.model_flop(run.batch)
+    rate = value * peak(run) if said in {"mfu", "hfu"} else value
+    return flop / (rate * devices)
+
+
+def _size(run: Run, said: str) -> Size:
+    if run.size is None:
+        raise SetError(f"{said}: expected a model by its sizes, found {run.name}")
+    return run.size
+
+
+def peak(run: Run) -> float:
+    """Return the operations per second that the data sheet says of a run's precision, of one device."""
+    dtype = str(dict(run.options).get("dtype", "float32"))
+    return run.machine.devices[0].peak("bfloat16" if dtype == "fp8" else MIXED.get(dtype, dtype))

@@ -1,0 +1,96 @@
+"""Every set of the project, predicted and scored: `python -m results scoreboard`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from results.experiment import Pages, publish, table
+from results.scoreboard import picture, tables
+from results.scoreboard.scored import score
+from results.scoreboard.sets import find_sets, own_sets, read_set
+
+HERE = Path(__file__).parent
+DIGITS = 5
+KEPT = (
+    "line", "label", "part", "batch", "devices", "parallel", "machine", "measured_s", "predicted_s", "null_s",
+    "calculon_s", "error", "measured_bytes", "predicted_bytes", "why",
+)  # fmt: skip
+AXES = ("device", "tp", "pp", "micro_batch", "hidden", "devices")
+
+
+def kept(data: dict[str, Any]) -> dict[str, Any]:
+    """Return what the pages are made of: figures rounded, groups by number, causes of the worst rows alone."""
+    groups: dict[str, int] = {}
+    worst = {one["line"] for one in tables.worst(data)}
+    rows = []
+    for one in data["predictions"]:
+        row = {key: one[key] for key in KEPT if one.get(key) is not None}
+        if "group" in one:
+            row["group"] = groups.setdefault(one["group"], len(groups))
+        if one["line"] in worst:
+            row["shares"] = one["shares"]
+        rows.append(row)
+    rounded: dict[str, Any] = _rounded(data | {"predictions": rows})
+    return rounded
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}")
+    if isinstance(value, dict):
+        return {key: _rounded(one) for key, one in value.items()}
+    return [_rounded(one) for one in value] if isinstance(value, list) else value
+
+
+def overview(data: dict[str, Any]) -> str:
+    """Return a line for each set: what was not fitted on, beside the null model and Calculon."""
+    rows = []
+    for one in data["sets"]:
+        part = next(name for name in ("test", "fit", "all") if name in one["scores"])
+        scores = one["scores"][part]
+        cells = tables.times(scores["time"])
+        null = tables.percent(scores.get("null", {}).get("error_mean"))
+        rival = scores.get("calculon", {})
+        calculon = f"{tables.percent(rival.get('error_mean'))} of {rival['rows']}" if rival.get("rows") else ""
+        memory = tables.percent(one["scores"]["all"]["memory"].get("error_mean"))
+        expressed = f"{one['expressed']} of {one['rows']}"
+        rows.append([f"[{one['set']}](#{one['set']})", expressed, part, *cells[1:6], null, calculon, memory])
+    columns = ("set", "expressed", "part", *tables.COLUMNS[1:6], "null mean", "Calculon mean", "memory")
+    return table(columns, rows)
+
+
+def block(data: dict[str, Any]) -> str:
+    """Return all that is said of one set."""
+    parts = [f"Source: {data['source']}."]
+    if data["assumed"]:
+        parts.append("Assumed:\n\n" + "\n".join(f"- {one}" for one in data["assumed"]))
+    if data["not_expressed"]:
+        reasons = [f"- {one['rows']} rows: {tables.short(one['why'])}" for one in data["not_expressed"]]
+        parts.append("Not expressed:\n\n" + "\n".join(reasons))
+    if data["scores"]["all"]["time"]["rows"]:
+        parts += [tables.scores_table(data), "Furthest off:", tables.worst_table(data)]
+    parts += ["\n".join(f"- {line}" for line in tables.memory_lines(data))]
+    axes = [axis for axis in AXES if axis in data["by"]]
+    if axes:
+        parts += ["Error by what rows have in common:", tables.by_axes(data, axes)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def pages(data: dict[str, Any]) -> Pages:
+    """Return the README's tables, and a picture a set."""
+    found: Pages = {"overview": overview(data)}
+    for one in data["sets"]:
+        found[one["set"]] = block(one)
+        found[f"{one['set']}.svg"] = picture.draw(one)
+    return found
+
+
+def main() -> None:
+    """Predict and score every set."""
+    data = {"sets": [kept(score(read_set(path))) for name in own_sets() for path in find_sets(name)]}
+    publish(HERE, data, pages)
+
+
+if __name__ == "__main__":
+    main()

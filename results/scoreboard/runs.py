@@ -1,0 +1,208 @@
+"""What a row asks the predictor: a model and its options, a batch, how it is parallel, a machine, a software stack."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from planner.models import llama, zoo
+from planner.parallel import Parallel
+from results.scoreboard.cells import SetError, words
+from results.scoreboard.machines import machine_of
+from results.scoreboard.row import Row
+from results.scoreboard.sizes import Size, compact, size_of
+from tensor_partitioner.display import nearest
+from topologies.machine import Machine
+
+STACKS = {
+    "megatron": ("megatron lm", "megatron core", "mcore", "nemo", "nemo megatron", "transformer engine"),
+    "megatron-2021": ("megatron lm of 2021",),
+    "megatron-deepspeed": ("deepspeed", "deepspeed megatron", "bigscience megatron deepspeed", "gpt neox"),
+    "fsdp2": (
+        "fsdp", "torchtitan", "titan", "pytorch fsdp", "llm foundry", "mosaicml", "composer", "lit gpt", "litgpt",
+        "nanotron", "picotron",
+    ),
+    "eager": ("pytorch", "torch", "hf", "huggingface", "transformers", "pytorch eager", "tensorflow", "jax eager"),
+    "compile": ("torch compile", "compiled", "inductor", "jax", "xla", "maxtext", "nanogpt"),
+}  # fmt: skip
+"""Software stacks, with the frameworks that are of each."""
+
+SHARDED = re.compile(r"fsdp|titan|foundry|mosaic|composer")
+"""Frameworks whose data parallel workers share out weights unless it is said that they do not."""
+
+MICRO_BATCHES = (1, 2, 4, 8, 16)
+CHUNKS = (1, 2, 3, 4, 5, 6, 7, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One question to the predictor; of several ways of being parallel the fastest that fits is meant."""
+
+    name: str
+    options: tuple[tuple[str, object], ...]
+    batch: int
+    ways: tuple[Parallel, ...]
+    machine: Machine
+    machine_name: str
+    stack: str
+    size: Size | None
+
+    @property
+    def devices(self) -> int:
+        """How many devices train."""
+        return self.ways[0].workers
+
+    @property
+    def group(self) -> str:
+        """What runs have in common whose order is of interest: model, precision, machine and number of devices."""
+        said = " ".join(f"{name}={value}" for name, value in self.options if value is not None)
+        return f"{self.name} {said}, {self.devices} of {self.machine_name}"
+
+
+def run_of(row: Row, folder: Path) -> Run:
+    """Return what a row asks; SetError, in one line, where it cannot be expressed."""
+    if (row.ep or 1) > 1:
+        raise SetError(f"expert parallelism is not expressed (ep {row.ep})")
+    size = size_of(row)
+    stack = _stack_of(row)
+    shape = _degrees(row)
+    machine, machine_name = machine_of(row, shape.workers, folder)
+    sequence = size.sequence if size else row.sequence
+    batch = _batch(row, shape.dp, sequence)
+    ways = tuple(_ways(row, shape, batch, size))
+    name, options = _model(row, size, machine)
+    return Run(name, tuple(options.items()), batch, ways, machine, machine_name, stack, size)
+
+
+def _stack_of(row: Row) -> str:
+    if row.framework is None:
+        return "compile" if row.compiled else "megatron"
+    plain = words(row.framework)
+    for stack, names in STACKS.items():
+        if plain == words(stack) or any(plain == name or plain.startswith(f"{name} ") for name in names):
+            return "compile" if row.compiled and stack in {"eager", "fsdp2"} else stack
+    known = sorted({*STACKS, *(name for names in STACKS.values() for name in names)})
+    raise SetError(f"framework: expected one of {', '.join(STACKS)}, found {row.framework!r}{nearest(plain, known)}")
+
+
+def _degrees(row: Row) -> Parallel:
+    """Return the degrees; what is left of the devices is data parallel."""
+    pp, tp, cp = row.pp or 1, row.tp or 1, row.cp or 1
+    others = pp * tp * cp
+    devices = row.devices or others * (row.dp or 1)
+    if devices % others:
+        raise SetError(f"expected devices in multiples of tp {tp} x pp {pp} x cp {cp}, found {devices}")
+    dp = devices // others
+    if row.dp is not None and row.dp != dp:
+        raise SetError(f"expected tp {tp} x pp {pp} x cp {cp} x dp {row.dp} devices, found {devices}")
+    sharded = row.framework is not None and SHARDED.search(row.framework.lower()) is not None
+    zero = (3 if sharded else 0) if row.zero is None else row.zero
+    return Parallel(
+        pp=pp, dp=dp, cp=cp, tp=tp, sp=bool(row.sp) and tp > 1, zero=zero if dp > 1 else 0,
+        recompute=row.recompute or "none",
+    )  # fmt: skip
+
+
+def _batch(row: Row, dp: int, sequence: int | None) -> int:
+    """Return the samples of a step, from whatever says them."""
+    if row.global_batch is not None:
+        return row.global_batch
+    if row.batch_tokens is not None:
+        if sequence is None or row.batch_tokens % sequence:
+            raise SetError(f"expected a batch of whole samples of {sequence} tokens, found {row.batch_tokens} tokens")
+        return row.batch_tokens // sequence
+    if row.device_batch is not None:
+        return row.device_batch * dp
+    if isinstance(row.micro_batch, int) and (row.accumulation is not None or (row.pp or 1) == 1):
+        return row.micro_batch * dp * (row.accumulation or 1)
+    raise SetError("expected a global batch, or a micro-batch and how many there are, found neither")
+
+
+def _ways(row: Row, shape: Parallel, batch: int, size: Size | None) -> Iterator[Parallel]:
+    """Yield how the run is parallel: one way, or all that are possible of what was the best and is not said."""
+    if batch % shape.dp:
+        raise SetError(f"expected a batch of whole shares of {shape.dp} data parallel workers, found {batch} samples")
+    share = batch // shape.dp
+    micro, chunks = row.micro_batch, row.chunks
+    if micro is None and row.accumulation is not None and share % row.accumulation == 0:
+        micro = share // row.accumulation
+    if micro is None:
+        micro = "best" if shape.pp > 1 else share
+    sizes = [one for one in MICRO_BATCHES if share % one == 0] if micro == "best" else [int(micro)]
+    if share % sizes[0]:
+        raise SetError(
+            f"expected {share} samples of a worker in whole micro-batches, found micro-batches of {sizes[0]}"
+        )
+    for one in sizes:
+        for schedule in _schedules(row, shape, chunks, share // one, size):
+            yield replace(shape, micro_batch=one, schedule=schedule)
+
+
+def _schedules(
+    row: Row, shape: Parallel, chunks: int | str | None, micro_batches: int, size: Size | None
+) -> Iterator[str]:
+    if shape.pp == 1:
+        yield "1f1b"
+    elif chunks == "best":
+        whole = size is not None and micro_batches % shape.pp == 0
+        layers = size.layers if size else 0
+        for one in CHUNKS if whole else (1,):
+            if one == 1 or layers % (shape.pp * one) == 0:
+                yield "1f1b" if one == 1 else f"interleaved:{one}"
+    elif chunks is not None and int(chunks) > 1:
+        yield f"interleaved:{chunks}"
+    else:
+        yield row.schedule or "1f1b"
+
+
+def _model(row: Row, size: Size | None, machine: Machine) -> tuple[str, dict[str, object]]:
+    """Return the zoo's name of a row's model, and its options."""
+    training: dict[str, object] = {"dtype": _dtype(row, machine), "optimizer": row.optimizer}
+    if size is None:
+        return _of_zoo(row, training)
+    options: dict[str, object] = {
+        "sequence": size.sequence, "vocabulary": size.vocabulary, "heads": size.heads, "tied": size.tied,
+    }  # fmt: skip
+    options |= training | {"optimizer": row.optimizer or "adam"}
+    if (row.experts or 1) > 1:
+        raise SetError(f"a model of {row.experts} experts is expressed by a name of the zoo alone, found {row.model!r}")
+    if size.architecture == "llama":
+        return f"llama-{size.layers}-{size.hidden}", options | {"groups": size.kv_heads, "hidden": size.ffn}
+    if size.ffn != 4 * size.hidden or size.kv_heads != size.heads:
+        raise SetError(
+            f"expected of the kind {size.architecture} ffn {4 * size.hidden} and {size.heads} heads of keys, found "
+            f"{size.ffn} and {size.kv_heads}"
+        )
+    options |= {"flash": row.attention is not False, "dropout": row.dropout or 0.0}
+    return f"transformer-{size.layers}-{size.hidden}", options
+
+
+def _of_zoo(row: Row, training: dict[str, object]) -> tuple[str, dict[str, object]]:
+    """Return a model that the zoo has by this name, with the options that a row says in words."""
+    if row.model is None:
+        raise SetError("expected a model's name, or layers and hidden; found neither")
+    sizes = {compact(name): name for name in (*llama.SIZES, *llama.EXPERTS)}
+    name = sizes.get(compact(row.model), row.model)
+    if not any(re.fullmatch(family.pattern, name) for family in zoo.FAMILIES.values()):
+        raise SetError(f"model {row.model!r} is not known: expected its layers, hidden and heads beside it")
+    chosen = {"sequence": row.sequence, "vocabulary": row.vocabulary, "tied": row.tied, **training}
+    return name, {key: value for key, value in chosen.items() if value is not None} | dict(_said(row.options or ""))
+
+
+def _said(text: str) -> Iterator[tuple[str, object]]:
+    """Yield options written as image=224, width=2."""
+    for part in filter(None, re.split(r"[,;\s]+", text)):
+        key, _, value = part.partition("=")
+        number = float(value) if re.fullmatch(r"\d+(\.\d+)?", value) else None
+        switch = {"true": True, "false": False}.get(value.lower())
+        whole = number is not None and number == int(number)
+        yield key, switch if switch is not None else value if number is None else int(number) if whole else number
+
+
+def _dtype(row: Row, machine: Machine) -> str:
+    """Return the precision: unless it is said mixed, by bfloat16 where the device has it."""
+    if row.precision is not None:
+        return row.precision
+    return "mixed" if machine.devices[0].spec.peak_flop_per_s.bfloat16 is not None else "mixed-float16"

@@ -1,0 +1,330 @@
+"""A set of measured runs: a CSV, a run a row, and a YAML beside it that says what its columns mean."""
+
+from __future__ import annotations
+
+import csv
+import io
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from results.scoreboard.cells import BROKEN, FAILED, MISSING, UNITS, Cell, Quantity, SetError, words
+from results.scoreboard.row import FIELDS, MEASURED, NAMES, Row, field_of
+from tensor_partitioner.display import nearest
+
+HERE = Path(__file__).parent / "sets"
+SUFFIXES = (".yaml", ".yml")
+
+
+class Split(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A share of the rows that something was fitted on, drawn by a seed."""
+
+    share: float
+    seed: int = 0
+
+
+class Named(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A column of the CSV, and the unit of its bare numbers."""
+
+    column: str
+    unit: str | None = None
+
+
+class SetFile(msgspec.Struct, frozen=True):
+    """The YAML of a set.
+
+    `columns` says which column is which field, `constants` what holds for all rows; `cases` what a cell of a column
+    means where that is more than one field, or in other words. `assumed` is what the source does not say, in sentences;
+    `fit` what was fitted on: "none", "all" or a split.
+    """
+
+    name: str = ""
+    source: str = ""
+    rows: str | None = None
+    columns: dict[str, str | Named] = {}
+    constants: dict[str, Any] = {}
+    cases: dict[str, dict[str, dict[str, Any]]] = {}
+    ignored: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
+    fit: Split | str = "none"
+    format: str = "scoreboard/1"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """What a column is read as: the field, if any, its unit's scale, and what some of its cells say instead."""
+
+    field: str | None
+    header: str
+    unit: float | None
+    cases: Mapping[str, Mapping[str, Cell]]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A row that cannot be read: its line and why."""
+
+    line: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredSet:
+    """Rows of one source; `refused` are those that cannot be read, `notes` what was left out of the rest."""
+
+    name: str
+    source: str
+    assumed: tuple[str, ...]
+    folder: Path
+    rows: tuple[Row, ...]
+    refused: tuple[Refused, ...]
+    notes: tuple[str, ...]
+
+
+def own_sets() -> tuple[str, ...]:
+    """List the names of the project's own sets."""
+    return tuple(sorted(path.stem for path in HERE.glob("*.yaml")))
+
+
+def find_sets(name: str) -> list[Path]:
+    """Return the files that an argument means: a set of the project by name, a CSV, a YAML, or all in a folder."""
+    path = Path(name)
+    if path.is_dir():
+        found = sorted({one.with_suffix("") for one in path.iterdir() if one.suffix in (".csv", *SUFFIXES)})
+        if not found:
+            raise SetError(f"{name}: expected a folder with sets (CSV and YAML), found none")
+        return [_file_of(one) for one in found]
+    if path.is_file():
+        return [path]
+    if (own := HERE / f"{path.stem if path.suffix in SUFFIXES else name}.yaml").is_file():
+        return [own]
+    hint = nearest(name, own_sets())
+    raise SetError(f"{name}: expected a CSV, a YAML, a folder or one of {', '.join(own_sets())}; found none{hint}")
+
+
+def _file_of(stem: Path) -> Path:
+    candidates = [stem.with_name(stem.name + suffix) for suffix in (*SUFFIXES, ".csv")]
+    return next(one for one in candidates if one.is_file())
+
+
+def read_set(path: Path) -> MeasuredSet:
+    """Read a set by its YAML or its CSV; rows that cannot be read are kept apart. SetError for all else."""
+    beside = [path.with_suffix(suffix) for suffix in SUFFIXES]
+    described = path if path.suffix in SUFFIXES else next((one for one in beside if one.is_file()), None)
+    file, notes = _described(described) if described else (SetFile(), [f"{path}: no YAML beside it"])
+    table = path if described is None else _table_of(described, file)
+    header, lines = _lines(table)
+    columns, unread = _columns(described or path, file, header)
+    constants = _fields(described or path, "constants", file.constants)
+    if not any(field in (*MEASURED, "memory", "oom", "status") for field in _said(columns, constants)):
+        expected = "seconds, tokens_per_s, model_flop_per_s, mfu, memory"
+        raise SetError(f"{table}: expected a column of what was measured ({expected} ...), found {', '.join(header)}")
+    rows, refused = _rows(lines, header, columns, constants)
+    name = file.name or table.stem
+    return MeasuredSet(
+        name, file.source, file.assumed, table.parent, tuple(_split(rows, file.fit, described or path)), tuple(refused),
+        (*notes, *unread),
+    )  # fmt: skip
+
+
+def _said(columns: Mapping[int, Column], constants: Mapping[str, Cell]) -> Iterator[str]:
+    """Yield the fields that rows may say."""
+    yield from constants
+    for column in columns.values():
+        yield from () if column.field is None else (column.field,)
+        yield from (field for case in column.cases.values() for field in case)
+
+
+def _described(path: Path) -> tuple[SetFile, list[str]]:
+    try:
+        data = yaml.safe_load(_text(path))
+        file = msgspec.convert({} if data is None else data, SetFile, strict=False)
+    except (yaml.YAMLError, msgspec.ValidationError) as error:
+        raise SetError(f"{path}: {' '.join(str(error).split())}") from error
+    known = [field.name for field in msgspec.structs.fields(SetFile)]
+    notes = [f"{path}: {key!r} is not read{nearest(str(key), known)}" for key in data or () if key not in known]
+    return file, notes
+
+
+def _table_of(described: Path, file: SetFile) -> Path:
+    table = described.parent / file.rows if file.rows else described.with_suffix(".csv")
+    if not table.is_file():
+        raise SetError(f"{described}: expected its rows in {table}, found no such file")
+    return table
+
+
+def _text(path: Path) -> str:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise SetError(f"{path}: {error.strerror}") from error
+    for encoding in ("utf-8-sig", "cp1252"):
+        try:
+            return data.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+    raise SetError(f"{path}: expected text in UTF-8, found other bytes")
+
+
+def _lines(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """Return the header, and every further line that is not empty with its number."""
+    text = _text(path).replace("\0", "")
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    delimiter = max(",;\t|", key=first.count)
+    reader = csv.reader(io.StringIO(text), delimiter=delimiter, skipinitialspace=True)
+    try:
+        lines = [(reader.line_num, [cell.strip() for cell in line]) for line in reader]
+    except csv.Error as error:
+        raise SetError(f"{path}: line {reader.line_num}: {error}") from error
+    lines = [(number, line) for number, line in lines if any(line)]
+    if len(lines) < 2:
+        raise SetError(f"{path}: expected a line of column names and rows, found {len(lines)} lines")
+    return lines[0][1], lines[1:]
+
+
+def _columns(where: Path, file: SetFile, header: Sequence[str]) -> tuple[dict[int, Column], list[str]]:
+    """Return what every column is read as, by its position, and what is said of those that are not."""
+    said = _said_columns(where, file, header)
+    taken = {field for field, _ in said.values()}
+    cases = _cases(where, file, header)
+    columns: dict[int, Column] = {}
+    notes = []
+    for position, name in enumerate(header):
+        if name in said:
+            field, named = said[name]
+            columns[position] = Column(field, name, _scale(where, field, named), cases.get(name, {}))
+        elif name and name not in file.ignored:
+            meaning = field_of(name)
+            if meaning is not None and meaning[0] not in taken:
+                taken.add(meaning[0])
+                columns[position] = Column(meaning[0], name, meaning[1], cases.get(name, {}))
+            elif name in cases:
+                columns[position] = Column(None, name, None, cases[name])
+            else:
+                notes.append(f"{where}: column {name!r} is not read")
+    return columns, notes
+
+
+def _said_columns(where: Path, file: SetFile, header: Sequence[str]) -> dict[str, tuple[str, Named]]:
+    """Return the fields that the YAML says of columns, by the column's name."""
+    said: dict[str, tuple[str, Named]] = {}
+    for key, value in file.columns.items():
+        named = Named(value) if isinstance(value, str) else value
+        turned = key in header and named.column not in header  # written the other way round
+        name, column = (named.column, key) if turned else (key, named.column)
+        field = _known(where, "columns", name)
+        if column not in header:
+            raise SetError(
+                f"{where}: columns: {key}: expected one of the CSV's columns ({', '.join(header)}), "
+                f"found {column!r}{nearest(column, header)}"
+            )
+        said[column] = (field, Named(column, named.unit))
+    return said
+
+
+def _known(where: Path, section: str, key: str) -> str:
+    field = NAMES.get(words(key))
+    if field is None:
+        raise SetError(f"{where}: {section}: expected a field of a row, found {key!r}{nearest(key, FIELDS)}")
+    return field
+
+
+def _scale(where: Path, field: str, named: Named) -> float | None:
+    """Return the scale of a column's unit: that of the YAML, else that of its name, else None."""
+    read = FIELDS[field].metadata["read"]
+    if named.unit is None:
+        for word in named.column.replace("(", " ").replace(")", " ").replace("_", " ").split():
+            if isinstance(read, Quantity) and (scale := UNITS.get(read.dimension, {}).get(word.lower())) is not None:
+                return scale
+        return None
+    units = UNITS.get(read.dimension, {}) if isinstance(read, Quantity) else {}
+    if named.unit.lower() not in units:
+        raise SetError(
+            f"{where}: columns: {field}: expected a unit of {', '.join(units) or 'none'}, found {named.unit!r}"
+        )
+    return units[named.unit.lower()]
+
+
+def _cases(where: Path, file: SetFile, header: Sequence[str]) -> dict[str, dict[str, dict[str, Cell]]]:
+    for column in file.cases:
+        if column not in header:
+            hint = nearest(column, header)
+            raise SetError(f"{where}: cases: expected one of {', '.join(header)}, found {column!r}{hint}")
+    return {
+        column: {words(str(cell)): _fields(where, f"cases: {column}", said) for cell, said in cells.items()}
+        for column, cells in file.cases.items()
+    }
+
+
+def _plain(value: object) -> str:
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _fields(where: Path, section: str, said: Mapping[str, Any]) -> dict[str, Cell]:
+    found: dict[str, Cell] = {}
+    for key, value in said.items():
+        field, text = _known(where, section, key), _plain(value)
+        try:
+            if text.lower() not in MISSING:
+                found[field] = FIELDS[field].metadata["read"](text)
+        except ValueError as error:
+            raise SetError(f"{where}: {section}: {key}: {error}") from error
+    return found
+
+
+def _rows(
+    lines: Sequence[tuple[int, list[str]]], header: Sequence[str], columns: Mapping[int, Column],
+    constants: Mapping[str, Cell],
+) -> tuple[list[Row], list[Refused]]:  # fmt: skip
+    rows, refused = [], []
+    for number, cells in lines:
+        if any(cells[len(header) :]):
+            refused.append(Refused(number, f"row {number}: expected {len(header)} cells, found {len(cells)}"))
+            continue
+        try:
+            rows.append(Row(number, **dict(constants) | dict(_cells(cells, columns))))  # type: ignore[arg-type]
+        except SetError as error:
+            refused.append(Refused(number, f"row {number}: {error}"))
+    return rows, refused
+
+
+def _cells(cells: Sequence[str], columns: Mapping[int, Column]) -> Iterator[tuple[str, Cell]]:
+    """Yield the fields that a line says; a quantity that was not reached for want of memory says that."""
+    for position, column in columns.items():
+        text = cells[position] if position < len(cells) else ""
+        case = column.cases.get(words(text))
+        if case is not None:
+            yield from case.items()
+        elif column.field is not None and text.lower() not in MISSING:
+            yield _cell(column.field, column, text)
+
+
+def _cell(field: str, column: Column, text: str) -> tuple[str, Cell]:
+    read = FIELDS[field].metadata["read"]
+    quantity = isinstance(read, Quantity)
+    if FAILED.search(text) and (quantity or field == "status"):
+        return "oom", True
+    if BROKEN.match(text) and quantity:
+        return "status", text
+    try:
+        return field, (Quantity(read.dimension, column.unit) if quantity else read)(text)
+    except ValueError as error:
+        raise SetError(f"column {column.header!r}: {error}") from error
+
+
+def _split(rows: Sequence[Row], fit: Split | str, where: Path) -> Iterator[Row]:
+    """Say of every row that does not say it whether something was fitted on it."""
+    if isinstance(fit, str) and fit not in {"none", "all"}:
+        raise SetError(f"{where}: fit: expected none, all or {{share: SHARE, seed: NUMBER}}, found {fit!r}")
+    if isinstance(fit, Split) and not 0 <= fit.share <= 1:
+        raise SetError(f"{where}: fit: expected a share from 0 to 1, found {fit.share:g}")
+    number = round(len(rows) * fit.share) if isinstance(fit, Split) else len(rows) if fit == "all" else 0
+    seed = fit.seed if isinstance(fit, Split) else 0
+    drawn = set(random.Random(seed).sample(range(len(rows)), number))
+    for position, row in enumerate(rows):
+        yield row if row.part is not None else replace(row, part="fit" if position in drawn else "test")
