@@ -14,9 +14,13 @@ from planner.errors import PlanError
 from planner.graph.facts import batch_size
 from planner.graph.ir import Graph
 from planner.graph.samples import depending_on_samples
+from planner.layout import Ways
 from planner.models import gpt, llama
 from planner.parallel import Parallel
 from planner.plans.plan import Plan
+from planner.search import SearchOptions
+from planner.search.coarse.coarsen import Coarsenings
+from planner.search.run import search_result
 from simulator.projection.replica import NodeShare, Replica, Transfer, replica
 from topologies import Machine
 from topologies.kernels import Product
@@ -25,6 +29,9 @@ LAYERS_BUILT = 3
 """Of layers that repeat: the first, one like all between, the last."""
 
 SIZES: Mapping[str, gpt.Size | llama.Size] = {**gpt.SIZES, **llama.SIZES, **llama.EXPERTS}
+SMALL = 2, 4
+"""Samples of the micro-batches from which those of larger ones follow."""
+
 MOST = 512
 
 
@@ -63,7 +70,7 @@ class ZooModel:
         return cls(name, tuple(sorted(options.items())))
 
     def inner(self, within: Parallel, micro_batch: int) -> Inner:
-        """Build it with few layers and the micro-batch."""
+        """Build it with few layers and the micro-batch; a large one follows from two small ones."""
         return _inner_of_zoo(self, within, micro_batch)
 
     def searched(self, workers: int, samples: int, machine: Machine | None) -> Inner:
@@ -74,12 +81,16 @@ class ZooModel:
 
 @lru_cache(MOST)
 def _inner_of_zoo(model: ZooModel, within: Parallel, micro_batch: int) -> Inner:
+    if micro_batch > SMALL[1]:
+        low, high = (_inner_of_zoo(model, within, few) for few in SMALL)
+        at = (micro_batch - SMALL[0]) / (SMALL[1] - SMALL[0])
+        return high._replace(replica=between(low.replica, high.replica, at))
     graph, layers = _zoo_graph(model, micro_batch)
     return Inner(replica(_plan(graph, within)), layers, computed_dtype(graph))
 
 
 def _zoo_graph(model: ZooModel, micro_batch: int) -> tuple[Graph, int | None]:
-    """Return the graph of one of two micro-batches, which tells what is done for each, and how many layers there are."""
+    """Return the graph of one of two micro-batches, so that what is done for each shows, and how many layers it has."""
     name, options, layers = with_few_layers(model.name, dict(model.options))
     return planner.model(name, **options, batch=2 * micro_batch, micro_batches=2), layers
 
@@ -109,7 +120,11 @@ def computed_dtype(graph: Graph) -> str:
 
 
 def _plan(graph: Graph, parallel: Parallel) -> Plan:
-    return planner.plan(graph, parallel=parallel) if parallel.axes else planner.plan(graph, 1)
+    """Return the plan that parallelism within a replica names, without what a command would compare it with."""
+    if not parallel.axes:
+        layouts, strategies = dict.fromkeys(graph.tensors, ()), {node.name: () for node in graph.nodes}
+        return Plan(graph, 0, Ways(()), layouts, strategies)
+    return search_result(graph, SearchOptions(parallel=parallel), Coarsenings(graph)).plan
 
 
 @dataclass(eq=False)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from planner.parallel import Parallel
-from planner.program.pipeline import SCHEDULES
+from planner.program.pipeline import Schedule
 from simulator.projection.blocks import Block, Part
 from simulator.projection.kernels import Work
 from simulator.projection.memory import (
@@ -24,7 +25,7 @@ from simulator.projection.memory import (
 )
 from simulator.projection.network import Network
 from simulator.projection.stack import Stack
-from simulator.projection.stages import StepSeconds, cut, most_kept, pipeline
+from simulator.projection.stages import MOST_IN_FLIGHT, StepSeconds, cut, most_kept, pipeline, schedule_of
 from topologies.machine import Device
 from topologies.schema import Operation
 
@@ -278,18 +279,23 @@ class _Projecting:
             float(sum(kept_bytes(b, self._input_bytes[self._at[id(b)]], parallel.recompute) for b in chunk))
             for chunk in self._chunks[stage]
         ]
-        name = parallel.schedule.partition(":")[0] if parallel.pp > 1 else "accumulation"
-        count = min(self._job.micro_batches, 3 * parallel.pp * parallel.chunks)
-        count -= count % parallel.pp if parallel.chunks > 1 else 0
-        if name == "gpipe":
-            count = self._job.micro_batches
-        activations = most_kept(SCHEDULES[name](parallel.pp, count, parallel.chunks), stage, kept)
+        activations = most_kept(self._schedule, stage, kept)
         lines = lasting_lines(blocks, parallel, self._stack)
         lines.append(MemoryLine("activations", round(activations)))
         if again := again_bytes(blocks, parallel.recompute):
             lines.append(MemoryLine("activations computed again", again))
         lines += other_lines(blocks, parallel, self._stack, self._job.device)
         return with_fragmentation(lines, self._stack)
+
+    @cached_property
+    def _schedule(self) -> Schedule:
+        """The schedule, of no more micro-batches than it takes to have as many in flight as ever."""
+        parallel, count = self._parallel, self._job.micro_batches
+        name = parallel.schedule.partition(":")[0] if parallel.pp > 1 else "accumulation"
+        few = (MOST_IN_FLIGHT * parallel.chunks + 1) * parallel.pp
+        if name != "gpipe" and count > few:
+            count = few + count % parallel.pp
+        return schedule_of(name, parallel.pp, count, parallel.chunks)
 
     def _stage_line(self, stage: int, seconds: Sequence[StepSeconds], memory: Sequence[MemoryLine]) -> StageLine:
         blocks = [block for chunk in self._chunks[stage] for block in chunk]

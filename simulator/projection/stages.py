@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from planner.errors import PlanError
 from planner.graph.micro_batches import BACKWARD, FORWARD
@@ -12,6 +13,17 @@ from planner.program.pipeline import SCHEDULES, Schedule, Step
 
 LONG = 4
 """Of a schedule of more than so many micro-batches a stage, what is left out repeats."""
+
+MOST_IN_FLIGHT = 2
+"""A chunk never has more micro-batches in flight than so many a stage, whatever their number, but under `gpipe`."""
+
+MOST = 64
+
+
+@lru_cache(MOST)
+def schedule_of(name: str, stages: int, micro_batches: int, chunks: int) -> Schedule:
+    """Return a schedule by its name; a PlanError where it cannot be."""
+    return SCHEDULES[name](stages, micro_batches, chunks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +34,11 @@ class StepSeconds:
     backward_s: float
     weights_s: float = 0.0
 
-    def of(self, step: Step, has_weights: bool) -> float:
-        """Seconds of a step; where gradients of weights have steps of their own, backward ones are without."""
-        if step.phase == FORWARD:
+    def of(self, phase: str, has_weights: bool) -> float:
+        """Seconds of a phase; where gradients of weights have one of their own, the backward one is without."""
+        if phase == FORWARD:
             return self.forward_s
-        if step.phase == WEIGHTS:
+        if phase == WEIGHTS:
             return self.weights_s
         return self.backward_s - (self.weights_s if has_weights else 0.0)
 
@@ -97,9 +109,9 @@ def pipeline(name: str, micro_batches: int, seconds: Sequence[Sequence[StepSecon
         raise PlanError(f"an interleaved schedule needs a multiple of {stages} micro-batches, found {micro_batches}")
     few = micro_batches % stages + LONG * stages
     if micro_batches <= few + stages:
-        return _followed(SCHEDULES[name](stages, micro_batches, chunks), seconds, message_s)
+        return _followed(schedule_of(name, stages, micro_batches, chunks), seconds, message_s)
     shorter, longer = (
-        _followed(SCHEDULES[name](stages, count, chunks), seconds, message_s) for count in (few, few + stages)
+        _followed(schedule_of(name, stages, count, chunks), seconds, message_s) for count in (few, few + stages)
     )
     more = (micro_batches - few) // stages
     ends = (a + (b - a) * more for a, b in zip(shorter.ends_s, longer.ends_s, strict=True))
@@ -108,40 +120,65 @@ def pipeline(name: str, micro_batches: int, seconds: Sequence[Sequence[StepSecon
 
 def _followed(schedule: Schedule, seconds: Sequence[Sequence[StepSeconds]], message_s: float) -> Pipeline:
     """Follow every step: it starts when its stage is free and what it needs has come."""
-    stages, last_chunk = len(seconds), len(seconds[0]) - 1
-    done: dict[tuple[int, Step], float] = {}
-    free, places = [0.0] * stages, [0] * stages
     has_weights = any(step.phase == WEIGHTS for step in schedule[0])
-    while any(place < len(steps) for place, steps in zip(places, schedule, strict=True)):
-        before = sum(places)
-        for stage, steps in enumerate(schedule):
-            while places[stage] < len(steps):
-                step = steps[places[stage]]
-                needed = _needed(stage, step, stages, last_chunk)
-                if needed is not None and needed not in done:
-                    break
-                ready = 0.0 if needed is None else done[needed] + (message_s if needed[0] != stage else 0.0)
-                free[stage] = max(free[stage], ready) + seconds[stage][step.chunk].of(step, has_weights)
-                done[stage, step] = free[stage]
-                places[stage] += 1
-        if sum(places) == before:
-            raise PlanError("a schedule in which stages wait for each other for ever")
+    phases = FORWARD, BACKWARD, WEIGHTS
+    lasting = [[[chunk.of(phase, has_weights) for phase in phases] for chunk in stage] for stage in seconds]
+    free, done = [0.0] * len(seconds), [0.0]
+    for stage, chunk, phase, needed, comes_from_another in _dependencies(schedule):
+        ready = done[needed] + message_s if comes_from_another else done[needed]
+        free[stage] = max(free[stage], ready) + lasting[stage][chunk][phase]
+        done.append(free[stage])
     return Pipeline(tuple(free))
 
 
-def _needed(stage: int, step: Step, stages: int, last_chunk: int) -> tuple[int, Step] | None:
-    """Return whose step a step needs the result of, besides its own stage's."""
+@lru_cache(MOST)
+def _dependencies(schedule: Schedule) -> tuple[tuple[int, int, int, int, bool], ...]:
+    """Return the steps of all stages in an order in which they can run.
+
+    Of each: its stage, chunk, number of its phase, the place, from 1, of the step whose result it needs (0: none), and
+    whether that is another stage's.
+    """
+    numbers = {FORWARD: 0, BACKWARD: 1, WEIGHTS: 2}
+    stages, last_chunk = len(schedule), max(step.chunk for step in schedule[0])
+    place: dict[tuple[int, str, int, int], int] = {}
+    order: list[tuple[int, int, int, int, bool]] = []
+    begun = [0] * stages
+    while len(order) < sum(map(len, schedule)):
+        before = len(order)
+        for stage, steps in enumerate(schedule):
+            while begun[stage] < len(steps):
+                step = steps[begun[stage]]
+                needed = _needed(stage, step, stages, last_chunk)
+                if needed is not None and needed not in place:
+                    break
+                order.append(
+                    (
+                        stage,
+                        step.chunk,
+                        numbers[step.phase],
+                        0 if needed is None else place[needed],
+                        needed is not None and needed[0] != stage,
+                    )
+                )
+                place[stage, step.phase, step.micro_batch, step.chunk] = len(order)
+                begun[stage] += 1
+        if len(order) == before:
+            raise PlanError("expected a schedule in which no stage waits for ever, found one")
+    return tuple(order)
+
+
+def _needed(stage: int, step: Step, stages: int, last_chunk: int) -> tuple[int, str, int, int] | None:
+    """Return the stage, phase, micro-batch and chunk of the step whose result a step needs."""
+    number, chunk = step.micro_batch, step.chunk
     if step.phase == FORWARD:
         if stage:
-            return stage - 1, step
-        return (stages - 1, step._replace(chunk=step.chunk - 1)) if step.chunk else None
+            return stage - 1, FORWARD, number, chunk
+        return (stages - 1, FORWARD, number, chunk - 1) if chunk else None
     if step.phase == WEIGHTS:
-        return stage, step._replace(phase=BACKWARD)
+        return stage, BACKWARD, number, chunk
     if stage < stages - 1:
-        return stage + 1, step
-    return (
-        (0, step._replace(chunk=step.chunk + 1)) if step.chunk < last_chunk else (stage, step._replace(phase=FORWARD))
-    )
+        return stage + 1, BACKWARD, number, chunk
+    return (0, BACKWARD, number, chunk + 1) if chunk < last_chunk else (stage, FORWARD, number, chunk)
 
 
 def most_kept(schedule: Schedule, stage: int, kept: Sequence[float]) -> float:

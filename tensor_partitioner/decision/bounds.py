@@ -1,4 +1,4 @@
-"""Bounds: seconds that no step of some degrees of parallelism is below, whatever the rest."""
+"""Bounds: seconds, and bytes of memory, that no step of some degrees of parallelism is below, whatever the rest."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from planner.parallel import Parallel
 from simulator.projection.blocks import Block
 from simulator.projection.kernels import Work
+from simulator.projection.memory import lasting_lines
+from simulator.projection.stack import Stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,3 +38,9 @@ class LeastWork:
             return work_s
         steps = parallel.micro_batches(batch) * parallel.chunks
         return work_s * parallel.pp / steps / (1 - (1 - 1 / steps) ** parallel.pp)
+
+
+def least_bytes(blocks: tuple[Block, ...], parallel: Parallel, stack: Stack) -> float:
+    """Bytes of weights, states and gradients that a device holds at least: what all stages have, spread evenly."""
+    lasting = sum(line.nbytes for line in lasting_lines(blocks, parallel, stack))
+    return lasting / (parallel.pp * parallel.tp)

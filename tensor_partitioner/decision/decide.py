@@ -20,7 +20,7 @@ from simulator.projection.cluster import Cluster, cluster, cluster_of
 from simulator.projection.network import Grid, Network
 from simulator.projection.projection import Projection
 from simulator.projection.stack import Stack, stack_named
-from tensor_partitioner.decision.bounds import LeastWork
+from tensor_partitioner.decision.bounds import LeastWork, least_bytes
 from tensor_partitioner.decision.candidates import Shape, candidate_name, candidates, family
 from tensor_partitioner.decision.record import Candidate, Decision, Line, MachineFacts, ModelFacts, Search, Stage
 from tensor_partitioner.decision.why import verdict, why
@@ -143,13 +143,16 @@ class _Deciding:
                 f"{self.source.name}: expected a batch that data parallelism can divide over {self.cluster.devices} "
                 f"devices, found {batch}"
             )
+        capacity = self.cluster.built.devices[0].spec.memory_bytes or float("inf")
+        may_fit = {c: least_bytes(self._single[1], c, self.stack) <= capacity for _, _, c in every}
         found: list[tuple[str, str, float, Projection]] = []
-        best_of_family: dict[str, float] = {}
-        bounded_away, lower_s, late = 0, float("inf"), False
-        for bound_s, _, candidate in every:
+        best_s: dict[str, float] = {}
+        bounded_away, lower_s = 0, float("inf")
+        for bound_s, _, candidate in sorted(every, key=lambda row: not may_fit[row[-1]]):
             kind = family(candidate)
-            late = late or time.monotonic() - begin > budget_s
-            if late or bound_s >= best_of_family.get(kind, float("inf")):
+            if not may_fit[candidate] and kind in {row[1] for row in found}:
+                continue
+            if bound_s >= best_s.get(kind, float("inf")) or time.monotonic() - begin > budget_s:
                 bounded_away += 1
                 lower_s = min(lower_s, bound_s)
                 continue
@@ -158,7 +161,7 @@ class _Deciding:
                 continue
             found.append((candidate_name(candidate), kind, bound_s, projection))
             if projection.fits:
-                best_of_family[kind] = min(projection.seconds, best_of_family.get(kind, float("inf")))
+                best_s[kind] = min(projection.seconds, best_s.get(kind, float("inf")))
         found += self._searched(batch)
         return self._record(batch, found, Tally(len(every), bounded_away, lower_s, time.monotonic() - begin))
 
