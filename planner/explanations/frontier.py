@@ -165,7 +165,7 @@ def tables(found: Frontier) -> tuple[Table, ...]:
         for point in found.points
     ]
     rows += [[name, "-", *(["-"] if timed else []), "-", f"not possible: {why}"] for name, why in found.refused.items()]
-    columns = ["plan", "memory of a worker", *(["seconds"] if timed else []), "bytes per step", ""]
+    columns = ["plan", "memory", *(["seconds"] if timed else []), "bytes", ""]
     where = f" on {found.machine}" if found.machine else ""
     title = f"{'time' if timed else 'bytes'} against memory, {grid((found.workers,))} workers{where}"
     return (table(title, columns, rows, text=("",)),)

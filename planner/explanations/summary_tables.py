@@ -9,9 +9,9 @@ from rich.table import Table
 
 from planner.explanations.summary_records import Cause, OperatorGroup, ParameterGroup, Summary
 from tensor_partitioner import display
-from tensor_partitioner.display import grid, percent, product, quantity, seconds, table
+from tensor_partitioner.display import grid, percent, quantity, seconds, table
 
-PARAMETERS_SHOWN, PRODUCTS_SHOWN, CAUSES_SHOWN, LAYERS_SHOWN = 8, 5, 5, 3
+PARAMETERS_SHOWN, PRODUCTS_SHOWN, CAUSES_SHOWN, LAYERS_SHOWN, SECONDS_SHOWN = 8, 5, 5, 3, 6
 VECTORS = "norms, biases"
 SHARE_SHOWN = 0.0005
 """Causes of fewer of all bytes are shown together."""
@@ -32,9 +32,9 @@ def parameters_table(summary: Summary) -> Table:
         kinds.setdefault((name, group.split, _known_as(group)), []).append(group)
     rows = [_parameter_row(groups) for groups in list(kinds.values())[:PARAMETERS_SHOWN]]
     if more := [group for groups in list(kinds.values())[PARAMETERS_SHOWN:] for group in groups]:
-        rows.append([f"{sum(len(group.names) for group in more)} more", "", "", *_held(more)])
-    rows.append(["a worker holds", "", "", *_held(summary.parameters)])
-    columns = ["parameters", "split", "known as", "bytes held", "state held"]
+        rows.append([f"{sum(len(group.names) for group in more)} more", *_held(more), "", ""])
+    rows.append(["a worker holds", *_held(summary.parameters), "", ""])
+    columns = ["parameters", "held", "state", "split", "known as"]
     title = f"how parameters are split over {grid(summary.ways)} workers"
     return table(title, columns, rows, text=("split", "known as"))
 
@@ -48,7 +48,7 @@ def _parameter_row(groups: Sequence[ParameterGroup]) -> list[str]:
         title = first.pattern if len(names) >= layers else f"{first.pattern}, {len(names)} of {layers}"
     else:
         title = f"{len(names)} {VECTORS}"
-    return [title, first.split, _known_as(first), *_held(groups)]
+    return [title, *_held(groups), first.split, _known_as(first)]
 
 
 def _held(groups: Sequence[ParameterGroup]) -> tuple[str, str]:
@@ -74,7 +74,7 @@ def operators_table(summary: Summary) -> Table:
     if more := [group for groups in list(splits.values())[PRODUCTS_SHOWN:] for group in groups]:
         rows.append(_others_row("more products", more))
     rows += [_others_row(name, groups) for name, groups in others.items()]
-    return table("how operators are split", ["operators", "split", "bytes"], rows, text=("split",))
+    return table("how operators are split", ["operators", "bytes", "split"], rows, text=("split",))
 
 
 OTHERS = {"backward": "of the backward pass", "update": "of the update"}
@@ -82,8 +82,8 @@ OTHERS = {"backward": "of the backward pass", "update": "of the update"}
 
 def _products_row(groups: Sequence[OperatorGroup]) -> list[str]:
     patterns = list(dict.fromkeys(group.pattern for group in groups))
-    names = f"{', '.join(patterns[:2])} and {len(patterns) - 2} more" if len(patterns) > 3 else ", ".join(patterns)
-    return [names, groups[0].split, quantity(sum(group.nbytes for group in groups), "B")]
+    names = f"{patterns[0]} and {len(patterns) - 1} more" if len(patterns) > 2 else ", ".join(patterns)
+    return [names, quantity(sum(group.nbytes for group in groups), "B"), groups[0].split]
 
 
 def _others_row(name: str, groups: Sequence[OperatorGroup]) -> list[str]:
@@ -92,7 +92,7 @@ def _others_row(name: str, groups: Sequence[OperatorGroup]) -> list[str]:
         splits[group.split] += len(group.names)
     (split, number), total = splits.most_common(1)[0], splits.total()
     how = split if number == total else f"{split} ({number} of {total})"
-    return [f"{total} {name}", how, quantity(sum(group.nbytes for group in groups), "B")]
+    return [f"{total} {name}", quantity(sum(group.nbytes for group in groups), "B"), how]
 
 
 def causes_table(summary: Summary) -> Table:
@@ -107,7 +107,7 @@ def causes_table(summary: Summary) -> Table:
     for kind in shown:
         largest = ", ".join(f"{each.layers} {quantity(each.nbytes, 'B')}" for each in kinds[kind][:LAYERS_SHOWN])
         rows.append([kind, quantity(totals[kind], "B"), percent(totals[kind] / summary.total_bytes), largest])
-    if rest := summary.total_bytes - sum(totals[kind] for kind in shown):
+    if (rest := summary.total_bytes - sum(totals[kind] for kind in shown)) >= least and rest:
         rows.append(["other", quantity(rest, "B"), percent(rest / summary.total_bytes), ""])
     columns = ["for", "bytes", "share", "most for"]
     return table("why bytes move", columns, rows, text=("most for",))
@@ -115,5 +115,8 @@ def causes_table(summary: Summary) -> Table:
 
 def seconds_table(summary: Summary) -> Table:
     """Show where predicted seconds go."""
-    rows = [[spent.what, seconds(spent.seconds)] for spent in summary.seconds]
-    return table(f"where predicted seconds go, {product(summary.ways)} workers", ["for", "seconds"], rows)
+    largest = sorted(summary.seconds, key=lambda spent: -spent.seconds)
+    rows = [[spent.what, seconds(spent.seconds)] for spent in largest[:SECONDS_SHOWN]]
+    if more := largest[SECONDS_SHOWN:]:
+        rows.append([f"{len(more)} more", seconds(sum(spent.seconds for spent in more))])
+    return table("where predicted seconds go", ["for", "seconds"], rows)
