@@ -13,7 +13,7 @@ from planner.errors import GraphError
 from planner.export.targets import TARGETS, target_named
 from planner.extensions import load_operators
 from planner.failures import JobError
-from planner.files import check_written, write_file, write_json
+from planner.files import check_written, write_json
 from planner.graph.ir import Graph
 from planner.model_source import function_of, source_files
 from planner.models import model_options
@@ -24,25 +24,33 @@ from planner.search import SEARCHERS
 from planner.search.solver.limits import Tuning
 from tensor_partitioner import display
 from tensor_partitioner.commands.console import WRITTEN, collect_seldom, command_errors, operators_option, stdout
+from tensor_partitioner.commands.help import Command
 from tensor_partitioner.commands.planning_options import (
     MODEL_HELP,
     given_options,
     is_saved_plan,
     plan_model,
     planning_options,
+    read_request,
     refuse_others,
     with_model_options,
 )
 from tensor_partitioner.display import Shown
+from topologies import load_topology
 
 if TYPE_CHECKING:
     from planner.explanations.difference import PlanDifference
-    from planner.export.exported import Exported
+    from planner.explanations.summary_records import Summary
 
-DIFFERENCE, EXPLANATION, EXPORTED = (
+DIFFERENCE, EXPLANATION, EXPORT = (
     "planner.explanations.difference",
     "planner.explanations.explanation",
-    "planner.export.exported",
+    "tensor_partitioner.commands.export",
+)
+SUMMARY, WHAT_IF, FRONTIER = (
+    "planner.explanations.summary",
+    "planner.explanations.what_if",
+    "planner.explanations.frontier",
 )
 PROCESS, VERIFICATION = "executor.process.bootstrap", "executor.torch.verification"
 """Modules that few calls need: they are imported by those."""
@@ -50,7 +58,12 @@ PROCESS, VERIFICATION = "executor.process.bootstrap", "executor.torch.verificati
 SHOWING = ("diff", "explain", "json_file", "operator_files")
 """The options that have a meaning where nothing is searched."""
 
-EXPORT_HELP = f"Write a saved plan for another engine instead, to -o: {', '.join(TARGETS)}, or one of --operators."
+NOT_IF = ("diff", "explain", "export", "verify")
+"""The options that have none where it is said what would be if."""
+
+EXPORT_HELP = f"Write a saved plan for another engine instead, as export-plan does: {', '.join(TARGETS)}."
+WHY_NOT_HELP = "Say instead what it would cost to keep a pin, all else chosen anew. May be given again."
+FRONTIER_HELP = "Show instead plans that take less and less memory, and what named schemes take beside them."
 VERIFY_HELP = """Run steps of PyTorch's module and of its graph instead of planning, and compare. A module that is
 planned is compared as well, if that takes less than ten seconds, unless --no-verify is given."""
 MOST_SECONDS = 10.0
@@ -66,16 +79,24 @@ have it, and for functions with a parameter of its name.
 Besides a search of little movement that does not prove its plan, {", ".join(RIVALS)} is tried in up to
 {Tuning().rival_steps} steps, where a single one of them may move less. --search NAME tries one by itself."""
 
+EXAMPLES = (
+    "plan gpt2 --workers 8 --batch 64 -o plan.json",
+    "plan examples/gpt.py:make --parallel tp=2,dp=4",
+    "plan plan.json --explain",
+)
+
 
 @command_errors
 @with_model_options
-@click.command("plan", context_settings={"show_default": True}, help=HELP)
+@click.command("plan", cls=Command, examples=EXAMPLES, context_settings={"show_default": True}, help=HELP)
 @click.argument("model", required=False)
 @planning_options
 @click.option("--topo", help="The machine of --objective time and --memory: a name or a YAML file.")
 @operators_option
 @click.option("--json", "json_file", type=WRITTEN, help="Write the table here.")
 @click.option("--explain", is_flag=True, help="Say where the bytes go and what was rejected, at length.")
+@click.option("--why-not", multiple=True, metavar="GLOB=PLACEMENT", help=WHY_NOT_HELP)
+@click.option("--frontier", is_flag=True, help=FRONTIER_HELP)
 @click.option("--verify/--no-verify", default=None, help=VERIFY_HELP)
 @click.option("--export", metavar="NAME", help=EXPORT_HELP)
 @click.option("--diff", type=(Path, Path), metavar="PLAN PLAN", help="Compare two saved plans instead.")
@@ -96,32 +117,55 @@ def main(context: click.Context, /, model: str | None, diff: tuple[Path, Path] |
         raise click.UsageError("Missing argument 'MODEL'.")
     elif options["verify"]:
         _verify(context, model, options)
+    elif options["why_not"] or options["frontier"]:
+        record, shown = _what_if(context, model, options)
     elif options["export"]:
-        exported = _exported(context, model, options)
-        record, shown = exported.to_data(), [exported]
+        record, shown = _exported(context, model, options), []
     else:
         plan = _plan(context, model, options)
-        record, shown = summary.to_data(plan), [plan]
+        split = _summary(plan, options["topo"])
+        record, shown = summary.to_data(plan) | {"summary": msgspec.to_builtins(split)}, [plan, split]
         if options["explain"]:
             explained = import_module(EXPLANATION).explain(plan)
-            record, shown = record | msgspec.to_builtins(explained), [plan, explained]
+            record, shown = record | msgspec.to_builtins(explained), [plan, split, explained]
     if options["json_file"] is not None:
         write_json(options["json_file"], record)
     stdout().print(*(table for part in shown for table in display.tables(part)), sep="\n")
     if plan is not None and options["verify"] is None and _is_imported(plan, str(model)):
         stdout().print(_comparison(plan.graph, str(model), options), soft_wrap=True)
-    if options["export"] and options["output"] is not None:
-        write_file(options["output"], exported.source(options["output"].stem).encode())
 
 
-def _exported(context: click.Context, model: str, options: dict[str, Any]) -> Exported:
-    """Return what a saved plan is for another engine; where nothing is to be written that is shown alone."""
-    target_named(options["export"])
+def _exported(context: click.Context, model: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Write a saved plan for another engine, as `export-plan` does; return what its tables show."""
+    target = target_named(options["export"])
     if not is_saved_plan(model):
         raise click.UsageError(f"--export takes a saved plan, found {model}: save one first, with plan {model} -o FILE")
     refuse_others(context, "--export searches nothing", allowed=("model", "export", "output", *SHOWING[2:]))
-    exported: Exported = import_module(EXPORTED).export(load_plan(model), options["export"])
-    return exported
+    record: dict[str, Any] = import_module(EXPORT).write_for(target, model, {**options, "to": options["export"]})
+    return record
+
+
+def _summary(plan: Plan, machine: str | None) -> Summary:
+    """Return how a plan splits a model, on a machine with its seconds."""
+    result: Summary = import_module(SUMMARY).summary(plan, None if machine is None else load_topology(machine))
+    return result
+
+
+def _what_if(context: click.Context, model: str, options: dict[str, Any]) -> tuple[dict[str, Any], list[Shown]]:
+    """Answer what pins would cost, or show a frontier; a plan that is found on the way is saved where that is asked."""
+    asked = "--frontier" if options["frontier"] else "--why-not"
+    if is_saved_plan(model):
+        raise click.UsageError(f"{asked} takes a model, which is planned anew, found the saved plan {model}")
+    refuse_others(context, f"{asked} plans otherwise", ["model", *(name for name in options if name not in NOT_IF)])
+    graph, search = read_request(model, options, options["topo"])
+    if options["frontier"]:
+        found = import_module(FRONTIER).frontier(graph, **search)
+        return {"frontier": msgspec.to_builtins(found)}, [found]
+    bench = import_module(WHAT_IF).Workbench(graph, **search)
+    answers = [bench.why_not(pin) for pin in options["why_not"]]
+    if options["output"] is not None:
+        bench.plan.save(options["output"])
+    return {"why_not": msgspec.to_builtins(answers)}, answers
 
 
 def _verify(context: click.Context, model: str, options: dict[str, Any]) -> None:
@@ -165,5 +209,5 @@ def _plan(context: click.Context, model: str, options: dict[str, Any]) -> Plan:
     """Load a saved plan, or search one and save it."""
     if not is_saved_plan(model):
         return plan_model(model, options, options["topo"], bound=options["explain"])
-    refuse_others(context, f"{model} is a saved plan, which is not searched again", allowed=("model", *SHOWING))
+    refuse_others(context, f"{model} is a saved plan, which is not searched again", allowed=("model", "topo", *SHOWING))
     return load_plan(model)

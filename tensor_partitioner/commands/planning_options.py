@@ -11,13 +11,16 @@ import click
 from click.core import ParameterSource
 
 from planner.errors import PlanError
+from planner.graph.ir import Graph
 from planner.model_source import model as load_model
 from planner.models import FAMILIES, model_options
 from planner.planning import OPTIONS, SEARCH_OPTIONS, plan
 from planner.plans.plan import Plan
 from planner.plans.plan_json import is_plan
 from planner.search.option import Option
+from planner.search.pins import load_pins
 from tensor_partitioner.commands.console import WRITTEN, Finite
+from tensor_partitioner.commands.help import register_group
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -29,7 +32,10 @@ OPAQUE_HELP = "Operators of PyTorch that the graph has none for run whole, by ca
 SEARCHING = (*SEARCH_OPTIONS, "memory")
 """The arguments that say how a plan is sought."""
 
+PINS_HELP = "Read pins, and what is forbidden, from a YAML file: `pins: {GLOB: PLACEMENT}`, `forbids: ...`."
+
 FILE_OPTIONS = (
+    click.option("--pins", "pins_file", type=click.Path(path_type=Path), metavar="FILE", help=PINS_HELP),
     click.option("--opaque-unknown", is_flag=True, help=OPAQUE_HELP),
     click.option("-o", "output", type=WRITTEN, help="Write the plan here."),
 )
@@ -70,6 +76,10 @@ def _model_options() -> list[click.Option]:
     return result
 
 
+register_group("Search", OPTIONS)
+register_group("Model", ("opaque_unknown", *model_options()))
+
+
 def planning_options(command: F) -> F:
     """Give a command the options of searching a plan."""
     for option in reversed((*(_click_option(*item) for item in OPTIONS.items()), *FILE_OPTIONS)):
@@ -106,15 +116,23 @@ def plan_model(source: str, options: Mapping[str, Any], machine: str | None, *, 
 
     `machine` is what time, or memory, is about; None where neither is.
     """
-    if options["objective"] == "time" and machine is None:
-        raise click.UsageError("--objective time: expected --topo MACHINE, whose time it is, found none")
-    search = {name: options[name] for name in OPTIONS if options[name] is not None}
-    given = given_options(options) | _micro_batches(options)
-    graph = load_model(source, opaque_unknown=options["opaque_unknown"], **given)
-    result = plan(graph, machine=machine, bound=bound, **search)
+    graph, search = read_request(source, options, machine)
+    result = plan(graph, bound=bound, **search)
     if options["output"] is not None:
         result.save(options["output"])
     return result
+
+
+def read_request(source: str, options: Mapping[str, Any], machine: str | None) -> tuple[Graph, dict[str, Any]]:
+    """Return the graph that `source` names, and what `planner.plan` is to be given besides."""
+    if options["objective"] == "time" and machine is None:
+        raise click.UsageError("--objective time: expected --topo MACHINE, whose time it is, found none")
+    search = {name: options[name] for name in OPTIONS if options[name] is not None}
+    if options["pins_file"] is not None:
+        pins, forbids = load_pins(options["pins_file"])
+        search |= {"pins": (*pins, *search["pins"]), "forbids": (*forbids, *search["forbids"])}
+    given = given_options(options) | _micro_batches(options)
+    return load_model(source, opaque_unknown=options["opaque_unknown"], **given), {**search, "machine": machine}
 
 
 def _micro_batches(options: Mapping[str, Any]) -> dict[str, int]:
