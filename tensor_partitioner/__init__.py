@@ -18,11 +18,13 @@ from tensor_partitioner.packages import require_packages
 if TYPE_CHECKING:
     from planner import diff, explain, from_torch, load, load_operators, lower, model, plan, training_graph
     from simulator import simulate
+    from tensor_partitioner.decision import decide
     from topologies import load_topology
 
 __version__ = "0.3.0"
 
 __all__ = [
+    "decide",
     "diff",
     "explain",
     "from_torch",
@@ -42,7 +44,7 @@ def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     require_packages()
-    packages = map(import_module, ("planner", "topologies", "simulator"))
+    packages = map(import_module, ("planner", "topologies", "simulator", "tensor_partitioner.decision"))
     return next(getattr(package, name) for package in packages if hasattr(package, name))
 
 

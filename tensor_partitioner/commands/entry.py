@@ -73,8 +73,10 @@ compare = partial(run, "compare")
 operators = partial(run, "operators")
 topo = partial(run, "topo")
 export = partial(run, "export")
+decide = partial(run, "decide")
 
 COMMANDS: Mapping[str, tuple[Callable[[], None], str]] = {
+    "decide": (decide, "how to train a model on a machine: the fastest way that fits, and why"),
     "plan": (plan, "search a plan of a model, show it, explain it, compare two"),
     "simulate": (simulate, "what an iteration of a plan or model takes on a machine: time, memory, links"),
     "execute": (execute, "train a plan on ranks that mpirun or torchrun starts"),

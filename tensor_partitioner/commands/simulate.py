@@ -31,6 +31,13 @@ from tensor_partitioner.commands.planning_options import (
     refuse_others,
     with_model_options,
 )
+from tensor_partitioner.commands.projecting import (
+    is_projected,
+    memory_option,
+    project_model,
+    project_option,
+    stack_option,
+)
 from tensor_partitioner.commands.simulation_request import ALSO_DATA_PARALLEL, SimulationRequest
 from tensor_partitioner.commands.sweep import read_sweeps, requests, run, sweep_table
 from tensor_partitioner.display.progress import progress
@@ -82,6 +89,9 @@ EXAMPLES = (
 @click.option("--trace", "trace_path", type=WRITTEN, help="Write a trace for ui.perfetto.dev or chrome://tracing.")
 @click.option("--plot", "plot_folder", type=click.Path(file_okay=False, path_type=Path), help=PLOT_HELP)
 @click.option("--sweep", multiple=True, metavar="NAME=V1,V2,...", callback=read_sweeps, help=SWEEP_HELP)
+@project_option
+@stack_option
+@memory_option
 @planning_options
 @click.pass_context
 def main(context: click.Context, /, source: str, **options: Any) -> None:
@@ -97,7 +107,9 @@ def main(context: click.Context, /, source: str, **options: Any) -> None:
     _check_system(context, options, dict(swept))
     if options["topo"] is None and "topo" not in dict(swept):
         raise click.UsageError("Missing option '--topo'.")
-    if swept:
+    if not swept and not is_saved_plan(source) and options["system"] is None and is_projected(options):
+        project_model(source, options)
+    elif swept:
         _sweep(context, source, options)
     else:
         _once(source, options)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from tensor_partitioner.display import Shown
+
 FORMAT = "decision/1"
 
 
@@ -31,13 +33,14 @@ class Stage(_Record, frozen=True, kw_only=True):
 
 
 class Candidate(_Record, frozen=True, kw_only=True):
-    """A way to train: its name (as `--parallel` takes it), family, seconds by cause, memory, and why it loses.
+    """A way to train: its name, what `--parallel` takes (None for a searched plan), family, and why it loses.
 
     `bound_s` is a time that no way of its degrees is below. `roof_factor` is how many times its kernels' best time it
     takes.
     """
 
     name: str
+    parallel: str | None
     family: str
     seconds_per_step: float
     bound_s: float
@@ -96,7 +99,7 @@ class Search(_Record, frozen=True, kw_only=True):
     seconds: float
 
 
-class Decision(_Record, frozen=True, kw_only=True):
+class Decision(msgspec.Struct, Shown, frozen=True, kw_only=True):
     """What to do, and why: the candidates best first, those that fit before those that do not."""
 
     format: str = FORMAT

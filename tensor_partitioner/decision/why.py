@@ -12,6 +12,9 @@ def format_bytes(nbytes: float) -> str:
     return quantity(nbytes, "B")
 
 
+AS_FAST = 1.01
+"""Times as long as the best that count as alike."""
+
 CAUSES = {
     "kernels at the roof": "more to compute",
     "kernels below the roof": "smaller, slower kernels",
@@ -31,8 +34,7 @@ def why(candidate: Candidate, best: Candidate) -> str:
         return f"{format_bytes(-candidate.margin_bytes)} too large: {_largest(candidate)}"
     more = {cause: candidate.shares[cause] - best.shares[cause] for cause in CAUSES}
     cause = max(more, key=more.__getitem__)
-    longer = candidate.seconds_per_step - best.seconds_per_step
-    if longer <= 0 or more[cause] <= 0:
+    if more[cause] <= 0:
         return "as fast"
     return f"{format_seconds(more[cause])} more for {CAUSES[cause]}"
 
@@ -59,6 +61,11 @@ def verdict(model: ModelFacts, machine: MachineFacts, candidates: tuple[Candidat
     others = [c for c in candidates if c.family != best.family and c.fits]
     if not others:
         return f"{said} Nothing else that people use fits."
-    other = others[0]
-    ratio = other.seconds_per_step / best.seconds_per_step
-    return f"{said} Next is {other.family} ({other.name}), {ratio:.3g} times as long: {other.why}."
+    alike = [c for c in others if c.seconds_per_step < AS_FAST * best.seconds_per_step]
+    if alike:
+        said = f"{said} As fast within {AS_FAST - 1:.0%}: {', '.join(c.family for c in alike)}."
+    slower = others[len(alike) :]
+    if not slower:
+        return said
+    ratio = slower[0].seconds_per_step / best.seconds_per_step
+    return f"{said} Next is {slower[0].family} ({slower[0].name}), {ratio:.3g} times as long: {slower[0].why}."

@@ -35,6 +35,9 @@ BUDGET_S = 30.0
 SEARCHED_WORKERS = 16
 """Up to so many devices the plan of least bytes is a candidate; up to half as many, that of least time."""
 
+OWN = "searched plan"
+"""What the family of plans that a search found begins with."""
+
 ONE = Parallel()
 
 
@@ -193,7 +196,7 @@ class _Deciding:
                 continue
             whole = Parallel(tp=count, micro_batch=batch)
             projection = project_inner(inner, batch, whole, self.cluster, self.stack)
-            found.append((f"plan of {goal}", f"own plan, {goal}", 0.0, projection))
+            found.append((f"plan of {goal}", f"{OWN}, {goal}", 0.0, projection))
         return found
 
     def _record(self, batch: int, found: list[tuple[str, str, float, Projection]], tally: Tally) -> Decision:
@@ -266,6 +269,7 @@ def _candidate(name: str, kind: str, bound_s: float, projection: Projection, tok
     )
     return Candidate(
         name=name,
+        parallel=None if kind.startswith(OWN) else name,
         family=kind,
         seconds_per_step=projection.seconds,
         bound_s=bound_s,
@@ -292,8 +296,8 @@ def _with_why(row: Candidate, best: Candidate) -> Candidate:
 
 def _commands(model: str, batch: int, machine: MachineFacts, best: Candidate) -> Iterator[str]:
     """Yield what to type to see it again, and to have the plan."""
-    if best.family.startswith("own plan"):
+    if best.parallel is None:
         yield f"plan {model} --batch {batch} --workers {machine.devices} -o plan.json"
     else:
         yield f"simulate {model} --batch {batch} --parallel {best.name} --topo {machine.name}"
-        yield f"export {model} --batch {batch} --parallel {best.name} --to megatron"
+        yield f"export-plan {model} --batch {batch} --parallel {best.name} --to megatron"

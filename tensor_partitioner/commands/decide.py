@@ -1,0 +1,116 @@
+"""The command `decide`: how to train a model on a machine, which is the fastest way that fits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+import click
+
+from planner.extensions import load_operators
+from planner.failures import JobError
+from planner.files import check_written, write_json
+from planner.model_source import model as load_model
+from planner.model_source import source_files
+from planner.models.zoo import is_zoo_name
+from planner.parallel import Parallel
+from planner.planning import plan as search_plan
+from planner.plans.plan import Plan
+from simulator.projection.stack import STACKS
+from tensor_partitioner import display
+from tensor_partitioner.commands.console import WRITTEN, collect_seldom, command_errors, operators_option, stdout
+from tensor_partitioner.commands.help import Command
+from tensor_partitioner.commands.planning_options import MODEL_HELP, given_options, with_model_options
+from tensor_partitioner.decision.deciding import BUDGET_S, TRAINED_AS, decide
+from tensor_partitioner.decision.record import Decision
+from tensor_partitioner.decision.tables import candidates_table
+from topologies import available
+
+PAGE = "tensor_partitioner.page"
+HELP = f"""Decide how to train a MODEL on all devices of a machine: the fastest way, as we predict, whose memory fits.
+
+Data parallelism, ZeRO 1 to 3 (FSDP), tensor, context and pipeline parallelism with every schedule, their products, and
+plans that are searched, with every micro-batch and recomputation. {MODEL_HELP} A model of the zoo is trained with
+{", ".join(f"{name} {value}" for name, value in TRAINED_AS.items())} where nothing else is said. Exit status 1 where
+nothing fits."""
+EXAMPLES = (
+    "decide gpt2 --topo hgx-h100 --batch 64",
+    "decide llama-3.1-8b --topo hgx-h100-nodes-8 --batch 512 --json decision.json",
+    "decide model.py:make --topo p4d.24xlarge -o plan.json --page page.html",
+)
+_SECONDS = re.compile(r"(\d+(?:\.\d+)?) ?(s|min)?")
+
+
+def _budget(_context: click.Context, _option: click.Parameter, value: str) -> float:
+    match = _SECONDS.fullmatch(value.strip())
+    if match is None or not float(match[1]):
+        raise click.BadParameter(f"expected a time above 0, as in 30s or 2min, found {value!r}")
+    return float(match[1]) * (60 if match[2] == "min" else 1)
+
+
+@command_errors
+@with_model_options
+@click.command("decide", cls=Command, examples=EXAMPLES, context_settings={"show_default": True}, help=HELP)
+@click.argument("source", metavar="MODEL")
+@click.option("--topo", required=True, help=f"A topology file, or one of {', '.join(available())}.")
+@click.option("--stack", default="compile", type=click.Choice([*STACKS]), help="The software that runs it.")
+@click.option(
+    "--budget", default=f"{BUDGET_S:g}s", callback=_budget, metavar="TIME", help="Stop looking after so long."
+)
+@click.option("--all", "show_all", is_flag=True, help="Show every candidate that was projected.")
+@operators_option
+@click.option("-o", "output", type=WRITTEN, help="Write the plan of the best here.")
+@click.option("--json", "json_path", type=WRITTEN, help="Write the decision with all candidates, best first.")
+@click.option("--page", "page_path", type=WRITTEN, help="Write a page of it, one HTML file; needs the extra page.")
+def main(source: str, **options: Any) -> None:
+    """Run the command; `HELP` says what it does."""
+    collect_seldom()
+    written = (options["output"], options["json_path"], options["page_path"])
+    check_written(written, (*source_files(source), *options["operator_files"]))
+    load_operators(options["operator_files"])
+    decision = _decided(source, options)
+    if options["json_path"] is not None:
+        write_json(options["json_path"], decision)
+    if options["page_path"] is not None:
+        import_module(PAGE).write_page(decision, options["page_path"])
+    if options["show_all"]:
+        stdout().print(candidates_table(decision.candidates))
+    stdout().print(*display.tables(decision), sep="\n")
+    stdout().print(_searched(decision))
+    stdout().print(decision.verdict)
+    if not decision.best.fits:
+        raise JobError(f"{source}: nothing fits in the memory of {decision.machine.name}")
+    if options["output"] is not None:
+        plan_of(decision, source, options).save(options["output"])
+
+
+def _decided(source: str, options: Mapping[str, Any]) -> Decision:
+    given = given_options(options)
+    batch = given.pop("batch", None)
+    return decide(source, options["topo"], batch=batch, stack=options["stack"], budget_s=options["budget"], **given)
+
+
+def _searched(decision: Decision) -> str:
+    search = decision.search
+    return (
+        f"{search.projected} of {search.considered} candidates projected in {display.seconds(search.seconds)}, "
+        f"{search.bounded_away} left out by their bounds, {search.impossible} cannot divide the model; in our model "
+        f"nothing is faster by more than {search.gap:.1%}."
+    )
+
+
+def plan_of(decision: Decision, source: str, options: Mapping[str, Any]) -> Plan:
+    """Return the plan of the best candidate."""
+    best, given = decision.best, given_options(options)
+    if is_zoo_name(source):
+        given = {**TRAINED_AS, **given, "batch": decision.model.batch}
+    if best.parallel is None:
+        objective: dict[str, Any] = {"objective": "time", "machine": options["topo"]} if "time" in best.family else {}
+        return search_plan(load_model(source, **given), decision.machine.devices, **objective)
+    parallel = Parallel.read(best.parallel)
+    assert parallel is not None
+    if is_zoo_name(source) and best.micro_batches > 1:
+        given["micro_batches"] = best.micro_batches
+    return search_plan(load_model(source, **given), parallel=parallel)

@@ -1,0 +1,104 @@
+"""Projecting named parallelism, as the command `simulate` does it: one replica looked at, any number of devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from planner.failures import JobError
+from planner.files import write_json
+from planner.model_source import model as load_model
+from planner.models.zoo import is_zoo_name
+from planner.parallel import Parallel
+from simulator.projection.cluster import cluster
+from simulator.projection.projection import Projection
+from simulator.projection.stack import STACKS
+from tensor_partitioner import display
+from tensor_partitioner.commands.console import stdout
+from tensor_partitioner.commands.planning_options import given_options
+from tensor_partitioner.decision.tables import memory_table, shares_table, step_table
+from tensor_partitioner.projection import project_source
+from tensor_partitioner.replicas import GraphModel, Source, ZooModel
+
+EXPANDED_WORKERS = 16
+"""Up to so many workers `--parallel` is simulated worker by worker, unless it is said otherwise."""
+
+FORMAT = "projection/1"
+PROJECT_HELP = (
+    "Project --parallel from one replica, which takes seconds whatever the number of devices, or simulate every "
+    f"worker.  [default: project from {EXPANDED_WORKERS + 1} workers on]"
+)
+STACK_HELP = "With --project: the software that runs it."
+MEMORY_HELP = "With --project: say line by line what fills the memory."
+
+project_option = click.option("--project/--no-project", "project", default=None, help=PROJECT_HELP)
+stack_option = click.option("--stack", default="compile", type=click.Choice([*STACKS]), help=STACK_HELP)
+memory_option = click.option("--memory-report", is_flag=True, help=MEMORY_HELP)
+
+
+def is_projected(options: Mapping[str, Any]) -> bool:
+    """True if a model under named parallelism is to be projected."""
+    parallel: Parallel | None = options["parallel"]
+    if options["project"] and parallel is None:
+        raise click.UsageError("--project: expected --parallel with it, as in --parallel tp=8,dp=4, found none")
+    if parallel is None or options["project"] is False:
+        return False
+    return bool(options["project"]) or parallel.workers > EXPANDED_WORKERS or options["memory_report"]
+
+
+def project_model(source: str, options: Mapping[str, Any]) -> None:
+    """Project a model as a command's options say, show the step, and write it where they say."""
+    given, parallel = given_options(options), options["parallel"]
+    model, batch = _model(source, given)
+    step = project_source(model, batch, parallel, cluster(options["topo"]), options["stack"])
+    if options["json_path"] is not None:
+        write_json(options["json_path"], _data(source, options, step))
+    tables = [step_table(step), shares_table(step.shares, step.seconds)]
+    stdout().print(*tables, *([memory_table(step)] if options["memory_report"] else []), sep="\n")
+    stdout().print(said(source, str(parallel), str(options["topo"]), step))
+    if not step.fits:
+        raise JobError(
+            f"{source}: out of memory by {display.quantity(-step.margin_bytes, 'B')} on {options['topo']}: a smaller "
+            "micro-batch, recompute=full, zero=1 to 3 or more devices would help"
+        )
+
+
+def _model(source: str, given: Mapping[str, Any]) -> tuple[Source, int]:
+    if not is_zoo_name(source):
+        model = GraphModel(load_model(source, **given))
+        return model, model.samples * model.graph.micro_batches
+    options = {name: value for name, value in given.items() if name != "batch"}
+    if "batch" not in given:
+        raise click.UsageError(f"{source}: expected --batch, the samples of a step over all devices, found none")
+    return ZooModel.of(source, options), given["batch"]
+
+
+def said(source: str, parallel: str, machine: str, step: Projection) -> str:
+    """Say in one sentence what a projection shows."""
+    cause = max((c for c in step.shares if c != "kernels at the roof"), key=step.shares.__getitem__)
+    return (
+        f"{source} as {parallel} on {machine} takes {display.seconds(step.seconds)} a step, {step.samples_per_s:.4g} "
+        f"samples/s at {step.utilisation:.0%} of the peak; most beyond the kernels' best goes to {cause} "
+        f"({step.shares[cause] / step.seconds:.0%})."
+    )
+
+
+def _data(source: str, options: Mapping[str, Any], step: Projection) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "model": source,
+        "machine": str(options["topo"]),
+        "parallel": str(options["parallel"]),
+        "stack": options["stack"],
+        **{name: value for name, value in asdict(step).items() if name not in ("stages", "memory")},
+        "memory": [asdict(line) for line in step.memory],
+        "stages": [stage._asdict() for stage in step.stages],
+        "samples_per_s": step.samples_per_s,
+        "utilisation": step.utilisation,
+        "needed_bytes": step.needed_bytes,
+        "fits": step.fits,
+        "roof_factor": step.roof_factor,
+    }

@@ -1,0 +1,82 @@
+"""Tables of projections and decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from rich.table import Table
+
+from simulator.projection.projection import Projection
+from tensor_partitioner import display
+from tensor_partitioner.decision.record import Candidate, Decision
+
+OVERFULL = "out of memory"
+LEAST_SHARE = 1e-4
+"""Of a step: causes of less are not told."""
+
+
+def _bytes(nbytes: float) -> str:
+    return display.quantity(nbytes, "B")
+
+
+@display.tables.register
+def _(shown: Projection) -> Sequence[Table]:
+    """Show a step: what it takes, its seconds by cause, its memory line by line."""
+    return step_table(shown), shares_table(shown.shares, shown.seconds), memory_table(shown)
+
+
+def step_table(step: Projection) -> Table:
+    """Say what a step takes."""
+    margin = f"{_bytes(step.margin_bytes)} to spare" if step.fits else f"{_bytes(-step.margin_bytes)} too much"
+    rows = (
+        ("a step", display.seconds(step.seconds)),
+        ("samples/s", f"{step.samples_per_s:.4g}"),
+        ("of a device's peak", display.percent(step.utilisation)),
+        ("Tflop/s a device", f"{step.flop_per_s_per_device / 1e12:.4g}"),
+        ("devices", str(step.devices)),
+        ("micro-batches", str(step.micro_batches)),
+        ("memory", f"{_bytes(step.needed_bytes)} of {_bytes(step.capacity_bytes)}, {margin}"),
+        ("over the roof", f"{step.roof_factor:.3g} times its kernels at their best"),
+    )
+    return display.facts("projected", rows)
+
+
+def shares_table(shares: Mapping[str, float], seconds: float) -> Table:
+    """Show seconds by cause."""
+    told = ((cause, s) for cause, s in shares.items() if s > LEAST_SHARE * seconds)
+    rows = ((cause, display.seconds(s), display.percent(s / seconds)) for cause, s in told)
+    return display.table("where a step's time goes", ("cause", "time", "share"), rows)
+
+
+def memory_table(step: Projection) -> Table:
+    """Show what fills the fullest device's memory, and what is left."""
+    lines = [(line.what, _bytes(line.nbytes)) for line in step.memory]
+    left = ("to spare", _bytes(step.margin_bytes)) if step.fits else ("too much", _bytes(-step.margin_bytes))
+    return display.table("memory of the fullest device", ("of what", "bytes"), [*lines, left])
+
+
+@display.tables.register
+def _(shown: Decision) -> Sequence[Table]:
+    """Show the best candidate of every family, and where the first one's time goes."""
+    return candidates_table(shown.of_families()), shares_table(shown.best.shares, shown.best.seconds_per_step)
+
+
+def candidates_table(candidates: Iterable[Candidate]) -> Table:
+    """Rank candidates, with the reason why each loses to the first."""
+    rows = (
+        (
+            candidate.family,
+            candidate.name,
+            display.seconds(candidate.seconds_per_step),
+            f"{candidate.samples_per_s:.4g}",
+            display.percent(candidate.utilisation),
+            display.seconds(candidate.exposed_s),
+            display.seconds(candidate.bubble_s),
+            _bytes(candidate.needed_bytes),
+            _bytes(candidate.margin_bytes) if candidate.fits else OVERFULL,
+            candidate.why or "the fastest that fits",
+        )
+        for candidate in candidates
+    )
+    columns = ("how", "--parallel", "a step", "samples/s", "of peak", "exposed", "bubble", "memory", "to spare", "why")
+    return display.table("ways to train it, best first", columns, rows, text=("--parallel", "why"))
