@@ -1,4 +1,4 @@
-"""Machines from what other tools write of them: NCCL's topology XML, `nvidia-smi topo -m`, hwloc's XML."""
+"""Machines from what other tools write of them: NCCL's topology XML, `nvidia-smi topo -m`, hwloc's XML, InfraGraph."""
 
 from topologies.imports.reading import Imported, import_machine
 

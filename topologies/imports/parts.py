@@ -36,13 +36,17 @@ class Parts:
             self.notes.append(text)
 
     def add_gpu(self, number: int, pci_id: str | None = None) -> str:
+        """Add a GPU by its number; `pci_id` is vendor:device."""
+        return self.add_gpu_named(f"gpu{number}", pci_id)
+
+    def add_gpu_named(self, name: str, pci_id: str | None = None) -> str:
         """Add a GPU; `pci_id` is vendor:device."""
         kind = self.given or _known(pci_id)
         if kind is None:
             what = f"the GPU {pci_id}" if pci_id else "its GPUs"
             names = ", ".join(library.device_names())
             raise TopologyError(f"expected --device, as the file does not say what {what} can do: one of {names}")
-        self.devices.append(DeviceEntry(name=f"gpu{number}", type=kind.name))
+        self.devices.append(DeviceEntry(name=name, type=kind.name))
         return self.devices[-1].name
 
     def add_switch(self, kind: str) -> str:

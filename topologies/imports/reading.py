@@ -9,6 +9,7 @@ from xml.etree import ElementTree as ET
 
 from topologies.errors import TopologyError
 from topologies.imports.hwloc import HwlocReader
+from topologies.imports.infragraph import InfraGraphReader, looks_like_infragraph
 from topologies.imports.nccl import NCCLReader
 from topologies.imports.parts import Parts
 from topologies.imports.smi import MatrixReader
@@ -61,6 +62,9 @@ def import_machine(path: str | Path, device: str | None = None) -> Imported:
 
 
 def _read(text: str, parts: Parts) -> str:
+    if looks_like_infragraph(text):
+        InfraGraphReader(text, parts).read()
+        return "InfraGraph's description"
     if not text.lstrip().startswith("<"):
         MatrixReader(text, parts).read()
         return "what nvidia-smi topo -m prints"
