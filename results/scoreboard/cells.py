@@ -37,7 +37,12 @@ UNITS: dict[str, dict[str, float]] = {
 DEFAULT_UNIT = {"s": 1.0, "bytes": 2.0**30, "flop/s": 1e12, "share": 1.0}
 """What a bare number is taken for: seconds, GiB, Tflop/s, a share (a percentage where it is above 1.5)."""
 
-NUMBER = re.compile(r"([-+]?(?:\d[\d,_]*\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*([^\d\s(]*)", re.IGNORECASE)
+NUMBER = re.compile(
+    r"([-+]?(?:\d{1,3}(?:[,_]\d{3})+(?:\.\d*)?|\d+(?:[.,]\d*)?|\.\d+)(?:e[-+]?\d+)?)\s*([^\d\s(]*)", re.IGNORECASE
+)
+"""A number with its unit: 1,234.5 ms, 2.5e3, 2,5."""
+
+THOUSANDS = re.compile(r"(?<=\d)[,_](?=\d{3}(?:\D|$))")
 MULTIPLES = {"": 1, "k": 1_000, "m": 10**6, "b": 10**9}
 
 
@@ -51,16 +56,22 @@ def read_number(text: str, units: Mapping[str, float]) -> tuple[float, float | N
     match = NUMBER.match(text)
     if match is None:
         raise SetError(f"expected a number, found {text!r}")
-    number, unit = float(match[1].replace(",", "").replace("_", "")), match[2].lower().rstrip(".,;")
+    number, unit = read_float(match[1]), match[2].lower().rstrip(".,;")
     if unit and unit not in units:
         raise SetError(f"expected a number with a unit of {', '.join(units)}, found {text!r}")
     return number, units.get(unit)
 
 
+def read_float(text: str) -> float:
+    """Read digits with commas between thousands, or one for a point."""
+    return float(THOUSANDS.sub("", text).replace(",", "."))
+
+
 def read_count(text: str) -> int:
     """Read a whole number from 1: 51200, 51,200, 51.2k, 8.0."""
     match = re.fullmatch(r"(\d[\d,_]*(?:\.\d+)?)\s*([kmb]?)", text.strip().lower())
-    value = float(match[1].replace(",", "").replace("_", "")) * MULTIPLES[match[2]] if match else 0.0
+    digits = THOUSANDS.sub("", match[1]) if match else ","
+    value = float(digits) * MULTIPLES[match[2]] if match and digits.isascii() and "," not in digits else 0.0
     if value < 1 or abs(value - round(value)) > 1e-6 * value:
         raise SetError(f"expected a whole number from 1, found {text!r}")
     return round(value)

@@ -71,7 +71,7 @@ class Row:
     kv_heads: int | None = said(
         read_count,
         "heads of keys and values",
-        "groups, query groups, num query groups, num key value heads, n kv heads",
+        "groups, query groups, num query groups, num key value heads, n kv heads, num kv heads",
     )
     ffn: int | None = said(
         read_count, "width of fully connected layers", "ffn hidden size, intermediate size, ffn size, d ff, mlp hidden"
@@ -99,6 +99,7 @@ class Row:
     devices: int | None = said(
         read_count, "devices", "gpus, num gpus, n gpus, ngpu, number of gpus, world size, gpu count, ranks, workers"
     )
+    nodes: int | None = said(read_count, "nodes, where the devices are not said", "num nodes, n nodes, node count")
     tp: int | None = said(
         read_degree, "tensor parallel", "tensor parallelism, tensor parallel, tp size, tensor model parallel size, "
         "tensor parallel size, tensor mp size"
@@ -128,7 +129,8 @@ class Row:
     )  # fmt: skip
     accumulation: int | None = said(
         read_degree, "micro-batches of a step", "gradient accumulation, grad accum, gradient accumulation steps, "
-        "micro batches, num micro batches, gas, batch accumulation per replica, grad acc"
+        "micro batches, num micro batches, gas, batch accumulation per replica, grad acc, "
+        "batch accum"
     )  # fmt: skip
     global_batch: int | None = said(
         read_count, "samples of a step", "gbs, global batch size, batch, batch size, global bs, train batch size"
@@ -138,7 +140,10 @@ class Row:
         "batch size per gpu, device batch size, local batch"
     )  # fmt: skip
     batch_tokens: int | None = said(
-        read_count, "tokens of a step", "global batch tokens, tokens per step, tokens per batch, batch size tokens"
+        read_count,
+        "tokens of a step",
+        "global batch tokens, tokens per step, tokens per batch, batch size tokens, "
+        "global batch size t, global batch size tokens",
     )
     recompute: str | None = said(
         spelled(RECOMPUTE), "activations that are computed again", "activation checkpointing, recomputation, actckpt, "
@@ -164,25 +169,27 @@ class Row:
     )  # fmt: skip
     samples_per_s: float | None = said(
         Quantity(""), "of all devices", "samples per second, sequences per second, images per second, throughput, "
-        "samples s, seq s, images s"
+        "samples s, seq s, images s, throughput s s"
     )  # fmt: skip
     samples_per_s_per_device: float | None = said(
         Quantity(""), "of one device", "samples per second per gpu, samples s gpu, seq s gpu"
     )
     tokens_per_s: float | None = said(
-        Quantity(""), "of all devices", "tokens per second, tokens s, tok s, throughput tokens s, tps"
+        Quantity(""), "of all devices", "tokens per second, tokens s, tok s, throughput tokens s, tps, throughput t s"
     )
     tokens_per_s_per_device: float | None = said(
         Quantity(""), "of one device", "tokens per second per gpu, tokens s gpu, tokens per gpu per second, tok s gpu, "
-        "wps, tokens sec gpu, tokens gpu s, tokens per sec per gpu, tgs, tps gpu"
+        "wps, tokens sec gpu, tokens gpu s, tokens per sec per gpu, tgs, "
+        "tps gpu, throughput t s gpu"
     )  # fmt: skip
     model_flop_per_s: float | None = said(
         Quantity("flop/s"), "of one device, without what is computed again", "tflops, tflop s gpu, tflops per gpu, "
-        "model tflops, tflops gpu, model tflops per gpu, tflop s per gpu, throughput per gpu tflop s gpu"
+        "model tflops, tflops gpu, mtflops, model tflop, model tflops per gpu, tflop s per gpu, "
+        "throughput per gpu tflop s gpu"
     )  # fmt: skip
     hardware_flop_per_s: float | None = said(
         Quantity("flop/s"), "of one device, with what is computed again", "hardware tflops, tflop s gpu hardware, "
-        "hardware tflops per gpu, achieved tflop s per gpu, achieved tflops"
+        "hardware tflops per gpu, achieved tflop s per gpu, achieved tflops, htflops"
     )  # fmt: skip
     mfu: float | None = said(Quantity("share"), "model operations of the peak", "model flops utilization, mfu %")
     hfu: float | None = said(Quantity("share"), "all operations of the peak", "hardware flops utilization, hfu %")
@@ -212,19 +219,22 @@ MEASURED = (
 FIELDS = {one.name: one for one in fields(Row) if one.name != "line"}
 
 
+def plain(name: str) -> str:
+    """Return a column's name as names are compared: "# GPUs" is "gpus", "GradAccum" and "grad_accum" are alike."""
+    return words(name).replace(" ", "")
+
+
 def _names() -> dict[str, str]:
     known: dict[str, str] = {}
     for name, one in FIELDS.items():
         for spelling in (name, *one.metadata["also"]):
-            if known.setdefault(words(spelling), name) != name:
-                raise ValueError(f"{spelling!r} would be both {known[words(spelling)]} and {name}")
+            if known.setdefault(plain(spelling), name) != name:
+                raise ValueError(f"{spelling!r} would be both {known[plain(spelling)]} and {name}")
     return known
 
 
 NAMES = _names()
-"""From everything a column may be called, as `words` has it, to the field."""
-
-QUALIFIERS = {"per iteration", "avg", "average", "mean", "median", "measured"}
+"""From everything a column may be called, as `plain` has it, to the field."""
 
 
 def field_of(header: str) -> tuple[str, float | None] | None:
@@ -232,13 +242,13 @@ def field_of(header: str) -> tuple[str, float | None] | None:
 
     A unit stands in brackets or at the end: "iteration time (ms)", "peak memory GiB".
     """
-    plain = words(header)
-    if plain in NAMES:
-        return NAMES[plain], None
+    if (name := NAMES.get(plain(header))) is not None:
+        return name, None
     match = re.fullmatch(r"(.*?)[\s_(\[,/]+([a-zµ%/]+)[)\]]?\s*", header.strip(), re.IGNORECASE)
-    if match and (name := NAMES.get(words(match[1]))) is not None:
-        read = FIELDS[name].metadata["read"]
-        if isinstance(read, Quantity) and read.dimension:
-            scale = UNITS[read.dimension].get(match[2].lower())
-            return None if scale is None else (name, scale)
-    return None
+    if match is None or (name := NAMES.get(plain(match[1]))) is None:
+        return None
+    read = FIELDS[name].metadata["read"]
+    if isinstance(read, Quantity):
+        scale = UNITS.get(read.dimension, {}).get(match[2].lower())
+        return None if scale is None else (name, scale)
+    return (name, None) if header.rstrip().endswith((")", "]")) else None

@@ -10,7 +10,7 @@ from pathlib import Path
 from planner.models import llama, zoo
 from planner.parallel import Parallel
 from results.scoreboard.cells import SetError, words
-from results.scoreboard.machines import machine_of
+from results.scoreboard.machines import USUAL_NODE, machine_of
 from results.scoreboard.row import Row
 from results.scoreboard.sizes import Size, compact, size_of
 from tensor_partitioner.display import nearest
@@ -91,7 +91,7 @@ def _degrees(row: Row) -> Parallel:
     """Return the degrees; what is left of the devices is data parallel."""
     pp, tp, cp = row.pp or 1, row.tp or 1, row.cp or 1
     others = pp * tp * cp
-    devices = row.devices or others * (row.dp or 1)
+    devices = row.devices or (row.nodes * (row.per_node or USUAL_NODE) if row.nodes else others * (row.dp or 1))
     if devices % others:
         raise SetError(f"expected devices in multiples of tp {tp} x pp {pp} x cp {cp}, found {devices}")
     dp = devices // others

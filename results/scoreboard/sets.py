@@ -14,7 +14,7 @@ import msgspec
 import yaml
 
 from results.scoreboard.cells import BROKEN, FAILED, MISSING, UNITS, Cell, Quantity, SetError, words
-from results.scoreboard.row import FIELDS, MEASURED, NAMES, Row, field_of
+from results.scoreboard.row import FIELDS, MEASURED, NAMES, Row, field_of, plain
 from tensor_partitioner.display import nearest
 
 HERE = Path(__file__).parent / "sets"
@@ -191,6 +191,8 @@ def _columns(where: Path, file: SetFile, header: Sequence[str]) -> tuple[dict[in
     """Return what every column is read as, by its position, and what is said of those that are not."""
     said = _said_columns(where, file, header)
     taken = {field for field, _ in said.values()}
+    if taken.intersection(MEASURED):
+        taken.update(MEASURED)  # what the YAML says to be measured is, and no column beside it
     cases = _cases(where, file, header)
     columns: dict[int, Column] = {}
     notes = []
@@ -205,7 +207,7 @@ def _columns(where: Path, file: SetFile, header: Sequence[str]) -> tuple[dict[in
                 columns[position] = Column(meaning[0], name, meaning[1], cases.get(name, {}))
             elif name in cases:
                 columns[position] = Column(None, name, None, cases[name])
-            else:
+            elif meaning is None or meaning[0] not in MEASURED:
                 notes.append(f"{where}: column {name!r} is not read")
     return columns, notes
 
@@ -228,7 +230,7 @@ def _said_columns(where: Path, file: SetFile, header: Sequence[str]) -> dict[str
 
 
 def _known(where: Path, section: str, key: str) -> str:
-    field = NAMES.get(words(key))
+    field = NAMES.get(plain(key))
     if field is None:
         raise SetError(f"{where}: {section}: expected a field of a row, found {key!r}{nearest(key, FIELDS)}")
     return field

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from results.scoreboard.cells import SetError, words
+from results.scoreboard.cells import SetError
 from results.scoreboard.row import Row
 
 FILE = Path(__file__).with_name("sizes.yaml")
@@ -54,18 +55,21 @@ class Size:
 
 
 def compact(name: str) -> str:
-    """Return a model's name as names are compared: "meta-llama/Llama-3.1-8B" is "llama318b"."""
-    return words(name.rpartition("/")[2]).replace(" ", "")
+    """Return a model's name as names are compared: "meta-llama/Llama-3.1-8B" is "llama3.18b"."""
+    return re.sub(r"[^a-z0-9.]", "", name.rpartition("/")[2].lower())
 
 
 @cache
 def known_sizes() -> dict[str, Size]:
     """Return the published sizes by their names."""
-    return {
-        compact(name): _size(entry["size"])
-        for entry in yaml.safe_load(FILE.read_text(encoding="utf-8"))
-        for name in entry["names"]
-    }
+    entries = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+    found: dict[str, Size] = {}
+    for entry in entries:
+        for name in entry["names"]:
+            if compact(name) in found:
+                raise ValueError(f"{FILE}: {name!r} would mean two models")
+            found[compact(name)] = _size(entry["size"])
+    return found
 
 
 def _size(entry: list[Any]) -> Size:

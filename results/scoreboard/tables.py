@@ -56,6 +56,10 @@ def summary(data: Data) -> str:
         f"  not expressed: {one['rows']} rows ({_some(one['lines'])}): {one['why']}"
         for one in data["not_expressed"][:MOST_REASONS]
     ]
+    if more := data["not_expressed"][MOST_REASONS:]:
+        lines.append(
+            f"  not expressed: {sum(one['rows'] for one in more)} rows for {len(more)} other reasons (--check)"
+        )
     rows = [[part, who, *cells] for part, who, cells in predictors(data)]
     if rows:
         lines += _aligned([["part", "seconds of a step", *COLUMNS], *rows])
