@@ -10,7 +10,7 @@ from rich.table import Table
 
 import topologies
 from planner.errors import PlanError
-from planner.explanations.seconds import predicted_seconds
+from planner.explanations.seconds import predicted
 from planner.graph.ir import Graph
 from planner.parallel import Parallel
 from planner.planning import Request, planned, request_of
@@ -132,7 +132,8 @@ def _point(
     arena_of: Callable[[Plan], Sequence[int]],
     machine: topologies.Machine | None,
 ) -> Point:
-    taken = None if machine is None else predicted_seconds(plan, machine)
+    found = None if machine is None else predicted(plan, machine)
+    taken = None if found is None else found.seconds
     return Point(name, scheme, max(arena_of(plan)), plan.total_bytes, taken)
 
 

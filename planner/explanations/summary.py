@@ -15,14 +15,13 @@ import topologies
 from planner.explanations import summary_tables  # noqa: F401  # how a summary shows itself
 from planner.explanations.causes import bytes_by_cause, moved_bytes
 from planner.explanations.engines import Engines
-from planner.explanations.seconds import predicted_breakdown
+from planner.explanations.seconds import predicted
 from planner.explanations.summary_records import Cause, OperatorGroup, ParameterGroup, Spent, Summary
 from planner.explanations.words import Words, layer_of, over_ways, pattern_of, placement_word
 from planner.graph.ir import ITEM_BYTES, Node, Tensor
 from planner.layout import Strategy, elements, owned_by_all
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
-from planner.search.stages.staged import node_costs
 
 
 def summary(plan: Plan | str | Path, machine: topologies.Machine | None = None) -> Summary:
@@ -143,18 +142,23 @@ def _states_by_weight(plan: Plan) -> Mapping[str, tuple[str, ...]]:
 
 
 def _spent(plan: Plan, machine: topologies.Machine | None) -> Iterator[Spent]:
-    """Yield where predicted seconds go: those of the search for little time, and of computing on a machine."""
-    if machine is not None:
-        costs = defaultdict[str, float](float)
-        for name, seconds in node_costs(plan, machine).items():
-            costs[layer_of(name)] += seconds
-        for layers in sorted(costs, key=lambda layers: -costs[layers]):
-            yield Spent(f"computing {layers}", costs[layers])
-    predicted = plan.search.predicted if machine is None else predicted_breakdown(plan, machine)
-    if predicted is None:
-        return
+    """Yield where predicted seconds go: on a machine, or on that of the search for little time."""
     if machine is None:
-        yield Spent("computing", predicted.compute_s)
-    for level, seconds in enumerate(predicted.level_s, start=1):
+        of_search = plan.search.predicted
+        if of_search is not None:
+            yield Spent("computing", of_search.compute_s)
+            yield from _communication(of_search.level_s, of_search.latency_s)
+        return
+    if (found := predicted(plan, machine)) is not None:
+        computing = defaultdict[str, float](float)
+        for name, seconds in found.compute_s.items():
+            computing[layer_of(name)] += seconds
+        for layers in sorted(computing, key=lambda layers: -computing[layers]):
+            yield Spent(f"computing {layers}", computing[layers])
+        yield from _communication(found.level_s, found.latency_s)
+
+
+def _communication(level_s: Sequence[float], latency_s: float) -> Iterator[Spent]:
+    for level, seconds in enumerate(level_s, start=1):
         yield Spent(f"messages across level {level}", seconds)
-    yield Spent("latencies", predicted.latency_s)
+    yield Spent("latencies", latency_s)

@@ -90,7 +90,7 @@ class Workbench:
     def why_not(self, *pins: Any, forbids: Any = ()) -> WhyNot:
         """Return what it would cost to keep pins besides, everything else chosen anew; a PlanError as of `plan`."""
         added, forbidden = read_pins([text for given in pins for text in read_pins(given)]), read_forbids(forbids)
-        question = ", ".join((*(_asked(pin) for pin in added), *(f"not {_asked(pin)}" for pin in forbidden)))
+        question = ", ".join(pin.asked for pin in (*added, *forbidden))
         if not question:
             raise PlanError("why not: expected GLOB=PLACEMENT, as in 'wte.weight=R', found nothing")
         if is_kept := keeps(self.plan, added, forbidden):
@@ -108,10 +108,6 @@ class Workbench:
         if tables is not None and tables.nbytes > TABLES_BYTES:
             self._coarsenings = Coarsenings(self.graph, Tables())
         return self._coarsenings
-
-
-def _asked(pin: Pin | Degree) -> str:
-    return pin.text if isinstance(pin, Pin) else f"{pin.axis}={pin.degree}"
 
 
 def _twice(

@@ -47,6 +47,7 @@ class Predicted(_Record, frozen=True, kw_only=True):
 class SearchRecord(Shown, _Record, frozen=True, kw_only=True):
     """How a plan was found: what was asked for, which candidate won, and how far from the least it can be.
 
+    `pins` are what it had to keep, as they were given, or `not` them.
     `bytes` are the candidates' by name, the winner's among them. `lower_bound` is in the objective's unit, bytes or
     seconds; no plan of the same ways, placements and ties that the searcher `bound_by` may choose costs less.
     `data_parallel_bytes` is what plain data parallelism over as many workers would move, in one step, None where it is
@@ -60,6 +61,7 @@ class SearchRecord(Shown, _Record, frozen=True, kw_only=True):
     machine: str = ""
     winner: str = ""
     ties: tuple[str, ...] = ()
+    pins: tuple[str, ...] = ()
     bytes: dict[str, Bytes] = {}
     data_parallel_bytes: Bytes | None = None
     predicted: Predicted | None = None

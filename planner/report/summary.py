@@ -12,6 +12,7 @@ from rich.table import Table
 import tdl
 from planner.graph.facts import batch_size, no_data_parallelism, precision, recomputed
 from planner.graph.ir import ITEM_BYTES, Graph
+from planner.plans.phases import stages_of
 from planner.plans.plan import Plan
 from planner.plans.search_record import SearchRecord
 from tensor_partitioner import display
@@ -34,6 +35,8 @@ def plan_tables(plan: Plan) -> tuple[Table]:
     rows = [*_graph(plan.graph), ("workers", grid(plan.ways.factors))]
     if shares := plan.ways.shares:
         rows.append(("shares", ", ".join(map(str, shares))))
+    if (stages := stages_of(plan.ways)) > 1:
+        rows.append(("stages", f"{stages}, {plan.schedule}"))
     rows += [*_moved(plan), *_opaque(plan), *_found(plan.search, plan.ways.factors)]
     return (facts(f"plan of {plan.search.model}" if plan.search.model else "plan", rows),)
 
@@ -56,6 +59,7 @@ def to_data(plan: Plan) -> dict[str, Any]:
         "workers": plan.workers,
         "ways": plan.ways.factors,
         **({"shares": shares} if (shares := plan.ways.shares) else {}),
+        **({"schedule": plan.schedule} if stages_of(plan.ways) > 1 else {}),
         "search": msgspec.to_builtins(plan.search),
         "bytes": plan.total_bytes,
         "step_bytes": plan.step_bytes(),
@@ -127,6 +131,8 @@ def _found(found: SearchRecord, ways: tuple[int, ...] = ()) -> Rows:
     if found.winner:
         yield from _bound(found, ways)
         yield "found by", _winner(found)
+    if found.pins:
+        yield "pins", ", ".join(found.pins)
     if found.seconds is not None:
         yield "search took", seconds(found.seconds)
     for number, tried in enumerate(found.factorisations):

@@ -94,6 +94,11 @@ class Pin:
             raise PlanError(f"{self}: no {self.kind} matches{nearest(self.pattern, names)}")
         return found
 
+    @property
+    def asked(self) -> str:
+        """What was asked for, as it was given: `wte.weight=R`, `not wte.weight=R`."""
+        return f"not {self.text}" if self.forbids else self.text
+
     def __str__(self) -> str:
         return f"{'forbid' if self.forbids else 'pin'} '{self.text}'"
 
@@ -105,8 +110,13 @@ class Degree:
     axis: str
     degree: int
 
+    @property
+    def asked(self) -> str:
+        """What was asked for."""
+        return f"{self.axis}={self.degree}"
+
     def __str__(self) -> str:
-        return f"pin '{self.axis}={self.degree}'"
+        return f"pin '{self.asked}'"
 
 
 def _is_placement(option: str) -> bool:

@@ -110,6 +110,7 @@ def search_result(
         machine="" if options.machine is None else options.machine.name,
         winner=winner,
         ties=ties[0].applied,
+        pins=tuple(pin.asked for pin in options.all_pins),
         bytes={name: candidate.bytes_moved() for name, candidate in candidates.items()},
         predicted=_predicted_by_name(candidates, winner),
         memory=memory,
@@ -129,7 +130,8 @@ def _candidate_of_space(space: Space, options: SearchOptions) -> Candidate:
     except PlanError as error:
         raise PlanError(f"searcher {name}: {error}") from error
     if outcome.cost >= INFEASIBLE:
-        raise PinError(f"{' and '.join(map(str, options.all_pins))}: a sum is to stay in terms that nobody can carry on")
+        pins = " and ".join(map(str, options.all_pins))
+        raise PinError(f"{pins}: a sum would have to stay in terms that nobody carries on")
     return Candidate(name, space, outcome, lambda other: searcher(other, limits))
 
 

@@ -76,7 +76,7 @@ def _model_options() -> list[click.Option]:
     return result
 
 
-register_group("Search", OPTIONS)
+register_group("Search", (*OPTIONS, "pins_file"))
 register_group("Model", ("opaque_unknown", *model_options()))
 
 

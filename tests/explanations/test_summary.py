@@ -1,0 +1,156 @@
+"""Summaries against PyTorch's own layers and DTensor, the plan's own sums, and named parallelism as it is known."""
+
+import fnmatch
+
+import msgspec
+import pytest
+import torch
+from hypothesis import given, settings
+from torch.distributed.tensor import Replicate, Shard
+
+import planner
+import topologies
+from planner.explanations.seconds import predicted
+from planner.explanations.words import layer_of, over_ways, pattern_of
+from planner.layout import Shard as Sharded
+from planner.layout import elements, owned
+from tests.explanations.plans import any_plan
+
+GPT = planner.model("transformer-2-128", batch=8)
+
+
+def parameters(plan):
+    return {group.pattern: group for group in planner.summary(plan).parameters}
+
+
+@given(any_plan())
+@settings(max_examples=40, deadline=None)
+def test_sums_are_the_plans_for_any_plan(plan):
+    found = planner.summary(plan)
+    assert sum(cause.nbytes for cause in found.causes) == plan.total_bytes
+    assert sum(group.nbytes for group in found.operators) == plan.total_bytes
+    assert sorted(name for group in found.operators for name in group.names) == sorted(n.name for n in plan.graph.nodes)
+    weights = [one for one in plan.graph.tensors.values() if one.role == "weight" and one.init is not None]
+    assert sorted(name for group in found.parameters for name in group.names) == sorted(one.name for one in weights)
+    assert sum(group.nbytes for group in found.parameters) == sum(one.nbytes for one in weights)
+    msgspec.json.encode(found)
+
+
+@given(any_plan())
+@settings(max_examples=30, deadline=None)
+def test_a_worker_holds_what_its_regions_hold(plan):
+    for group in planner.summary(plan).parameters:
+        held = 0
+        for name in group.names:
+            tensor = plan.graph.tensors[name]
+            shares = [elements(owned(tensor.shape, plan.layouts[name], plan.ways, w)) for w in range(plan.workers)]
+            held += max(shares) * tensor.nbytes // tensor.elements
+        assert group.held_bytes == held
+
+
+@given(any_plan())
+@settings(max_examples=30, deadline=None)
+def test_a_pattern_is_a_glob_of_its_names(plan):
+    for group in planner.summary(plan).parameters:
+        assert all(fnmatch.fnmatchcase(name, group.pattern) for name in group.names)
+
+
+def test_tensor_parallelism_in_the_words_of_megatron():
+    plan = planner.plan(GPT, parallel="tp=2,dp=2")
+    found = parameters(plan)
+    assert found["l*.mlp.up.w"].split == "replicated over 2, columns over 2"
+    assert found["l*.mlp.up.w"].megatron == "ColumnParallelLinear over 2"
+    assert found["l*.mlp.down.w"].megatron == "RowParallelLinear over 2"
+    assert found["l*.attention.qkv.w"].split == "replicated over 2, heads over 2"
+    assert found["l*.attention.out.w"].megatron == "RowParallelLinear over 2"
+    assert {group.fsdp for group in found.values()} == {"DDP over 2"}
+    operators = {group.pattern: group.split for group in planner.summary(plan).operators}
+    assert operators["l*.mlp.up"] == "samples over 2, output columns over 2"
+    assert operators["l*.mlp.down"] == "samples over 2, input columns (summed) over 2"
+
+
+@pytest.mark.parametrize(("zero", "word"), [(0, "DDP"), (1, "ZeRO-1"), (3, "FSDP fully_shard")])
+def test_data_parallelism_in_the_words_of_fsdp(zero, word):
+    plan = planner.plan(GPT, parallel=f"dp=4{f',zero={zero}' if zero else ''}")
+    matrices = [group for group in planner.summary(plan).parameters if group.is_contracted]
+    assert {group.fsdp for group in matrices} == {word}
+    assert {group.megatron for group in matrices} == {""}
+    kinds = {cause.kind for cause in planner.summary(plan).causes} - {"loss"}
+    assert kinds == ({"gradients' reduction", "weights gathered"} if zero else {"gradients' reduction"})
+
+
+def test_a_vocabulary_that_is_split_is_megatrons_embedding():
+    graph = planner.model("gpt2", batch=4)
+    plan = planner.plan(graph, ways=(2,), pins=["embedding.w=S0", "embedding.tokens=v", "logits=j"])
+    group = parameters(plan)["embedding.w"]
+    assert (group.split, group.megatron) == ("rows over 2", "VocabParallelEmbedding")
+
+
+class Attention(torch.nn.Module):
+    """Four heads; queries, keys and values in one matrix, as modules have them."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.out = torch.nn.Linear(16, 48), torch.nn.Linear(16, 16)
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        q, k, v = self.qkv(x).view(batch, length, 3, 4, 4).permute(2, 0, 3, 1, 4)
+        mixed = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+        return self.out(mixed.transpose(1, 2).reshape(batch, length, width)).sum()
+
+
+def test_heads_and_dtensor_of_a_module():
+    """DTensor's placements, put on the module's own parameter, give the parts that a worker of the plan has."""
+    torch.manual_seed(0)
+    module = Attention()
+    graph = planner.from_torch(module, (torch.randn(8, 6, 16),))
+    plan = planner.plan(graph, ways=(2,), pins=["out.weight=S1", "qkv.weight=S1", "qkv.bias=R", "out.bias=R"])
+    found = parameters(plan)
+    assert found["out.weight"].split == found["qkv.weight"].split == "heads over 2"
+    assert found["out.weight"].dtensor == ("Shard(1)",)
+    assert found["qkv.weight"].dtensor == ("_StridedShard(0)",)  # heads of queries, then of keys, then of values
+    assert found["qkv.bias"].dtensor == ("Replicate()",)
+    named = {"Shard(1)": Shard(1), "Replicate()": Replicate()}
+    placement = named[found["out.weight"].dtensor[0]]
+    parts, _ = placement._split_tensor(module.out.weight.detach(), 2, with_padding=False, contiguous=True)
+    assert [part.numel() for part in parts] == [found["out.weight"].held_bytes // 4] * 2
+    assert plan.layouts["out.weight"] == (Sharded(1),)
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern", "layer"),
+    [
+        ("h.11.mlp.c_fc.weight", "h.*.mlp.c_fc.weight", "h.*.mlp"),
+        ("l0.mlp.up.w", "l*.mlp.up.w", "l*.mlp"),
+        ("layers.3.mlp.0.weight", "layers.*.mlp.0.weight", "layers.*.mlp"),
+        ("stage1.unit2.conv1.w", "stage*.unit*.conv1.w", "stage*.unit*"),
+        ("wte.weight", "wte.weight", "wte"),
+        ("fc1.w", "fc*.w", "fc*.w"),
+        ("norm", "norm", "norm"),
+    ],
+)
+def test_layers_are_told_from_what_is_in_them(name, pattern, layer):
+    assert pattern_of(name) == pattern
+    assert layer_of(name) == layer
+
+
+def test_words_add_up_over_steps():
+    assert over_ways(["columns", "replicated", "columns"], [2, 3, 4]) == "columns over 8, replicated over 3"
+    assert over_ways(["replicated", "replicated"], [2, 2]) == "replicated"
+    assert over_ways([], []) == "whole"
+
+
+def test_seconds_are_those_that_the_search_predicted():
+    machine = topologies.load_topology("hgx-h100")
+    plan = planner.plan(GPT, workers=4, objective="time", machine=machine)
+    assert predicted(plan, machine).seconds == pytest.approx(plan.search.cost, rel=1e-9)
+    spent = planner.summary(plan, machine).seconds
+    assert sum(part.seconds for part in spent) == pytest.approx(plan.search.cost, rel=1e-9)
+
+
+def test_the_tables_of_gpt_2_are_short():
+    plan = planner.plan(planner.model("gpt2"), ways=(2, 2, 2))
+    rows = [line for line in str(planner.summary(plan)).splitlines() if line.startswith("│")]
+    assert len(rows) <= 22
+    assert any("a worker holds" in row and "417 MB" in row for row in rows)
