@@ -191,8 +191,8 @@ class Row:
         Quantity("flop/s"), "of one device, with what is computed again", "hardware tflops, tflop s gpu hardware, "
         "hardware tflops per gpu, achieved tflop s per gpu, achieved tflops, htflops"
     )  # fmt: skip
-    mfu: float | None = said(Quantity("share"), "model operations of the peak", "model flops utilization, mfu %")
-    hfu: float | None = said(Quantity("share"), "all operations of the peak", "hardware flops utilization, hfu %")
+    mfu: float | None = said(Quantity("share"), "model operations of the peak", "model flops utilization")
+    hfu: float | None = said(Quantity("share"), "all operations of the peak", "hardware flops utilization")
     memory: float | None = said(
         Quantity("bytes"), "most that a device's memory held", "memory per gpu, peak memory, max memory, memory usage, "
         "peak memory per gpu, memory reserved, memory allocated, mem, peak mem, max memory reserved"

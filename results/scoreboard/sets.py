@@ -217,7 +217,7 @@ def _said_columns(where: Path, file: SetFile, header: Sequence[str]) -> dict[str
     said: dict[str, tuple[str, Named]] = {}
     for key, value in file.columns.items():
         named = Named(value) if isinstance(value, str) else value
-        turned = key in header and named.column not in header  # written the other way round
+        turned = key in header and named.column not in header and plain(named.column) in NAMES  # the other way round
         name, column = (named.column, key) if turned else (key, named.column)
         field = _known(where, "columns", name)
         if column not in header:

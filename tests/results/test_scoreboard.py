@@ -1,0 +1,349 @@
+"""Sets of measured runs: what is read, what is asked of the predictor, and that nothing ends in a traceback."""
+
+import contextlib
+import csv
+import io
+import json
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from results.experiment import ROOT, read_data
+from results.scoreboard import __main__ as command
+from results.scoreboard import calculon_rows, gpus, machines, scored
+from results.scoreboard.cells import SetError, read_count
+from results.scoreboard.measurements import measured_s
+from results.scoreboard.predictions import predict_row
+from results.scoreboard.row import FIELDS, NAMES, Row, field_of
+from results.scoreboard.runs import run_of
+from results.scoreboard.sets import HERE, find_sets, own_sets, read_set
+
+FOLDER = ROOT / "results" / "scoreboard"
+ROWS = {
+    "korthikanti": 8, "korthikanti_memory": 12, "megatron_2021": 10, "neusight": 52, "tensorflow_2017": 12,
+    "vtrain_single_node": 600,
+}  # fmt: skip
+
+
+def written(folder, table, description=None, name="runs"):
+    (folder / f"{name}.csv").write_text(table)
+    if description is not None:
+        (folder / f"{name}.yaml").write_text(description if isinstance(description, str) else yaml.dump(description))
+    return read_set(folder / f"{name}.csv")
+
+
+def only(measured):
+    (row,) = measured.rows
+    return row
+
+
+@pytest.mark.parametrize("name", own_sets())
+def test_own_sets_are_read_in_full(name):
+    (path,) = find_sets(name)
+    measured = read_set(path)
+    assert len(measured.rows) == ROWS[name]
+    assert measured.refused == ()
+    assert measured.notes == ()
+    assert measured.source
+
+
+def test_no_set_is_fitted_on_more_than_a_third():
+    for name in own_sets():
+        rows = read_set(*find_sets(name)).rows
+        fitted = [row for row in rows if row.part == "fit"]
+        assert len(fitted) <= len(rows) / 3 or name == "tensorflow_2017"
+
+
+def test_a_split_follows_from_its_seed(tmp_path):
+    table = "model,gpu,seconds\n" + "gpt2,A100,1\n" * 30
+    parts = []
+    for seed in (0, 0, 1):
+        measured = written(tmp_path, table, {"fit": {"share": 1 / 3, "seed": seed}})
+        parts.append([row.part for row in measured.rows])
+    assert parts[0] == parts[1] != parts[2]
+    assert all(part.count("fit") == 10 for part in parts)
+
+
+def test_only_rows_of_switch_are_not_expressed():
+    refused = []
+    for name in own_sets():
+        measured = read_set(*find_sets(name))
+        for row in measured.rows:
+            try:
+                run_of(row, measured.folder)
+            except SetError:
+                refused.append((name, row.model))
+    assert set(refused) == {("neusight", "Switch XL with 4 experts")}
+
+
+def test_seconds_of_megatron_2021_are_those_of_the_paper():
+    """The operations that it counts over the rate that it says: "s/step" as its readers compute it."""
+    expected = [3.53, 3.70, 3.70, 9.40, 14.45, 16.06, 24.82, 37.61, 54.08, 102.63]
+    measured = read_set(*find_sets("megatron_2021"))
+    found = [measured_s(row, run_of(row, measured.folder)) for row in measured.rows]
+    assert found == pytest.approx(expected, rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("header", "field", "scale"),
+    [
+        ("# GPUs", "devices", None), ("iteration time (ms)", "seconds", 1e-3), ("GradAccum", "accumulation", None),
+        ("peak_mem_gib", "memory", 2.0**30), ("hidden size", "hidden", None), ("MFU (%)", "mfu", 1e-2),
+        ("tok/s/gpu", "tokens_per_s_per_device", None), ("SeqLen (T)", "sequence", None),
+        ("GlobalBatchSize (T)", "batch_tokens", None), ("Memory(GiB)", "memory", 2.0**30),
+    ],
+)  # fmt: skip
+def test_headers(header, field, scale):
+    assert field_of(header) == (field, scale)
+
+
+def test_a_header_that_means_nothing():
+    assert field_of("colour") is None
+    assert field_of("seconds (furlongs)") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("51,200", 51200), ("8.0", 8), ("51.2k", 51200), ("1_024", 1024), ("2K", 2000)]
+)
+def test_counts(text, count):
+    assert read_count(text) == count
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1.5", "2,5", "eight", "", "1e999", "٣"])
+def test_what_is_no_count(text):
+    with pytest.raises(SetError, match="expected a whole number from 1, found"):
+        read_count(text)
+
+
+@pytest.mark.parametrize(
+    ("cell", "seconds"),
+    [("1.5", 1.5), ("1500 ms", 1.5), ("1,500ms", 1.5), ("2,5", 2.5), ("1.5 s (±3%)", 1.5), ("2 min", 120)],
+)
+def test_units_in_cells(tmp_path, cell, seconds):
+    assert only(written(tmp_path, f'gpu,seconds\nA100,"{cell}"\n')).seconds == pytest.approx(seconds)
+
+
+def test_throughputs_are_seconds(tmp_path):
+    common = "gpt3-13b,A100,64,8,2048,64,"
+    header = "model,gpu,devices,tp,sequence,global_batch,"
+    flop = run_of(only(written(tmp_path, f"{header}seconds\n{common}1\n")), tmp_path).size.model_flop(64)
+    for name, value in {
+        "samples_per_s": 64 / 5, "tokens_per_s": 64 * 2048 / 5, "tokens_per_s_per_device": 2048 / 5,
+        "model_flop_per_s": f"{flop / 5 / 64 / 1e12} Tflop/s", "mfu": flop / 5 / 64 / 312e12, "seconds": 5.0,
+        "samples_per_s_per_device": 1 / 5, "mfu (%)": flop / 5 / 64 / 3.12e12,
+    }.items():  # fmt: skip
+        row = only(written(tmp_path, f"{header}{name}\n{common}{value}\n"))
+        assert measured_s(row, run_of(row, tmp_path)) == pytest.approx(5.0, rel=1e-3), name
+
+
+@pytest.mark.parametrize("said", ["OOM", "out of memory", "CUDA out of memory.", "oom (80 GB)"])
+def test_out_of_memory_in_place_of_a_time(tmp_path, said):
+    row = only(written(tmp_path, f"model,gpu,devices,seconds\ngpt2,A100,1,{said}\n"))
+    assert row.oom is True
+    assert row.seconds is None
+
+
+def test_a_run_that_failed_says_nothing_of_memory(tmp_path):
+    row = only(written(tmp_path, "model,gpu,devices,seconds,status\ngpt2,A100,1,-,timeout\n"))
+    assert (row.oom, row.seconds, row.status) == (None, None, "timeout")
+
+
+def test_what_the_yaml_says_is_measured_goes_before_columns_of_known_names(tmp_path):
+    measured = written(tmp_path, "gpu,tokens/s,MFU\nA100,100,40\n", {"columns": {"mfu": "MFU"}})
+    assert (only(measured).mfu, only(measured).tokens_per_s) == (0.4, None)
+
+
+def test_columns_may_be_said_either_way_round(tmp_path):
+    table = "gpu,it\nA100,100\n"
+    for columns in ({"seconds": {"column": "it", "unit": "ms"}}, {"it": {"column": "seconds", "unit": "ms"}}):
+        assert only(written(tmp_path, table, {"columns": columns})).seconds == pytest.approx(0.1)
+
+
+def test_cases_are_several_fields_and_go_before_constants(tmp_path):
+    described = {"constants": {"tp": 2, "gpu": "A100"}, "cases": {"cfg": {"a": {"tp": 4, "pp": 2}, "b": {}}}}
+    measured = written(tmp_path, "cfg,seconds\na,1\nb,1\nc,1\n", described)
+    assert [(row.tp, row.pp) for row in measured.rows] == [(4, 2), (2, None), (2, None)]
+
+
+def test_other_delimiters_and_encodings(tmp_path):
+    (tmp_path / "a.csv").write_bytes("\ufeffgpu;seconds;note\nA100;2,5;größer\n".encode())
+    (tmp_path / "b.csv").write_bytes("gpu\tseconds\tnote\nA100\t2.5\tgrößer\n".encode("cp1252"))
+    for name in ("a", "b"):
+        assert only(read_set(tmp_path / f"{name}.csv")).seconds == 2.5
+
+
+@pytest.mark.parametrize(
+    ("table", "described", "message"),
+    [
+        ("", None, "expected a line of column names and rows, found 0 lines"),
+        ("model,colour\ngpt2,red\n", None, "expected a column of what was measured"),
+        (
+            "gpu,seconds\nA100,1\n",
+            {"columns": {"seconds": "it"}},
+            "columns: seconds: expected one of the CSV's columns",
+        ),
+        ("gpu,seconds\nA100,1\n", {"columns": {"secconds": "seconds"}}, "expected a field of a row, found 'secconds'"),
+        ("gpu,seconds\nA100,1\n", {"constants": {"tp": "many"}}, "constants: tp: expected a whole number from 1"),
+        ("gpu,seconds\nA100,1\n", {"cases": {"x": {}}}, "cases: expected one of gpu, seconds, found 'x'"),
+        ("gpu,seconds\nA100,1\n", {"fit": "some"}, "fit: expected none, all or"),
+        ("gpu,seconds\nA100,1\n", {"fit": {"share": 2}}, "fit: expected a share from 0 to 1, found 2"),
+        (
+            "gpu,seconds\nA100,1\n",
+            {"columns": {"seconds": {"column": "seconds", "unit": "year"}}},
+            "expected a unit of",
+        ),
+        ("gpu,seconds\nA100,1\n", {"columns": ["a"]}, "Expected `object`, got `array`"),
+        ("gpu,seconds\nA100,1\n", "a: [1", "while parsing"),
+        ("gpu,seconds\nA100,1\n", "- 1\n", "Expected `object`, got `array`"),
+        ("gpu,seconds\nA100,1\n", {"rows": "elsewhere.csv"}, "found no such file"),
+    ],
+)
+def test_a_set_that_cannot_be_read_is_one_line(tmp_path, table, described, message):
+    with pytest.raises(SetError, match=re.escape(message)) as refused:
+        written(tmp_path, table, described)
+    assert "\n" not in str(refused.value)
+    assert "runs." in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        ("gpt2,A100,8,3,8,1", "expected devices in multiples of tp 3 x pp 1 x cp 1, found 8"),
+        ("gpt2,A100,8,1,7,1", "expected a batch of whole shares of 8 data parallel workers, found 7 samples"),
+        ("mine,A100,8,1,8,1", "model 'mine' is not known: expected its layers, hidden and heads beside it"),
+        ("gpt2,Banana,8,1,8,1", "no type of device is a Banana"),
+        ("gpt2,,8,1,8,1", "expected a machine or a type of GPU, found neither"),
+        (",A100,8,1,8,1", "expected a model's name, or layers and hidden; found neither"),
+        ("gpt2,A100,8,1,,1", "expected a global batch, or a micro-batch and how many there are, found neither"),
+    ],
+)
+def test_a_row_that_cannot_be_expressed_says_why(tmp_path, cells, message):
+    row = only(written(tmp_path, f"model,gpu,devices,tp,global_batch,seconds\n{cells}\n"))
+    prediction = predict_row(row, tmp_path)
+    assert message in prediction.why
+    assert not prediction.failed
+
+
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [
+        ("NVIDIA_A100-SXM4-80GB", "a100-sxm4-80gb"), ("A100 40GB", "a100-sxm4-40gb"), ("A100", "a100-sxm4-80gb"),
+        ("NVIDIA_A100_80GB_PCIe", "a100-pcie-80gb"), ("NVIDIA H100 80GB HBM3", "h100-sxm5-80gb"),
+        ("H100 PCIe", "h100-pcie-80gb"), ("Tesla_V100-PCIE-32GB", "v100-pcie-32gb"),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090"), ("AMD_Instinct_MI250", "mi250"),
+        ("h200", "h200-sxm5-141gb"), ("B200", "b200-sxm-180gb"), ("mi300x", "mi300x"), ("Tesla P100", "p100-sxm2-16gb"),
+    ],
+)  # fmt: skip
+def test_gpus_by_their_names(name, device):
+    assert gpus.find_device(name) == device
+
+
+@pytest.mark.parametrize(
+    ("row", "devices", "count"),
+    [
+        ({"gpu": "A100"}, 8, 8), ({"gpu": "A100"}, 16, 16), ({"gpu": "H100"}, 2048, 2048), ({"gpu": "L4"}, 1, 1),
+        ({"gpu": "H200", "network": "400"}, 64, 64), ({"gpu": "MI300X"}, 32, 32), ({"machine": "p4d-nodes-K"}, 24, 24),
+        ({"machine": "dgx-a100"}, 64, 64), ({"gpu": "V100-SXM2-16GB"}, 9, 16),
+        ({"gpu": "RTX 3090", "per_node": 2}, 2, 2),
+    ],
+)  # fmt: skip
+def test_machines_by_rule(row, devices, count):
+    machine, _ = machines.machine_of(Row(1, **row), devices, Path())
+    assert len(machine.devices) == count
+
+
+def test_a_network_as_it_is_said():
+    """100 Gbit/s for each of 8 GPUs is half of what 8 adapters of 200 carry."""
+    rates = []
+    for network in ("100", "200", "ib-hdr"):
+        machine, _ = machines.machine_of(Row(1, gpu="A100", network=network), 16, Path())
+        rates.append(sum(link.bandwidth_bytes_per_s for link in machine.links if "network" in link.ends))
+    assert rates[0] == pytest.approx(rates[1] / 2)
+    assert rates[1] == pytest.approx(rates[2])
+
+
+NASTY = st.sampled_from(
+    ["", "8", "-1", "0", "1e400", "nan", "OOM", "x", "A100", "gpt2", "2,5", "\x00", "½", "1" * 40, '"', "🙂"]
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from(sorted(NAMES)), NASTY), min_size=1, max_size=8), st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_no_table_ends_in_a_traceback(tmp_path_factory, cells, with_model):
+    folder = tmp_path_factory.mktemp("set")
+    if with_model:
+        cells = [("model", "gpt2"), ("gpu", "A100"), ("global_batch", "8"), *cells]
+    text = io.StringIO()
+    csv.writer(text).writerows(zip(*cells, strict=True))
+    status, printed = 0, io.StringIO()
+    (folder / "set.csv").write_text(text.getvalue())
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        status = command.main([str(folder / "set.csv"), "--check"])
+    assert status in {0, 2}
+    assert all(re.match(r"error: |set: |every row", line) for line in printed.getvalue().splitlines())
+
+
+def test_every_field_has_a_place_in_the_how_to():
+    page = (ROOT / "docs" / "how-to" / "scoreboard.md").read_text()
+    assert [name for name in FIELDS if not re.search(rf"`{name}`|\b{name.replace('_', ' ')}", page)] == []
+
+
+def test_the_command_scores_a_set_from_elsewhere(tmp_path):
+    (tmp_path / "mine.csv").write_text(
+        "model,gpu,devices,tp,global_batch,micro_batch,seconds,memory GiB\n"
+        "gpt2,A100,8,1,64,8,0.5,12\ngpt2,A100,8,2,64,8,0.9,\ngpt2-xl,A100,8,1,512,64,OOM,\nnone,A100,8,1,8,1,1,\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "results.scoreboard", "mine.csv", "--json", "scores.json"],
+        cwd=tmp_path, env={"PYTHONPATH": str(ROOT), "PATH": ""}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "mine: 3 of 4 rows expressed" in done.stdout
+    (found,) = json.loads((tmp_path / "scores.json").read_text())["sets"]
+    assert (found["rows"], found["expressed"], found["failed"]) == (4, 3, 0)
+    assert [one["lines"] for one in found["not_expressed"]] == [[5]]
+    assert found["scores"]["all"]["time"]["rows"] == found["scores"]["all"]["null"]["rows"] == 2
+    assert found["scores"]["all"]["memory"]["rows"] == 1
+    assert found["scores"]["all"]["fits"]["of_those_out_of_memory"] == [1, 1]
+    assert found["scores"]["test"]["time"]["groups"] == 1
+
+
+def test_the_command_refuses_in_one_line(tmp_path, capsys):
+    assert command.main([str(tmp_path / "none.csv")]) == 2
+    (tmp_path / "bad.csv").write_text("a,b\n1,2\n")
+    assert command.main([str(tmp_path / "bad.csv")]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert [line[:7] for line in lines] == ["error: "] * 2
+
+
+def test_a_check_of_all_sets_names_the_rows_of_switch(capsys):
+    assert command.main(["--check"]) == 2
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 4
+    assert all(re.match(r"neusight: row \d+: model 'Switch XL with 4 experts' is not known", line) for line in lines)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_the_published_scores_are_those_of_the_predictor(number):
+    """A few rows drawn from the data, predicted again."""
+    data = read_data(FOLDER)["sets"]
+    chosen = random.Random(number).choice([one for one in data if one["scores"]["all"]["time"]["rows"]])
+    one = random.Random(number).choice([row for row in chosen["predictions"] if "error" in row])
+    measured = read_set(HERE / f"{chosen['set']}.yaml")
+    row = next(row for row in measured.rows if row.line == one["line"])
+    found = predict_row(row, measured.folder)
+    assert found.predicted_s == pytest.approx(one["predicted_s"], rel=1e-4)
+    assert found.measured_s == pytest.approx(one["measured_s"], rel=1e-4)
+
+
+@pytest.mark.skipif(calculon_rows.version() is None, reason="Calculon is not on the path")
+def test_calculon_on_its_own_rows():
+    """3.65%, as its `llm-validation` prints."""
+    (data,) = (scored.score(read_set(path)) for path in find_sets("korthikanti"))
+    assert data["scores"]["all"]["calculon"]["error_mean"] == pytest.approx(0.0365, abs=5e-4)
