@@ -1,4 +1,4 @@
-"""Reports side by side: the bytes of plan, simulation and run per pair of workers, seconds, memory."""
+"""Reports side by side: the bytes of plan, simulation and run per pair of workers, and memory."""
 
 from __future__ import annotations
 
@@ -128,17 +128,6 @@ def bytes_table(comparison: PlanComparison, every_pair: bool = False) -> Table:
     return table("bytes per step", ["worker to worker", *(title for title, _ in columns), "verdict"], rows)
 
 
-def seconds_table(comparisons: Sequence[PlanComparison]) -> Table:
-    """Show seconds per step, one column per machine: seconds of different machines are never in one column."""
-    reports = [report for comparison in comparisons for report in comparison.reports]
-    machines = list(dict.fromkeys(report.machine for report in reports))
-    rows = []
-    for comparison in comparisons:
-        for label, values in _seconds_rows(comparison, machines):
-            rows.append([f"{comparison.plan}: {label}", *values])
-    return table("seconds per step", ["a column per machine", *machines], rows)
-
-
 def memory_table(comparison: PlanComparison) -> Table:
     """Show each worker's arena as planned and as every report found it."""
     rows = []
@@ -183,30 +172,3 @@ def conclusion(comparison: PlanComparison) -> str:
 def _verdict(pairs: Sequence[tuple[int, int]], unequal: Sequence[tuple[int, int]]) -> str:
     bad = len(set(pairs) & set(unequal))
     return f"{bad} of {len(pairs)} UNEQUAL" if bad else f"{len(pairs)} of {len(pairs)} equal"
-
-
-def _seconds_rows(comparison: PlanComparison, machines: Sequence[str]) -> list[tuple[str, list[str]]]:
-    rows: dict[str, dict[str, float]] = {}
-    for report in comparison.reports:
-        kind = "predicted" if report.source == "simulator" else "measured"
-        _enter(rows, kind, report, report.seconds_per_step)
-        _enter(rows, "predicted without communication", report, report.seconds_without_communication)
-    result = [(label, [seconds(values.get(machine)) for machine in machines]) for label, values in rows.items()]
-    predicted, measured = rows.get("predicted", {}), rows.get("measured", {})
-    ratios = {m: measured[m] / predicted[m] for m in predicted.keys() & measured.keys() if predicted[m]}
-    if ratios:
-        row = [f"{ratios[machine]:.3g}" if machine in ratios else "-" for machine in machines]
-        result.append(("measured / predicted", row))
-    return result
-
-
-def _enter(rows: dict[str, dict[str, float]], label: str, report: Report, value: float | None) -> None:
-    """Put a value in the row of its label, or, where its machine has one there, in a row of its own."""
-    if value is None:
-        return
-    if report.machine in rows.get(label, {}):
-        settings = ", ".join(f"{name} {setting}" for name, setting in report.settings.items())
-        label = f"{label} ({settings})"
-        while report.machine in rows.get(label, {}):
-            label += ", again"
-    rows.setdefault(label, {})[report.machine] = value

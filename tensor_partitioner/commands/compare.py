@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from planner.failures import JOB_FAILED
-from planner.report.compare import bytes_table, compare, conclusion, memory_table, notes, seconds_table
+from planner.report.compare import bytes_table, compare, conclusion, memory_table, notes
+from planner.report.ranking import fastest, ranking_table
 from planner.report.schema import read_reports
 from planner.report.task_tables import task_tables
 from tensor_partitioner.commands.console import command_errors, stdout
@@ -23,11 +24,13 @@ EXAMPLES = (
 @command_errors
 @click.command("compare", cls=Command, examples=EXAMPLES, context_settings={"show_default": True})
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="REPORT.json...")
-@click.option("--pairs", is_flag=True, help="A row for every pair of workers, however many there are.")
+@click.option(
+    "--pairs", is_flag=True, help="Show the bytes of every pair of workers, and arenas, where they are equal, too."
+)
 @click.option("--tasks", is_flag=True, help="The tasks where prediction and measurement differ most.")
 @click.pass_context
 def main(context: click.Context, files: tuple[Path, ...], pairs: bool, tasks: bool) -> None:
-    """Lay reports of `simulate --json` and `execute --json` side by side.
+    """Lay reports of `simulate --json` and `execute --json` side by side: a row for each, the best marked.
 
     Exit status 1 where any pair of workers moved other bytes than planned, simulated or measured elsewhere, or where an
     arena is not as large as predicted.
@@ -39,14 +42,16 @@ def main(context: click.Context, files: tuple[Path, ...], pairs: bool, tasks: bo
     console = stdout()
     for comparison in comparisons:
         console.print(printable(comparison.heading), style="bold")
-        console.print(bytes_table(comparison, every_pair=pairs))
-        console.print(memory_table(comparison))
+        if pairs or comparison.unequal_pairs:
+            console.print(bytes_table(comparison, every_pair=pairs))
+        if pairs or comparison.unequal_arenas or comparison.misallocated:
+            console.print(memory_table(comparison))
         if tasks:
             console.print(*task_tables(comparison), sep="\n")
-    console.print(seconds_table(comparisons))
-    for line in (line for comparison in comparisons for line in (*notes(comparison), conclusion(comparison))):
-        if line:
-            console.print(printable(line))
+    console.print(ranking_table(comparisons))
+    lines = [line for comparison in comparisons for line in (*notes(comparison), conclusion(comparison))]
+    for line in filter(None, (*lines, fastest(comparisons))):
+        console.print(printable(line))
     if any(
         comparison.unequal_pairs or comparison.unequal_arenas or comparison.misallocated for comparison in comparisons
     ):

@@ -37,6 +37,7 @@ from planner.graph.opaque_ops import calls_pytorch
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_from_file
 from planner.report.schema import Report, Setting, write_reports
+from planner.report.sentences import finding
 from tensor_partitioner import display
 from tensor_partitioner.commands.console import WRITTEN, collect_seldom, operators_option, stdout
 from tensor_partitioner.commands.help import Command
@@ -226,7 +227,9 @@ class Execution:
     def _print(self, reports: Sequence[Report], reason: str) -> None:
         """Print the last report, once it is written: who reads the tables may leave."""
         for last in reports[-1:]:
-            stdout().print(*display.tables(last), sep="\n")
+            console = stdout()
+            console.print(*display.tables(last), sep="\n")
+            console.print(finding(last))
             sys.stdout.flush()
             if reason:
                 print(f"error: {reason}", file=sys.stderr, flush=True)

@@ -16,6 +16,7 @@ from planner.failures import JobError
 from planner.files import check_written, write_json
 from planner.model_source import source_files
 from planner.report.schema import write_reports
+from planner.report.sentences import finding
 from simulator.baselines.registry import SYSTEMS, system_named
 from simulator.report import COLLECTIVES
 from simulator.simulation import Simulation
@@ -152,7 +153,9 @@ def _once(source: str, options: dict[str, Any]) -> None:
         trace(simulation).write(trace_path)
     if write_plots is not None:
         write_plots(simulation, folder, f"{result.plan} on {result.machine}")
-    stdout().print(*display.tables(result), sep="\n")
+    console = stdout()
+    console.print(*display.tables(result), sep="\n")
+    console.print(finding(result), style="bold red" if result.overfull else None)
     if result.overfull:
         raise JobError(f"{source}: out of memory on {', '.join(result.overfull)}")
 

@@ -7,7 +7,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from planner.report.compare import bytes_table, compare, memory_table, notes, seconds_table
+from planner.report.compare import bytes_table, compare, memory_table, notes
+from planner.report.ranking import fastest, ranking_table
 from planner.report.schema import (
     Bottleneck,
     BufferUse,
@@ -20,6 +21,7 @@ from planner.report.schema import (
     Spending,
     TaskSeconds,
 )
+from planner.report.sentences import finding
 from planner.report.tables import byte_matrix, devices, links, seconds, summary, tables
 from planner.report.task_tables import task_tables
 
@@ -86,28 +88,81 @@ def test_many_workers_are_shown_by_sender(report, run):
     assert "1 of 56 UNEQUAL" in text
 
 
-def test_seconds_of_two_machines_are_in_two_columns(report, run):
-    text = render(seconds_table(compare([report, run])))
-    header = next(line for line in text.splitlines() if "pair" in line)
-    assert "laptop" in header
-    predicted = next(line for line in text.splitlines() if "predicted " in line and "without" not in line)
-    measured = next(line for line in text.splitlines() if "measured" in line)
-    column = header.index("laptop") - 3
-    assert predicted.index("250 ms") < column < measured.index("500 ms")
-    assert "measured / predicted" not in text
+def rows(*reports):
+    """The table of reports as text, a list of cells a row."""
+    lines = render_wide(ranking_table(compare(reports))).splitlines()
+    return [[cell.strip() for cell in line.strip("│").split("│")] for line in lines if line.startswith("│")]
 
 
-def test_prediction_and_measurement_of_one_machine_are_divided(report, run):
-    text = render(seconds_table(compare([report, replace(run, machine="pair")])))
-    ratio = next(line for line in text.splitlines() if "measured / predicted" in line)
-    assert ratio.rstrip(" │").endswith("2")
+def render_wide(*tables):
+    text = io.StringIO()
+    Console(width=1000, color_system=None, file=text).print(*tables)
+    return text.getvalue()
 
 
-def test_two_predictions_for_one_machine_keep_their_rows(report):
+def test_a_row_for_every_report_the_best_marked(report):
+    slow = replace(report, plan="slow.json", seconds_per_step=0.375, bytes=((0, 24), (8, 0)))
+    slow = replace(slow, planned_bytes=slow.bytes)
+    first, second = rows(report, slow)
+    assert first[:4] == ["plan.json", "simulated on pair", "250 ms", "best"]
+    assert second[2:4] == ["375 ms", "1.5 x"]
+    assert (first[6:8], second[6:8]) == (["16", "best"], ["32", "2 x"])
+    assert first[-1] == second[-1] == "2 of 2 equal"
+    assert fastest(compare([report, slow])).startswith("plan.json is the fastest, simulated on pair: 250 ms a step")
+    assert "slow.json takes 50.0 % longer" in fastest(compare([report, slow]))
+    assert fastest(compare([report])) == ""
+
+
+def test_what_does_not_fit_is_not_the_best(report):
+    gpu = {"device": "gpu0", "workers": (0, 1), "peak_bytes": 12_000_000_000, "capacity_bytes": 11_000_000_000}
+    full = replace(report, plan="full.json", devices=(DeviceMemory(**gpu, verdict="out of memory"),))
+    slow = replace(report, plan="slow.json", seconds_per_step=0.5)
+    first, second = rows(full, slow)
+    assert (first[3], first[-2]) == ("0.5 x", "OUT OF MEMORY")
+    assert second[3] == "best"
+
+
+def test_seconds_of_two_machines_or_kinds_are_not_compared(report, run):
+    measured_here = replace(run, machine="pair", seconds_per_step=1.0)
+    other_work = replace(report, plan="other.json", batch=64, seconds_per_step=0.001)
+    assert [row[3] for row in rows(report, run, measured_here, other_work)] == ["best"] * 4
+
+
+def test_two_predictions_for_one_machine_say_their_settings(report):
     other = replace(report, seconds_per_step=0.125, settings={"prefetch": 0})
-    text = render(seconds_table(compare([report, other, other])))
-    assert "250 ms" in text
-    assert text.count("prefetch 0") == 4
+    first, second = rows(report, other)
+    assert second[1] == "simulated on pair (prefetch 0)"
+    assert [first[3], second[3]] == ["2 x", "best"]
+
+
+def test_unequal_bytes_are_in_the_row(report, run):
+    assert [row[-1] for row in rows(report, replace(run, bytes=((0, 12), (5, 0))))] == [
+        "2 of 2 equal",
+        "1 of 2 UNEQUAL",
+    ]
+
+
+def test_a_sentence_says_what_was_shown(report, run):
+    said = finding(replace(report, samples_per_s=32.0))
+    assert said.startswith("mlp-2-8 on pair with 2 workers: a step is predicted to take 250 ms (32 samples/s), ")
+    assert f"{100 * report.communication_share:.1f} % of it communication" in said
+    done = finding(replace(run, losses=(2.0, 1.5, None), samples_per_s=None))
+    assert "a step took 500 ms; the loss went from 2 to 1.5 in 3 steps; exactly the planned bytes moved, 16" in done
+    assert "OTHER bytes than planned moved" in finding(replace(run, bytes=((0, 12), (5, 0))))
+
+
+@pytest.mark.parametrize(
+    ("by_kind", "first"),
+    [
+        ({"weights": 9e9, "optimizer state": 2e9, "activations": 1e9}, "more workers, or sharing state out"),
+        ({"weights": 1e9, "activations": 11e9}, "a smaller batch or --micro-batches, --recompute"),
+    ],
+)
+def test_what_would_help_where_memory_is_too_small(report, by_kind, first):
+    gpu = {"device": "gpu0", "workers": (0,), "peak_bytes": 12_000_000_000, "capacity_bytes": 11_000_000_000}
+    full = DeviceMemory(**gpu, verdict="out of memory", by_kind={kind: int(n) for kind, n in by_kind.items()})
+    said = finding(replace(report, devices=(full,)))
+    assert f"it does not fit: gpu0 needs 12 GB and has 11 GB, 1 GB too little; {first}" in said
 
 
 def test_plans_are_kept_apart(report, run):

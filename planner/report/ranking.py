@@ -1,0 +1,110 @@
+"""Reports in order: a row for each, the best marked, and how many times as much as the best the others take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from planner.report.compare import PlanComparison, column_title
+from planner.report.schema import Report
+from planner.report.tables import fullest
+from tensor_partitioner.display import exact_bytes, percent, quantity, seconds, table
+
+BEST = "best"
+COLUMNS = (
+    *("plan", "", "seconds per step", "to the best", "samples/s", "exposed", "bytes per step", "to the least"),
+    *("largest arena", "memory", "pairs of workers"),
+)
+
+
+def ranking_table(comparisons: Sequence[PlanComparison]) -> Table:
+    """Show a row for every report; seconds are in proportion to the best of the same work, machine and kind alone."""
+    reports = [report for comparison in comparisons for report in comparison.reports]
+    rows = (_row(comparison, report, reports) for comparison in comparisons for report in comparison.reports)
+    return table("reports", COLUMNS, rows, keys=2, text=("",))
+
+
+def fastest(comparisons: Sequence[PlanComparison]) -> str:
+    """Say which of the plans that were simulated, or measured, alike takes least time, and by how much."""
+    reports = [report for comparison in comparisons for report in comparison.reports]
+    rivals = [one for one in _alike(reports[0], reports) if one.seconds_per_step and not one.overfull]
+    if len({one.plan for one in rivals}) < 2:
+        return ""
+    first, second, *_ = sorted(rivals, key=lambda one: one.seconds_per_step or 0.0)
+    ahead = (second.seconds_per_step or 0.0) / (first.seconds_per_step or 1.0) - 1
+    return (
+        f"{first.plan} is the fastest, {column_title(first)}: {seconds(first.seconds_per_step)} a step; {second.plan} "
+        f"takes {percent(ahead)} longer"
+    )
+
+
+def _row(comparison: PlanComparison, report: Report, reports: Sequence[Report]) -> list[str]:
+    return [
+        comparison.plan,
+        _told(report, reports),
+        seconds(report.seconds_per_step),
+        _to_the_best(report, reports),
+        "-" if report.samples_per_s is None else f"{report.samples_per_s:.4g}",
+        percent(report.communication_share),
+        exact_bytes(report.total_bytes),
+        _to_the_least(report, reports),
+        quantity(max(report.arena_bytes), "B"),
+        _memory(report),
+        _pairs(comparison, report),
+    ]
+
+
+def _alike(report: Report, reports: Sequence[Report]) -> list[Report]:
+    """Return the reports whose seconds may be compared with this one's."""
+    same = _of_the_same_work(report, reports)
+    return [one for one in same if (one.machine, one.source) == (report.machine, report.source)]
+
+
+def _of_the_same_work(report: Report, reports: Sequence[Report]) -> list[Report]:
+    return [one for one in reports if (one.model, one.batch) == (report.model, report.batch)]
+
+
+def _told(report: Report, reports: Sequence[Report]) -> str:
+    """Say how a report was made; with its settings where another of the same plan was made so, too."""
+    same = [one for one in _alike(report, reports) if one.plan == report.plan]
+    if len(same) == 1:
+        return column_title(report)
+    settings = ", ".join(f"{name} {setting}" for name, setting in report.settings.items())
+    return f"{column_title(report)} ({settings})" if settings else column_title(report)
+
+
+def _to_the_best(report: Report, reports: Sequence[Report]) -> str:
+    """Write how many times as long as the best a step takes; of those that fit in memory, where any does."""
+    timed = [one for one in _alike(report, reports) if one.seconds_per_step]
+    fitting = [one.seconds_per_step for one in timed if not one.overfull and one.seconds_per_step]
+    best = min(fitting or [one.seconds_per_step for one in timed if one.seconds_per_step], default=None)
+    if best is None or report.seconds_per_step is None:
+        return "-"
+    is_candidate = not fitting or not report.overfull
+    return BEST if report.seconds_per_step == best and is_candidate else f"{report.seconds_per_step / best:.4g} x"
+
+
+def _to_the_least(report: Report, reports: Sequence[Report]) -> str:
+    least = min(one.total_bytes for one in _of_the_same_work(report, reports))
+    if report.total_bytes == least:
+        return BEST
+    return f"{report.total_bytes / least:.4g} x" if least else "-"
+
+
+def _memory(report: Report) -> str:
+    if report.overfull:
+        return "OUT OF MEMORY"
+    device = fullest(report)
+    if device is None or device.capacity_bytes is None:
+        return "-"
+    return f"{quantity(device.peak_bytes, 'B')} of {quantity(device.capacity_bytes, 'B')}"
+
+
+def _pairs(comparison: PlanComparison, report: Report) -> str:
+    """Say between how many pairs of workers a report's bytes are those that were planned."""
+    planned = comparison.reports[0].planned_bytes
+    matrices = (report.bytes, report.planned_bytes)
+    bad = sum(any(matrix[u][w] != planned[u][w] for matrix in matrices) for u, w in comparison.pairs)
+    count = len(comparison.pairs)
+    return f"{bad} of {count} UNEQUAL" if bad else f"{count} of {count} equal"
