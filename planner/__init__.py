@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from planner.explanations.difference import PlanDifference, diff
     from planner.explanations.explanation import Explanation, explain
     from planner.explanations.frontier import Frontier, frontier
-    from planner.explanations.summary import Summary, summary
+    from planner.explanations.summary import summary
+    from planner.explanations.summary_records import Summary
     from planner.explanations.what_if import WhyNot, Workbench
     from planner.extensions import load_operators
     from planner.graph import Graph, GraphBuilder, Optimizer, Recipe, training_graph
@@ -31,7 +32,8 @@ _HOMES = {
     "planner.explanations.difference": ("PlanDifference", "diff"),
     "planner.explanations.explanation": ("Explanation", "explain"),
     "planner.explanations.frontier": ("Frontier", "frontier"),
-    "planner.explanations.summary": ("Summary", "summary"),
+    "planner.explanations.summary": ("summary",),
+    "planner.explanations.summary_records": ("Summary",),
     "planner.explanations.what_if": ("WhyNot", "Workbench"),
     "planner.extensions": ("load_operators",),
     "planner.graph": ("Graph", "GraphBuilder", "Optimizer", "Recipe", "training_graph"),

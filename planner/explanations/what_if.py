@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from rich.table import Table
@@ -97,7 +98,11 @@ class Workbench:
             self._request(added, forbidden)
             return WhyNot(question, *_twice(self.plan, self.plan), (), is_kept)
         other = self.with_pins(added, forbidden)
-        return WhyNot(question, *_twice(self.plan, other), changes_between(self.plan, other))
+        return WhyNot(question, *_twice(self.plan, other), changes_between(self.plan, other, self._words))
+
+    @cached_property
+    def _words(self) -> Words:
+        return Words(self.graph, self.plan.traffic().signatures)
 
     def _request(self, pins: tuple[Pin | Degree, ...], forbids: tuple[Pin, ...]) -> Request:
         wanted = {"pins": (*self._pins, *pins), "forbids": (*self._forbids, *forbids)}
@@ -131,9 +136,9 @@ def keeps(plan: Plan, pins: Sequence[Pin | Degree], forbids: Sequence[Pin]) -> b
     )
 
 
-def changes_between(plan: Plan, other: Plan) -> tuple[Change, ...]:
+def changes_between(plan: Plan, other: Plan, words: Words) -> tuple[Change, ...]:
     """Return the tensors that lie otherwise in another plan of the graph: weights first, most tensors first."""
-    words, groups = Words(plan.graph, plan.traffic().signatures), dict[tuple[str, str, str, str], list[str]]()
+    groups = dict[tuple[str, str, str, str], list[str]]()
     for name, tensor in plan.graph.tensors.items():
         if plan.ways == other.ways and plan.layouts[name] == other.layouts[name]:
             continue

@@ -6,6 +6,7 @@ sequence, so fewer and larger steps can find a better plan. All are tried, then,
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -81,6 +82,8 @@ def _best_over_factorisations(
     results, tried, failed, refused = [], [], [], []
     bytes_alone = options.objective == "bytes" and options.memory_bytes is None
     for number, ways in enumerate(tracked("searching", factorisations(workers))):
+        if coarsenings.lower_bounds.get(ways, -1) >= min((result.cost for result in results), default=math.inf):
+            continue
         try:
             result = search_result(graph, replace(options, ways=ways), coarsenings, rivals=not (number and bytes_alone))
         except DoesNotFitError as error:
@@ -89,6 +92,8 @@ def _best_over_factorisations(
         except PinError as error:
             refused.append(error)
             continue
+        if result.record.lower_bound is not None and not options.all_pins:
+            coarsenings.lower_bounds[ways] = result.record.lower_bound
         results.append(result)
         tried.append(Tried(ways=ways, cost=result.cost, seconds=result.record.seconds or 0.0))
     if not results and not failed:

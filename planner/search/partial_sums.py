@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from planner.errors import PlanError
 from planner.graph.ir import Graph, Node
-from planner.layout import Signature, Ways, eligible
+from planner.layout import TERMS, Signature, Ways, eligible
 from planner.layout.linear import linear_sets
 from planner.search.coarse.coarsen import CoarseGraph, Factor, NodeVariable, TensorVariable, Ties, coarsen
 from planner.search.costs.domains import Domain, Layouts, Strategies
@@ -164,13 +164,23 @@ class Feasible(Extended, frozen=True):
     def priced_tables(self, coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables) -> Iterator[Priced]:
         """Yield the other objective's tables, and the penalties."""
         yield from self.objective.priced_tables(coarse, domains, tables)
+        with_terms = {v for v, domain in enumerate(domains) if _has_terms(domain)}
         for factor in coarse.factors:
+            if with_terms.isdisjoint(factor.scope):
+                continue
             strategies, layouts, key = domains_of_factor(factor, domains)
             numbers = tables.remembered_tables(
                 ("infeasibility_flags", *key), partial(_infeasibility_flags, factor, strategies, layouts)
             )
             if numbers:
                 yield Priced(factor.scope, numbers[0], self.penalty)
+
+
+def _has_terms(domain: Domain) -> bool:
+    """Whether some state leaves a tensor partial at a step, or carries terms."""
+    if isinstance(domain, Strategies):
+        return any(choice.startswith(TERMS) for choice in domain.masks)
+    return bool(domain.partial.any())
 
 
 def _infeasibility_flags(factor: Factor, strategies: Sequence[Strategies], layouts: Layouts) -> list[Table]:
