@@ -16,7 +16,20 @@ from typing import TYPE_CHECKING
 from tensor_partitioner.packages import require_packages
 
 if TYPE_CHECKING:
-    from planner import diff, explain, from_torch, load, load_operators, lower, model, plan, training_graph
+    from planner import (
+        Workbench,
+        diff,
+        explain,
+        from_torch,
+        frontier,
+        load,
+        load_operators,
+        lower,
+        model,
+        plan,
+        summary,
+        training_graph,
+    )
     from simulator import simulate
     from tensor_partitioner.decision import decide
     from topologies import load_topology
@@ -24,10 +37,12 @@ if TYPE_CHECKING:
 __version__ = "0.3.0"
 
 __all__ = [
+    "Workbench",
     "decide",
     "diff",
     "explain",
     "from_torch",
+    "frontier",
     "load",
     "load_operators",
     "load_topology",
@@ -35,6 +50,7 @@ __all__ = [
     "model",
     "plan",
     "simulate",
+    "summary",
     "training_graph",
 ]
 

@@ -137,9 +137,14 @@ def keeps(plan: Plan, pins: Sequence[Pin | Degree], forbids: Sequence[Pin]) -> b
 
 
 def changes_between(plan: Plan, other: Plan, words: Words) -> tuple[Change, ...]:
-    """Return the tensors that lie otherwise in another plan of the graph: weights first, most tensors first."""
-    groups = dict[tuple[str, str, str, str], list[str]]()
+    """Return the tensors that lie otherwise in another plan of the graph: weights first, most tensors first.
+
+    What a weight is updated to lies as the weight does, and is left out.
+    """
+    groups, updated = dict[tuple[str, str, str, str], list[str]](), frozenset(plan.graph.updates.values())
     for name, tensor in plan.graph.tensors.items():
+        if name in updated:
+            continue
         if plan.ways == other.ways and plan.layouts[name] == other.layouts[name]:
             continue
         before, after = (
