@@ -59,7 +59,7 @@ def _seconds(run: Run, way: Parallel) -> float:
         raise SetError("Calculon has no context parallelism, ZeRO beyond 1, nor schedules but 1F1B and interleaved")
     if not str(dict(run.options)["dtype"]).startswith("mixed"):
         raise SetError("Calculon describes devices in 16 bits alone")
-    system = _system(run.machine.devices[0].spec.name)
+    system = _system(run.machine.built.devices[0].spec.name)
     application = Llm.Application(
         {
             "hidden": size.hidden, "feedforward": size.ffn, "seq_size": size.sequence, "attn_heads": size.heads,

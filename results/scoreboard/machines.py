@@ -12,10 +12,10 @@ from pathlib import Path
 from results.scoreboard.cells import UNITS, SetError, read_number
 from results.scoreboard.gpus import find_device
 from results.scoreboard.row import Row
+from simulator.projection.cluster import NODES_BUILT, Cluster, cluster, cluster_of
 from topologies.errors import TopologyError
 from topologies.library import MACHINES, available, device_type, link_types
-from topologies.load import load_topology, parse_topology
-from topologies.machine import Machine
+from topologies.load import parse_topology
 from topologies.reading import encode_record, read_record
 from topologies.schema import (
     DeviceEntry,
@@ -39,16 +39,19 @@ SLOT, UPLINK, BETWEEN_SOCKETS = "pcie4x16", "pcie4x16-uplink", "amd-infinity-fab
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class Nodes:
     """Nodes of one kind on a network that does not block, every adapter by a link of this type."""
 
     node: str
-    nodes: int
+    count: int
     network: str
 
 
-def machine_of(row: Row, devices: int, folder: Path) -> tuple[Machine, str]:
-    """Return a row's machine, with so many devices at least, and what it is called. Raises SetError for none."""
+def machine_of(row: Row, devices: int, folder: Path) -> tuple[Cluster, str]:
+    """Return a row's machine, with so many devices at least, and what it is called. Raises SetError for none.
+
+    Of many nodes a few are built, which tell what all do.
+    """
     try:
         if row.machine is not None:
             return _named(row.machine, devices, row.network, folder)
@@ -59,35 +62,40 @@ def machine_of(row: Row, devices: int, folder: Path) -> tuple[Machine, str]:
         raise SetError(str(error)) from error
 
 
-def _named(name: str, devices: int, network: str | None, folder: Path) -> tuple[Machine, str]:
+def _named(name: str, devices: int, network: str | None, folder: Path) -> tuple[Cluster, str]:
     if name.endswith("-K"):
-        nodes = math.ceil(devices / len(_loaded(f"{name[:-1]}1").devices))
+        nodes = math.ceil(devices / _loaded(f"{name[:-1]}1").devices)
         return _loaded(f"{name[:-1]}{nodes}"), f"{name[:-1]}{nodes}"
     path = folder / name
     full = str(path) if path.is_file() else name
     machine = _loaded(full)
-    if len(machine.devices) >= devices:
+    if machine.devices >= devices:
         return machine, name
-    return _cluster(full, len(machine.devices), devices, network)
+    return _cluster(full, machine.devices, devices, network)
 
 
-def _of_type(device: str, devices: int, per_node: int | None, network: str | None) -> tuple[Machine, str]:
+def _of_type(device: str, devices: int, per_node: int | None, network: str | None) -> tuple[Cluster, str]:
     """Return the package's node of such devices, else a usual one, as often as there must be."""
     nodes = [name for name, kind, count in _nodes() if kind == device and per_node in {None, count}]
     if nodes:
-        node = min(nodes, key=lambda name: (len(_loaded(name).devices), name))
-        if devices <= (count := len(_loaded(node).devices)):
+        node = min(nodes, key=lambda name: (_loaded(name).devices, name))
+        if devices <= (count := _loaded(node).devices):
             return _loaded(node), node
         return _cluster(node, count, devices, network)
     count = per_node or min(USUAL_NODE, devices)
     if devices <= count:
-        return parse_topology(encode_record(_usual(device, count)), "box"), f"{count} x {device}"
+        return _box(device, count), f"{count} x {device}"
     machine, name = _of_usual(device, count, devices, network)
     return machine, f"{name.partition(' ')[0]} x {count} x {device},{name.rpartition(',')[2]}"
 
 
 @cache
-def _of_usual(device: str, count: int, devices: int, network: str | None) -> tuple[Machine, str]:
+def _box(device: str, count: int) -> Cluster:
+    return cluster_of(parse_topology(encode_record(_usual(device, count)), "box"))
+
+
+@cache
+def _of_usual(device: str, count: int, devices: int, network: str | None) -> tuple[Cluster, str]:
     """Return a cluster of usual nodes, which are read from a file as others are."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "box.yaml")
@@ -95,14 +103,14 @@ def _of_usual(device: str, count: int, devices: int, network: str | None) -> tup
         return _cluster(str(path), count, devices, network)
 
 
-def _cluster(node: str, per_node: int, devices: int, network: str | None) -> tuple[Machine, str]:
-    cluster = Cluster(node, math.ceil(devices / per_node), _link_of(node, per_node, network))
-    return _built(cluster), f"{cluster.nodes} x {Path(node).stem}, {network or cluster.network}"
+def _cluster(node: str, per_node: int, devices: int, network: str | None) -> tuple[Cluster, str]:
+    nodes = Nodes(node, math.ceil(devices / per_node), _link_of(node, per_node, network))
+    return _built(nodes), f"{nodes.count} x {Path(node).stem}, {network or nodes.network}"
 
 
 @cache
-def _loaded(name: str) -> Machine:
-    return load_topology(name)
+def _loaded(name: str) -> Cluster:
+    return cluster(name)
 
 
 @cache
@@ -115,7 +123,7 @@ def _single_nodes() -> Iterator[tuple[str, str, int]]:
     for name in available():
         if name.endswith("-K"):
             continue
-        devices = _loaded(name).devices
+        devices = _loaded(name).built.devices
         kinds = {device.spec.name for device in devices}
         if len(kinds) == 1:
             yield name, kinds.pop(), len(devices)
@@ -132,11 +140,11 @@ def _family_of(node: str) -> TopologyFile | None:
 
 
 def _adapters(node: str) -> int:
-    return sum(name.startswith("nic") for name in _loaded(node).switches)
+    return sum(name.startswith("nic") for name in _loaded(node).built.switches)
 
 
 def _slot_of_adapters(node: str) -> str:
-    machine = _loaded(node)
+    machine = _loaded(node).built
     slots = (link.type[:5] for link in machine.links if any(end.startswith("nic") for end in link.ends))
     return next((slot for slot in slots if slot in USUAL_NETWORK), SLOT[:5])
 
@@ -154,27 +162,29 @@ def _link_of(node: str, per_node: int, network: str | None) -> str:
 
 
 @cache
-def _built(cluster: Cluster) -> Machine:
+def _built(nodes: Nodes) -> Cluster:
     """Return the machine; collectives between nodes are the family's of this node, else those of any."""
-    count = _adapters(cluster.node)
-    if not count:
-        raise SetError(f"{cluster.node}: expected a node with network adapters (nic0 ...), found none")
-    family = _family_of(cluster.node)
-    ends = (f"node*{cluster.nodes}/nic{f'*{count}' if count > 1 else '0'}", "network")
-    known = cluster.network in link_types()
-    rate = 0.0 if known else float(cluster.network) * BYTES_PER_GBIT
+    adapters, built = _adapters(nodes.node), min(nodes.count, NODES_BUILT)
+    if not adapters:
+        raise SetError(f"{nodes.node}: expected a node with network adapters (nic0 ...), found none")
+    family = _family_of(nodes.node)
+    ends = (f"node*{built}/nic{f'*{adapters}' if adapters > 1 else '0'}", "network")
+    known = nodes.network in link_types()
+    rate = 0.0 if known else float(nodes.network) * BYTES_PER_GBIT
     own = LinkType(name="adapter", bandwidth_bytes_per_s=rate, direction="each", latency_s=NETWORK_LATENCY_S)
     file = TopologyFile(
         format="topology/2",
         name="cluster",
-        description=f"{cluster.nodes} x {cluster.node} on a network that does not block",
+        description=f"{built} x {nodes.node} on a network that does not block",
         link_types=() if known else (own,),
-        nodes=(NodeEntry(name=f"node*{cluster.nodes}", machine=cluster.node),),
+        nodes=(NodeEntry(name=f"node*{built}", machine=nodes.node),),
         switches=(SwitchEntry(name="network"),),
-        links=(LinkEntry(ends=ends, type=cluster.network if known else "adapter"),),
+        links=(LinkEntry(ends=ends, type=nodes.network if known else "adapter"),),
         collectives=(family or _any_family()).collectives,
     )
-    return parse_topology(encode_record(file), "cluster")
+    machine = parse_topology(encode_record(file), "cluster")
+    per_node = len(machine.devices) // built
+    return Cluster(f"{nodes.count} x {Path(nodes.node).stem}", machine, nodes.count * per_node, per_node)
 
 
 @cache

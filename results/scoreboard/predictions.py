@@ -14,9 +14,10 @@ from results.scoreboard.measurements import measured_s, peak
 from results.scoreboard.row import Row
 from results.scoreboard.runs import Run, run_of
 from results.scoreboard.sets import MeasuredSet
+from simulator.projection.cluster import Cluster
 from simulator.projection.projection import Projection
-from tensor_partitioner.projection import project
-from topologies.machine import Machine
+from tensor_partitioner.projection import project_source
+from tensor_partitioner.replicas import ZooModel
 
 LASTING = {"weights", "weights as computed with", "master weights", "state of the optimizer", "gradients"}
 OUTSIDE = {"context and communicators"}
@@ -128,10 +129,10 @@ def _projection(run: Run, way: Parallel) -> Projection:
 
 @lru_cache(MOST)
 def _cached(  # noqa: PLR0913, PLR0917 -- what a projection is of
-    name: str, options: tuple[tuple[str, object], ...], batch: int, way: Parallel, machine: Machine, stack: str
+    name: str, options: tuple[tuple[str, object], ...], batch: int, way: Parallel, machine: Cluster, stack: str
 ) -> Projection:
     known = {key: value for key, value in options if value is not None}
-    return project(name, known, batch=batch, parallel=way, machine=machine, stack=stack)
+    return project_source(ZooModel.of(name, known), batch, way, machine, stack)
 
 
 def _flop(row: Row, run: Run, projection: Projection) -> float:

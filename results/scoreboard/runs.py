@@ -13,8 +13,8 @@ from results.scoreboard.cells import SetError, words
 from results.scoreboard.machines import USUAL_NODE, machine_of
 from results.scoreboard.row import Row
 from results.scoreboard.sizes import Size, compact, size_of
+from simulator.projection.cluster import Cluster
 from tensor_partitioner.display import nearest
-from topologies.machine import Machine
 
 STACKS = {
     "megatron": ("megatron lm", "megatron core", "mcore", "nemo", "nemo megatron", "transformer engine"),
@@ -44,7 +44,7 @@ class Run:
     options: tuple[tuple[str, object], ...]
     batch: int
     ways: tuple[Parallel, ...]
-    machine: Machine
+    machine: Cluster
     machine_name: str
     stack: str
     size: Size | None
@@ -157,7 +157,7 @@ def _schedules(
         yield row.schedule or "1f1b"
 
 
-def _model(row: Row, size: Size | None, machine: Machine) -> tuple[str, dict[str, object]]:
+def _model(row: Row, size: Size | None, machine: Cluster) -> tuple[str, dict[str, object]]:
     """Return the zoo's name of a row's model, and its options."""
     training: dict[str, object] = {"dtype": _dtype(row, machine), "optimizer": row.optimizer}
     if size is None:
@@ -201,8 +201,8 @@ def _said(text: str) -> Iterator[tuple[str, object]]:
         yield key, switch if switch is not None else value if number is None else int(number) if whole else number
 
 
-def _dtype(row: Row, machine: Machine) -> str:
+def _dtype(row: Row, machine: Cluster) -> str:
     """Return the precision: unless it is said mixed, by bfloat16 where the device has it."""
     if row.precision is not None:
         return row.precision
-    return "mixed" if machine.devices[0].spec.peak_flop_per_s.bfloat16 is not None else "mixed-float16"
+    return "mixed" if machine.built.devices[0].spec.peak_flop_per_s.bfloat16 is not None else "mixed-float16"

@@ -149,7 +149,7 @@ def _value(axis: str, one: Prediction) -> Any:
     if axis == "hidden":
         return one.run.size.hidden if one.run.size else None
     if axis == "device":
-        return one.run.machine.devices[0].spec.name
+        return one.run.machine.built.devices[0].spec.name
     return one.run.devices if axis == "devices" else one.row.model or one.run.name
 
 
