@@ -8,12 +8,10 @@ from typing import Any
 
 from planner.errors import PlanError
 from planner.layout.ways import AXES, Ways
+from planner.plans.phases import DEFAULT, read_schedule
 from tensor_partitioner.display import nearest
 
 ZERO_STAGES = range(4)
-SCHEDULES = ("accumulation", "gpipe", "1f1b", "interleaved", "zero-bubble")
-"""Orders in which stages run their micro-batches (`planner/program/pipeline.py`)."""
-
 RECOMPUTE = ("none", "selective", "full")
 """Activations that the backward pass computes again: none, those within attention, those of every layer."""
 
@@ -41,7 +39,7 @@ class Parallel:
     sp: bool = False
     zero: int = 0
     micro_batch: int | None = None
-    schedule: str = "1f1b"
+    schedule: str = DEFAULT
     recompute: str = "none"
 
     def __post_init__(self) -> None:
@@ -56,11 +54,12 @@ class Parallel:
                 raise PlanError(f"parallel: expected {axis} from 2 with {name}, found {getattr(self, axis)}")
         if self.micro_batch is not None and (type(self.micro_batch) is not int or self.micro_batch < 1):
             raise PlanError(f"parallel: expected micro-batch from 1, found {self.micro_batch!r}")
-        name, chunks = self.schedule.partition(":")[::2]
-        if name not in SCHEDULES or (chunks and not (name == "interleaved" and chunks.isdecimal() and int(chunks))):
-            raise PlanError(
-                f"parallel: expected schedule {', '.join(SCHEDULES)}, or interleaved:CHUNKS, found {self.schedule!r}"
-            )
+        try:
+            read_schedule(self.schedule)
+        except PlanError as error:
+            raise PlanError(f"parallel: {error}") from error
+        if self.pp == 1 and self.schedule != DEFAULT:
+            raise PlanError(f"parallel: expected pp from 2 with schedule={self.schedule}, found {self.pp}")
         if self.recompute not in RECOMPUTE:
             raise PlanError(f"parallel: expected recompute {', '.join(RECOMPUTE)}, found {self.recompute!r}")
 
@@ -93,8 +92,7 @@ class Parallel:
     @property
     def chunks(self) -> int:
         """Chunks of layers that a stage has, which lie apart in the network; 1 but where they are interleaved."""
-        name, chunks = self.schedule.partition(":")[::2]
-        return int(chunks or 2) if name == "interleaved" else 1
+        return read_schedule(self.schedule)[1]
 
     @property
     def axes(self) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from planner.graph.facts import batch_size
 from planner.graph.ir import Graph
 from planner.parallel import Parallel
 from planner.plans.check import check_workers
+from planner.plans.phases import ACCUMULATION, DEFAULT, INTERLEAVED, SCHEDULE_NAMES, read_schedule
 from planner.plans.plan import Plan
 from planner.search import SearchOptions, best_plan
 from planner.search.coarse.coarsen import Coarsenings
@@ -45,6 +46,18 @@ STAGES = (
 )
 
 
+SCHEDULE = (
+    f"Order in which stages run micro-batches: {', '.join(SCHEDULE_NAMES)}, or {INTERLEAVED}:CHUNKS, where each stage "
+    f"has so many runs of layers.  [default: {DEFAULT} with stages]"
+)
+
+
+def _read_schedule(text: str | None) -> str | None:
+    if text is not None:
+        read_schedule(text)
+    return text
+
+
 def read_memory(memory: int | str | None) -> int | str | None:
     """Read a number of bytes, as in `11GiB`, or `devices`; a PlanError for anything else."""
     if isinstance(memory, str):
@@ -61,18 +74,20 @@ OPTIONS: Mapping[str, Option] = {
     "workers": Option("--workers", WORKERS, least=1),
     **SEARCH_OPTIONS,
     "stages": Option("--stages", STAGES, least=1, default=1),
+    "schedule": Option("--schedule", SCHEDULE, read=_read_schedule, metavar="NAME"),
     "memory": Option("--memory", MEMORY, read=read_memory, metavar="BYTES"),
 }
 """What `plan` takes of a graph, by name: commands have these by their flags."""
 
 
-def plan(
+def plan(  # noqa: PLR0913 -- what a user may choose, by name
     graph: Graph,
     workers: int | None = None,
     *,
     machine: str | topologies.Machine | None = None,
     memory: int | str | None = None,
     stages: int = 1,
+    schedule: str | None = None,
     **options: Any,
 ) -> Plan:
     """Return the best plan found for a graph on `workers` workers.
@@ -81,7 +96,8 @@ def plan(
     a Machine, is what `objective="time"` is about. `memory`, as in "11GiB" or in bytes, is what every worker's arena
     must fit in, on a `machine` with its workspace and what the device reserves; "devices" is what its own has. With
     `stages` above 1 each of so many groups of workers has a part of the forward pass, with what belongs to it; ways are
-    those within a stage, and a `machine` says which cut makes the slowest fastest.
+    those within a stage, and a `machine` says which cut makes the slowest fastest; `schedule` is the order in which
+    stages run micro-batches, `1f1b` if none is given.
     Other options are those of `SearchOptions`: `searcher`, `placements`, `seed`, `shares`, ... Raises a PlanError for
     what makes no sense or where nothing fits, a TopologyError for a machine that cannot run the plan.
 
@@ -89,7 +105,7 @@ def plan(
     >>> planner.plan(planner.model("mlp-2-16", batch=8), workers=4).total_bytes
     2200
     """
-    given = {"machine": machine, "memory": memory, "stages": stages}
+    given = {"machine": machine, "memory": memory, "stages": stages, "schedule": schedule}
     return planned(graph, request_of(graph, workers, **given, **options), Coarsenings(graph))
 
 
@@ -100,13 +116,15 @@ class Request:
     workers: int
     search: SearchOptions
     stages: int
+    schedule: str
     machine: topologies.Machine | None
     limit_bytes: int | None
 
 
 def request_of(graph: Graph, workers: int | None = None, **options: Any) -> Request:
     """Read what `plan` takes; raises what it raises of options that make no sense."""
-    machine, memory, stages = options.pop("machine", None), options.pop("memory", None), options.pop("stages", 1)
+    machine, memory = options.pop("machine", None), options.pop("memory", None)
+    stages, schedule = options.pop("stages", 1), options.pop("schedule", None)
     if not isinstance(graph, Graph):
         raise PlanError(f"expected a graph, as planner.model returns, found {graph!r}")
     if unknown := [name for name in options if name not in (*SEARCH_OPTIONS, "bound", "limits")]:
@@ -120,6 +138,7 @@ def request_of(graph: Graph, workers: int | None = None, **options: Any) -> Requ
     arena_of = _arena_sizes if machine is None else partial(_needed_bytes, machine, capacities)
     limit_bytes = max(capacities) if isinstance(limit, str) else limit
     stages = _stages(stages, options.get("parallel"))
+    schedule = _schedule(schedule, stages, options.get("parallel"))
     of_bytes_only = options.get("objective", "bytes") == "bytes" and (limit is not None or stages > 1)
     search = SearchOptions(
         machine=None if of_bytes_only else machine,
@@ -133,14 +152,18 @@ def request_of(graph: Graph, workers: int | None = None, **options: Any) -> Requ
         workers = _workers_of_parallel(workers, search.parallel)
         _check_micro_batches(graph, search.parallel)
     of_stage = _workers_of_stage(workers, search.division.factors, stages)
-    return Request(of_stage, search, stages, machine, limit_bytes)
+    return Request(of_stage, search, stages, schedule, machine, limit_bytes)
 
 
 def planned(graph: Graph, request: Request, coarsenings: Coarsenings) -> Plan:
     """Return the best plan found for what is asked for; `coarsenings` are the graph's."""
-    search, stages = request.search, request.stages
+    search, stages, limit_bytes = request.search, request.stages, request.limit_bytes
     plan = best_plan(graph, request.workers, search, coarsenings)
-    return plan if stages == 1 else with_stages(plan, stages, request.machine, request.limit_bytes, search.arena_of)
+    if stages == 1:
+        return plan
+    return with_stages(
+        plan, stages, request.machine, schedule=request.schedule, limit_bytes=limit_bytes, arenas_of=search.arena_of
+    )
 
 
 def _workers_of_parallel(workers: int | None, parallel: Parallel) -> int:
@@ -172,6 +195,18 @@ def _stages(stages: int, parallel: Parallel | None) -> int:
     if stages not in (1, parallel.pp):
         raise PlanError(f"stages: expected those of parallel {parallel}, found {stages}")
     return parallel.pp
+
+
+def _schedule(schedule: str | None, stages: int, parallel: Parallel | None) -> str:
+    """Return the order of micro-batches, which named parallelism may say, too."""
+    _read_schedule(schedule)
+    if stages == 1 and schedule not in (None, ACCUMULATION):
+        raise PlanError(f"schedule {schedule}: expected stages from 2, found 1")
+    if parallel is None or parallel.pp == 1:
+        return schedule or DEFAULT
+    if schedule not in (None, parallel.schedule):
+        raise PlanError(f"schedule: expected that of parallel {parallel}, {parallel.schedule}, found {schedule}")
+    return parallel.schedule
 
 
 def _read(name: str, value: object) -> object:

@@ -1,7 +1,8 @@
 """The interpreter of a program in simulated time: one process per worker, callbacks for transfers in bulk.
 
 Without overlap, a transfer's messages start at the later of the worker's tasks that start it, and the worker stays
-there until they are complete. Without communication, transfers keep their order but take no time.
+there until they are complete, unless it sends them to another stage. Without communication, transfers keep their order
+but take no time.
 """
 
 from __future__ import annotations
@@ -214,10 +215,12 @@ class _Interpreter:
             self._post(transfer.number, worker, outgoing=isinstance(task, Send))
             return
         transfer.starters[worker] -= 1
+        transfer.left[worker] |= isinstance(task, Send) and task.apart
         if not transfer.starters[worker]:
             self._post(transfer.number, worker, outgoing=True)
             self._post(transfer.number, worker, outgoing=False)
-            yield from self._complete(worker, transfer)
+            if not transfer.left[worker]:
+                yield from self._complete(worker, transfer)
 
     def _complete(self, worker: int, transfer: Transfer | None) -> Steps:
         if transfer is None or not transfer.pending[worker]:

@@ -69,6 +69,7 @@ class Transfer:
     """One transfer while it is under way; what arrives is `combined` with what is there, or copied.
 
     `together` are the groups, not started yet, whose messages are one operation each: it starts when all are there.
+    `left` says of workers that they do not stay for it, even without overlap.
     `pending` counts each worker's messages, in and out, that are not complete. `last_start_s` and `last_latency_s` are
     of the message that each worker completed last; `waiting` are the events that workers wait for.
     """
@@ -86,6 +87,7 @@ class Transfer:
         self.posted = np.zeros(k, dtype=np.bool_)
         self.wanted = np.zeros(k, dtype=np.bool_)
         self.starters = list(starters)
+        self.left = [False] * k
         self.last_start_s = np.zeros(k)
         self.last_latency_s = np.zeros(k)
         self.waiting: dict[int, Event] = {}

@@ -25,6 +25,7 @@ from planner.layout import (
 )
 from planner.layout.split import first_eligible
 from planner.layout.ways import STAGES
+from planner.plans.phases import INTERLEAVED, read_schedule, stages_of
 from planner.plans.plan import Plan
 from planner.plans.search_record import SearchRecord
 
@@ -51,6 +52,7 @@ Claims = Iterator[tuple[str, str, object]]
 def check_plan(plan: Plan) -> None:
     """Raise a PlanError, naming the place, where a decision is missing, unknown, or not eligible."""
     check_countable(plan.graph, plan.ways)
+    check_schedule(plan.schedule, stages_of(plan.ways), plan.graph.micro_batches)
     check_names(plan.layouts, plan.graph.tensors, "tensors")
     check_names(plan.strategies, {node.name: node for node in plan.graph.nodes}, "nodes")
     by_node = plan.traffic().signatures
@@ -65,6 +67,18 @@ def check_plan(plan: Plan) -> None:
                 raise PlanError(
                     f"$.steps[{step}].tensors.{new}: expected {before}, as {old} which it replaces, found {after}"
                 )
+
+
+def check_schedule(schedule: str, stages: int, micro_batches: int) -> None:
+    """Raise a PlanError for an order of micro-batches that there is not, or not for so many."""
+    try:
+        name, _ = read_schedule(schedule)
+    except PlanError as error:
+        raise PlanError(f"$.schedule: {error}") from error
+    if name == INTERLEAVED and (stages == 1 or (micro_batches > 1 and micro_batches % stages)):
+        expected = "stages, from 2" if stages == 1 else f"a multiple of its {stages} stages in micro-batches"
+        found = f"{stages} stage" if stages == 1 else str(micro_batches)
+        raise PlanError(f"$.schedule: {schedule} expected {expected}, found {found}")
 
 
 def check_search(plan: Plan) -> None:

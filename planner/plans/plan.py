@@ -16,6 +16,7 @@ from planner.graph.facts import batch_size, precision, recomputed
 from planner.graph.graph_json import to_data
 from planner.graph.ir import Graph
 from planner.layout import Ways
+from planner.plans.phases import ACCUMULATION
 from planner.plans.records import (
     DECISIVE,
     FORMAT,
@@ -64,6 +65,7 @@ class Plan(Decisions, Shown):
         return replace(
             self,
             search=NOT_SEARCHED,
+            schedule=self.schedule if steps else ACCUMULATION,
             ways=self.ways.prefix(steps),
             layouts={name: layout[:steps] for name, layout in self.layouts.items()},
             strategies={name: strategy[:steps] for name, strategy in self.strategies.items()},
@@ -105,6 +107,7 @@ class Plan(Decisions, Shown):
             ways=list(self.ways),
             shares=list(self.ways.shares),
             axes=list(self.ways.axes),
+            schedule=self.schedule,
             search=decisive,
             steps=steps,
             reported=ReportedRecord(self.bytes_record(), found, self.training_record()),

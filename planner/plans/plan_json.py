@@ -105,6 +105,7 @@ def _plan(record: PlanRecord) -> Plan:
         _transpose(placements, "tensors", graph.tensors),
         _transpose([step.nodes for step in record.steps], "nodes", {node.name: node for node in graph.nodes}),
         _search(record),
+        schedule=record.schedule,
     )
 
 

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import msgspec
 
+from planner.plans.phases import ACCUMULATION
+
 FORMAT = "plan/2"
 READ = ("plan/1", FORMAT)
 """The formats that are read: the first says nothing of training, and everything else alike."""
@@ -52,8 +54,8 @@ class ReportedRecord(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 class PlanRecord(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True, omit_defaults=True):
     """The whole file.
 
-    `shares` are those of all workers, where they differ, `axes` of all steps, where named; `keep_fetches` is read,
-    never written.
+    `shares` are those of all workers, where they differ, `axes` of all steps, where named; `schedule` is that of
+    micro-batches; `keep_fetches` is read, never written.
     """
 
     format: str
@@ -62,6 +64,7 @@ class PlanRecord(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_onl
     ways: list[int]
     shares: list[int] = []
     axes: list[str] = []
+    schedule: str = ACCUMULATION
     search: dict[str, Any]
     keep_fetches: bool = False
     steps: list[StepRecord]

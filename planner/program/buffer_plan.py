@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, groupby
+from itertools import accumulate, groupby, pairwise
 from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.graph.ir import ITEM_BYTES
-from planner.graph.micro_batches import EVERY, runs_of
 from planner.graph.samples import holds_samples
 from planner.layout import Collective, Exchange, Region, computing, owned_by_all
+from planner.plans.phases import ACCUMULATION, is_repeated
 from planner.plans.plan import Plan
 from planner.plans.traffic import NodeTraffic, Read, Traffic, Write
 from planner.program.buffers import BufferSpecs, Placed
 from planner.program.cut import Cut, cut
 from planner.program.fusion import Unit, compute_units, is_direct
 from planner.program.in_place_sums import add_in_place
-from planner.program.pipeline import Steps, most_in_flight
-from planner.program.schedule import Event, ScheduledTransfer, Turn, in_common_order, schedule
+from planner.program.pipeline import Schedule
+from planner.program.schedule import End, Event, ScheduledTransfer, Staging, Turn, in_common_order
+from planner.program.schedule import schedule as events_of
+from planner.program.stage_order import Crossing, Keeping, Order, orders
 from planner.program.tasks import Phase
 
-WAITS = (Turn.HOP_1_WAIT, Turn.HOP_2_WAIT, Turn.FETCH_WAIT)
+WAITS = (Turn.HOP_1_WAIT, Turn.HOP_2_WAIT, Turn.FETCH_WAIT, Turn.ARRIVAL_WAIT)
 TASKS_TO_START = 2  # a Send and a Receive
 PERSISTENT = "persistent"
 
@@ -54,16 +56,18 @@ class BufferPlan:
     """Numbers every buffer and uses it in the common order, of which every worker does what it takes part in.
 
     `stored` maps a tensor to the buffer that holds it, `made` to the one it is computed into; `transfers` numbers
-    transfers in the order in which they start; `end` is the last task position. `steps` is the order in which
-    micro-batches go forward and backward.
+    transfers in the order in which they start; `end` is the last task position. `schedule` is the order in which each
+    stage runs micro-batches, or all workers do.
     """
 
-    def __init__(self, plan: Plan, prefetch: int, traffic: Traffic, steps: Steps) -> None:
+    def __init__(self, plan: Plan, prefetch: int, traffic: Traffic, schedule: Schedule) -> None:
         self.plan = plan
+        stages = tuple(worker * len(schedule) // plan.workers for worker in range(plan.workers))
+        self._staging = Staging(stages, traffic.phases.order)
         self.graph = plan.graph
         kept = frozenset([*self.graph.updates.values(), *self.graph.metrics.values(), *self.graph.accumulated])
         self.units = compute_units(self.graph, add_in_place(self.graph, traffic.work), kept)
-        self.events = schedule(self.units, prefetch)
+        self.events = events_of(self.units, prefetch, self._staging)
         self.specs = BufferSpecs()
         self.stored: dict[str, int] = {}
         self.made: dict[str, int] = {}
@@ -74,26 +78,42 @@ class BufferPlan:
         self._name_persistent()
         self._name_results()
         for event in self.events:
-            if isinstance(event.what, ScheduledTransfer) and event.what not in self.ends:
+            started = isinstance(event.what, ScheduledTransfer) and event.end is not End.RECEIVER
+            if started and event.what not in self.ends:
                 self._name_transfer(event.what)
         self._carry_updates()
         self.transfers = {transfer: number for number, transfer in enumerate(self.ends)}
         self.phases = self._use_in_order()
         self.end = max(self.phases[-1].stop - 1, 0)
-        if self.graph.micro_batches > 1:
-            self._keep_for_micro_batches(most_in_flight(steps))
+        self._orders = orders(schedule, self._crossings()) if self.graph.micro_batches > 1 else ()
+        self._keepings = self._keep_for_micro_batches() if self._orders else ()
         self._overwrite_in_place()
 
-    def taking_part(self, what: ScheduledTransfer | Unit) -> tuple[bool, ...]:
-        """Say of every worker whether it has anything to do in a transfer, or computes a unit."""
-        if isinstance(what, ScheduledTransfer):
-            return self.ends[what].cut.taking_part
-        return computing(what[-1].strategy, self.plan.ways)
+    def taking_part(self, event: Event) -> tuple[bool, ...]:
+        """Say of every worker whether it has anything to do in an event."""
+        if not isinstance(event.what, ScheduledTransfer):
+            return computing(event.what[-1].strategy, self.plan.ways)
+        everybody = self.ends[event.what].cut
+        if event.end is End.BOTH:
+            return everybody.taking_part
+        return everybody.sending if event.end is End.SENDER else everybody.receiving
+
+    def order_of(self, worker: int) -> Order:
+        """Return the order in which a worker runs its phases; empty where all run once."""
+        return self._orders[self._staging.stage_of[worker]] if self._orders else ()
 
     def place(self, worker: int) -> Placed:
         """Return a worker's buffers with their offsets, and its arena's size in bytes."""
         own = self._positions(worker)
-        return self.specs.place(worker, own, self.end if own is None else own[-1])
+        keeping = self._keepings[self._staging.stage_of[worker]] if self._keepings else None
+        return self.specs.place(worker, own, self.end if own is None else own[-1], keeping)
+
+    def _crossings(self) -> Iterator[Crossing]:
+        """Yield what goes from stage to stage for every micro-batch."""
+        for event in self.events:
+            if event.to is not None and isinstance(event.what, ScheduledTransfer):
+                sender = self._staging.stage_of[self.taking_part(event).index(True)]
+                yield Crossing(sender, event.phase, *event.to, event.part, event.what.tensor)
 
     def _positions(self, worker: int) -> tuple[int, ...] | None:
         """Return the worker's position of every task in the common order, -1 where it has none; None if it has all.
@@ -104,7 +124,7 @@ class BufferPlan:
             return None
         own, count = list[int](), 0
         for event in self.events:
-            takes_part, tasks = self.taking_part(event.what)[worker], tasks_of(event)
+            takes_part, tasks = self.taking_part(event)[worker], tasks_of(event)
             own += range(count, count + tasks) if takes_part else (-1,) * tasks
             count += tasks * takes_part
         return (*own[:-1], max(count - 1, 0))
@@ -113,7 +133,7 @@ class BufferPlan:
         """Return the phases, by a worker's positions."""
         if self._all_take_part:
             return self.phases
-        takes_part = [self.taking_part(event.what)[worker] for event in self.events for _ in range(tasks_of(event))]
+        takes_part = [self.taking_part(event)[worker] for event in self.events for _ in range(tasks_of(event))]
         before = [0, *accumulate(takes_part)]
         return tuple(
             Phase(
@@ -127,7 +147,7 @@ class BufferPlan:
 
     @cached_property
     def _all_take_part(self) -> bool:
-        return all(map(all, {self.taking_part(event.what) for event in self.events}))
+        return all(map(all, {self.taking_part(event) for event in self.events}))
 
     def owned(self, tensor: str) -> tuple[Region, ...]:
         """Return what each worker holds of a tensor."""
@@ -207,21 +227,27 @@ class BufferPlan:
 
     def _name_transfer(self, transfer: ScheduledTransfer) -> None:
         tensor = self.graph.tensors[transfer.tensor]
-        regions = transfer.exchange.targets
         if transfer.read is not None:
-            read = transfer.read
-            name = f"{tensor.name} for {read.node}"
-            self._fetched[read] = self.specs.add_regions(name, "fetch", tensor.dtype, regions)
-            copied = (self._fetched[earlier] for earlier in read.copies)
-            self._add_ends(transfer, (self.stored[tensor.name], *copied), self._fetched[read])
+            copied = tuple(map(self._name_fetch, transfer.read.copies))
+            self._add_ends(transfer, (self.stored[tensor.name], *copied), self._name_fetch(transfer.read))
         elif transfer.write is not None:
             write = transfer.write
             source = self.made[tensor.name] if transfer.hop == 0 else self._shares[write]
             target = self.stored[tensor.name]
             if transfer.hop + 1 < len(write.hops):
-                target = self.specs.add_regions(f"{tensor.name} reduced", "reduce", tensor.dtype, regions)
-                self._shares[write] = target
+                if write not in self._shares:
+                    regions = write.hops[transfer.hop].targets
+                    number = self.specs.add_regions(f"{tensor.name} reduced", "reduce", tensor.dtype, regions)
+                    self._shares[write] = number
+                target = self._shares[write]
             self._add_ends(transfer, (source,), target)
+
+    def _name_fetch(self, read: Read) -> int:
+        """Return the buffer that a read fetches into."""
+        if read not in self._fetched and read.exchange is not None:
+            name, dtype = f"{read.tensor} for {read.node}", self.graph.tensors[read.tensor].dtype
+            self._fetched[read] = self.specs.add_regions(name, "fetch", dtype, read.exchange.targets)
+        return self._fetched[read]
 
     def _add_ends(self, transfer: ScheduledTransfer, sources: tuple[int, ...], target: int) -> None:
         if transfer.exchange not in self._cuts:
@@ -247,20 +273,20 @@ class BufferPlan:
             if new in self.made and self.stored[new] != self.stored[old]:
                 here = self.owned(new)
                 everywhere = frozenset(range(len(self.plan.ways)))
-                runs = runs_of(phase_of[new], self.graph)
+                runs = self.graph.micro_batches if is_repeated(phase_of[new]) else 1
                 transfer = ScheduledTransfer(new, Exchange(self.plan.ways, here, here, everywhere), runs=runs)
                 self._add_ends(transfer, (self.stored[new],), self.stored[old])
                 phase = phase_of[new]
                 for turn in (Turn.FETCH_START, Turn.FETCH_WAIT):
                     self.events.append(Event(ends[phase], turn, transfer, phase))
-        self.events = in_common_order(self.events)
+        self.events = in_common_order(self.events, self._staging.order)
 
     # --- lifetimes
 
     def _use_in_order(self) -> tuple[Phase, ...]:
         """Note who uses what at which task position; return the phases."""
         position, phases = 0, list[Phase]()
-        for phase, events in groupby(self.events, key=attrgetter("phase")):
+        for phase, events in groupby(self.events, key=attrgetter("part")):
             start, closing = position, set[int]()
             for event in events:
                 tasks = range(position, position + tasks_of(event))
@@ -280,17 +306,17 @@ class BufferPlan:
             return [*ends.sources, ends.target, *ends.staging]
         return [ends.sources[0], *ends.staging]
 
-    def _keep_for_micro_batches(self, in_flight: int) -> None:
+    def _keep_for_micro_batches(self) -> tuple[Keeping, ...]:
         """Give every micro-batch what is its own, and keep what all share for as long as there are more of them.
 
-        Where several are in flight, what goes from forward to backward has a slot for each throughout.
+        Return what each stage keeps of what is a micro-batch's own.
         """
-        every = [phase for phase in self.phases if phase.name in EVERY]
-        first, behind, last = every[0].start, every[-1].start, every[-1].stop - 1
+        every = [phase for phase in self.phases if is_repeated(phase.name)]
+        first, last = every[0].start, every[-1].stop - 1
         passing = {
             number
             for event in self.events
-            if event.phase in EVERY and not event.closing
+            if is_repeated(event.phase) and not event.closing
             for number in self._used_by(event)
         }
         for number in passing:
@@ -299,10 +325,14 @@ class BufferPlan:
                 continue
             if number in self.adds_up or item.uses[0] < first:
                 item.kept = first, last
-                continue
-            item.slots = 1
-            if in_flight > 1 and item.uses[0] < behind <= item.uses[-1]:
-                item.slots, item.kept = in_flight, (first, last)
+            else:
+                item.slots = 1
+        in_between = () if self.plan.schedule == ACCUMULATION else pairwise(every)
+        for phase, following in in_between:  # what is on its way from the one to the other meets other micro-batches
+            for item in self.specs.items:
+                if not item.slots and item.uses and item.uses[0] < phase.stop <= item.uses[-1] < following.stop:
+                    item.kept = item.kept or (first, last)
+        return tuple(Keeping(self.phases, order, (first, last)) for order in self._orders)
 
     def _use(self, position: int, numbers: Sequence[int]) -> None:
         for number in numbers:

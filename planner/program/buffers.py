@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from planner.graph.ir import ITEM_BYTES
 from planner.layout import Region, local_shape
 from planner.program.arena import Storage, align, plan_arena
+from planner.program.stage_order import Keeping, Kept
 from planner.program.tasks import Buffer
 
 
@@ -18,7 +19,7 @@ class BufferSpec:
 
     `storage` is the number of the buffer whose bytes it uses: its own, or that of the one it overwrites in place. These
     are its own for as long as it is used, or for longer where they are `kept`: from one position to another. `slots`
-    are as of a Buffer.
+    are as of a Buffer; 1 stands for as many as the worker's stage has micro-batches in flight.
     """
 
     name: str
@@ -30,22 +31,33 @@ class BufferSpec:
     kept: tuple[int, int] | None = None
     slots: int = 0
 
+    def used(self, own: Sequence[int] | None) -> list[int]:
+        """Return the positions of a worker's uses, in the common order.
+
+        `own` are the worker's positions by common ones, None where it does all tasks.
+        """
+        return self.uses if own is None else [position for position in self.uses if own[position] >= 0]
+
     def span(self, own: Sequence[int] | None, end: int) -> tuple[int, int]:
         """Return from which to which of a worker's positions it is used: at its start where it never is.
 
-        `own` are the worker's positions by common ones, None where it does all tasks, and `end` is its last.
+        `end` is the worker's last position.
         """
         if self.kind == "persistent":
             return 0, end
-        uses = self.uses if own is None else [own[position] for position in self.uses if own[position] >= 0]
-        return (uses[0], uses[-1]) if uses else (0, 0)
+        uses = self.used(own)
+        return _own(own, (uses[0], uses[-1])) if uses else (0, 0)
 
-    def kept_storage(self, own: Sequence[int] | None, span: tuple[int, int], nbytes: int) -> Storage:
-        """Return what all its slots take, from when to when they must be kept; `span` is when it is used."""
-        first, last = self.kept or (0, -1)
-        kept = range(first, last + 1) if own is None else [at for at in own[first : last + 1] if at >= 0]
-        size = self.slots * align(nbytes) if self.slots > 1 else nbytes
-        return Storage(size, min((*span, *kept[:1])), max((*span, *kept[-1:])))
+
+def _own(own: Sequence[int] | None, span: tuple[int, int]) -> tuple[int, int]:
+    return span if own is None else (own[span[0]], own[span[1]])
+
+
+def _storage(own: Sequence[int] | None, span: tuple[int, int], kept: tuple[int, int] | None, nbytes: int) -> Storage:
+    """Return bytes from when to when they must be kept, by a worker's positions; `span` is when they are used."""
+    first, last = kept or (0, -1)
+    also = range(first, last + 1) if own is None else [at for at in own[first : last + 1] if at >= 0]
+    return Storage(nbytes, min((*span, *also[:1])), max((*span, *also[-1:])))
 
 
 Placed = tuple[tuple[Buffer, ...], int]
@@ -83,28 +95,48 @@ class BufferSpecs:
         """Let a buffer take the bytes of one that is last read by the task that first writes it."""
         self.items[number].storage = self.items[dying].storage
 
-    def place(self, worker: int, own: tuple[int, ...] | None, end: int) -> Placed:
+    def place(self, worker: int, own: tuple[int, ...] | None, end: int, keeping: Keeping | None) -> Placed:
         """Return a worker's buffers with their offsets, and the arena's size in bytes.
 
-        Workers whose buffers are of equal shapes, and who do the same tasks, share them; `own` and `end` are as in
-        `BufferSpec.span`.
+        Workers whose buffers are of equal shapes, and who do the same tasks in the same order, share them; `own` and
+        `end` are as in `BufferSpec`, `keeping` is that of the worker's stage where there are several micro-batches.
         """
-        key = own, tuple(item.shapes[worker] for item in self.items)
+        key = own, keeping, tuple(item.shapes[worker] for item in self.items)
         if key not in self._placed:
+            slots = dict[int, Kept]() if keeping is None else self._slots(own, keeping)
             spans = [item.span(own, end) for item in self.items]
-            offsets, size = self._arena(self._storages(worker, own, spans))
+            storages = self._storages(worker, own, spans, slots)
+            offsets, size = self._arena(storages)
             placed = zip(self.items, spans, strict=True)
-            buffers = tuple(_buffer(item, worker, offsets[item.storage], span) for item, span in placed)
+            buffers = tuple(
+                _buffer(item, worker, offsets[item.storage], span, slots.get(item.storage, (item.slots, None))[0])
+                for item, span in placed
+            )
             self._placed[key] = buffers, size
         return self._placed[key]
 
+    def _slots(self, own: Sequence[int] | None, keeping: Keeping) -> dict[int, Kept]:
+        """Return the slots of every storage of what each micro-batch has of its own, and how long they are kept."""
+        spans: dict[int, tuple[int, int]] = {}
+        for item in self.items:
+            if item.slots == 1 and item.kind != "persistent" and (uses := item.used(own)):
+                first, last = spans.get(item.storage, (uses[0], uses[-1]))
+                spans[item.storage] = min(first, uses[0]), max(last, uses[-1])
+        return {storage: keeping.kept(*span) for storage, span in spans.items()}
+
     def _storages(
-        self, worker: int, own: Sequence[int] | None, of_items: Sequence[tuple[int, int]]
+        self,
+        worker: int,
+        own: Sequence[int] | None,
+        of_items: Sequence[tuple[int, int]],
+        of_slots: Mapping[int, Kept],
     ) -> dict[int, Storage]:
         """Return what each storage of a worker must hold and from when to when."""
         spans: dict[int, Storage] = {}
         for item, span in zip(self.items, of_items, strict=True):
-            storage = item.kept_storage(own, span, _nbytes(item, worker))
+            slots, kept = of_slots.get(item.storage, (item.slots, item.kept))
+            nbytes = _nbytes(item, worker)
+            storage = _storage(own, span, kept, slots * align(nbytes) if slots > 1 else nbytes)
             spans[item.storage] = storage.united(spans.get(item.storage, storage))
         return spans
 
@@ -119,6 +151,6 @@ def _nbytes(item: BufferSpec, worker: int) -> int:
     return math.prod(item.shapes[worker]) * (1 if item.dtype == "uint8" else ITEM_BYTES[item.dtype])
 
 
-def _buffer(item: BufferSpec, worker: int, offset: int, span: tuple[int, int]) -> Buffer:
+def _buffer(item: BufferSpec, worker: int, offset: int, span: tuple[int, int], slots: int) -> Buffer:
     nbytes = _nbytes(item, worker)
-    return Buffer(item.name, item.shapes[worker], item.dtype, nbytes, offset, *span, item.kind, item.slots)
+    return Buffer(item.name, item.shapes[worker], item.dtype, nbytes, offset, *span, item.kind, slots)

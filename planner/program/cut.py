@@ -45,6 +45,16 @@ class Cut:
     moved: NDArray[np.int64]
     taking_part: tuple[bool, ...]
 
+    @property
+    def sending(self) -> tuple[bool, ...]:
+        """Say of every worker whether it sends anything."""
+        return tuple(bool(share.sends) for share in self.shares)
+
+    @property
+    def receiving(self) -> tuple[bool, ...]:
+        """Say of every worker whether it receives or copies anything."""
+        return tuple(bool(share.receives) or any(map(bool, share.local)) for share in self.shares)
+
 
 def cut(exchange: Exchange) -> Cut:
     """Cut an exchange into every worker's share of it."""

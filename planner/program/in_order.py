@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import lcm
 
-from planner.graph.micro_batches import EVERY
+from planner.plans.phases import is_repeated
 from planner.program.tasks import Buffer, Compute, Kernel, Program, Receive, Send, Task, WorkerProgram
 
 
@@ -51,7 +51,9 @@ class _Ordered:
         self._count = 1 + max(micro_batch for _, micro_batch in program.steps)
         self._slots = [self._slots_of(buffer) for buffer in program.buffers]
         self._more = list(_ranges(len(program.buffers), (slots - 1 for slots in self._slots)))
-        often = (set(range(phase.start, phase.stop)) - phase.closing for phase in program.phases if phase.name in EVERY)
+        often = (
+            set(range(phase.start, phase.stop)) - phase.closing for phase in program.phases if is_repeated(phase.name)
+        )
         self._often = set[int]().union(*often)
         self._tasks: dict[tuple[int, int, bool], Task] = {}
 

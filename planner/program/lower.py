@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 import tdl
 from planner.errors import PlanError
 from planner.graph.ir import ITEM_BYTES, Node, Value
-from planner.graph.micro_batches import BEFORE, UPDATE
 from planner.layout import Region, Signature, Strategy
+from planner.plans.phases import ACCUMULATION, stages_of
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
 from planner.plans.traffic import NodeTraffic, Traffic
@@ -22,8 +22,8 @@ from planner.program.buffer_plan import WAITS, BufferPlan
 from planner.program.calls import NodeWork, node_work
 from planner.program.cut import Cut, Pieces, total_elements
 from planner.program.fusion import Unit
-from planner.program.pipeline import Step, Steps, accumulation
-from planner.program.schedule import ScheduledTransfer
+from planner.program.pipeline import Schedule, accumulation, schedule_of
+from planner.program.schedule import End, ScheduledTransfer
 from planner.program.tasks import (
     Compute,
     Kernel,
@@ -61,8 +61,14 @@ def lower(plan: Plan | str | Path, prefetch: int = 1, nodes: Sequence[str] | Non
 
 def arena_sizes(plan: Plan, prefetch: int = 1) -> tuple[int, ...]:
     """Return every worker's `arena_bytes` in the plan's program, without writing any task."""
-    buffer_plan = BufferPlan(plan, prefetch, plan.traffic(), accumulation(1, plan.graph.micro_batches)[0])
+    buffer_plan = BufferPlan(plan, prefetch, plan.traffic(), schedule_of_plan(plan))
     return tuple(buffer_plan.place(worker)[1] for worker in range(plan.workers))
+
+
+def schedule_of_plan(plan: Plan) -> Schedule:
+    """Return every stage's order of micro-batches, or that of all workers together, where these have no other."""
+    stages = 1 if plan.schedule == ACCUMULATION else stages_of(plan.ways)
+    return schedule_of(plan.schedule, stages, plan.graph.micro_batches)
 
 
 class Lowering:
@@ -70,22 +76,19 @@ class Lowering:
 
     `prefetch` is how many compute units before its consumer a fetch may start (0: none overlaps). `nodes` restricts
     the program to some of the graph's nodes (for evaluation, on the first micro-batch); persistent buffers lie where
-    they lie in the whole. `steps` is the order of the micro-batches, each at once backward if it is not given. What
-    workers have in common is worked out once. Raises a PlanError unless `prefetch` is a whole
-    number from 0.
+    they lie in the whole. What workers have in common is worked out once. Raises a PlanError unless `prefetch` is a
+    whole number from 0, and where the plan's schedule cannot be run, as its stages need each other both ways.
     """
 
-    def __init__(
-        self, plan: Plan, prefetch: int = 1, nodes: Sequence[str] | None = None, steps: Steps | None = None
-    ) -> None:
+    def __init__(self, plan: Plan, prefetch: int = 1, nodes: Sequence[str] | None = None) -> None:
         if type(prefetch) is not int or prefetch < 0:
             raise PlanError(f"prefetch: expected a whole number from 0, found {prefetch!r}")
-        traffic = plan.traffic()
+        traffic, schedule = plan.traffic(), schedule_of_plan(plan)
         if nodes is not None:
+            plan, schedule = replace(plan, schedule=ACCUMULATION), accumulation(1, 1)
             traffic = Traffic(plan, [node for node in plan.graph.nodes if node.name in frozenset(nodes)])
         self._plan = plan
-        self._steps = accumulation(1, plan.graph.micro_batches if nodes is None else 1)[0] if steps is None else steps
-        self._buffer_plan = BufferPlan(plan, prefetch, traffic, self._steps)
+        self._buffer_plan = BufferPlan(plan, prefetch, traffic, schedule)
         self._mail: dict[tuple[int, int, int], Mail] = {}
         self._shares: dict[tuple[Signature, Strategy, int], NodeWork] = {}
 
@@ -116,14 +119,14 @@ class Lowering:
         """Write one worker's tasks: those that it takes part in, in the common order."""
         tasks: list[Task] = []
         for event in self._buffer_plan.events:
-            if not self._buffer_plan.taking_part(event.what)[worker]:
+            if not self._buffer_plan.taking_part(event)[worker]:
                 continue
             if not isinstance(event.what, ScheduledTransfer):
                 tasks.append(self._compute(event.what, worker))
             elif event.turn in WAITS:
                 tasks.append(Wait(self._buffer_plan.transfers[event.what]))
             else:
-                tasks += self._start(event.what, worker)
+                tasks += self._start(event.what, worker, apart=event.end is End.SENDER)
         transfers = len(self._buffer_plan.transfers)
         return WorkerProgram(worker, tuple(tasks), *self._buffer_plan.place(worker), *self._order(worker), transfers)
 
@@ -133,18 +136,17 @@ class Lowering:
             return (), ()
         phases = self._buffer_plan.phases_of(worker)
         numbers = {phase.name: number for number, phase in enumerate(phases)}
-        last = max(step.micro_batch for step in self._steps)
-        around = [Step(BEFORE, 0), *self._steps, Step(UPDATE, last)]
-        return phases, tuple((numbers[step.phase], step.micro_batch) for step in around if step.phase in numbers)
+        order = self._buffer_plan.order_of(worker)
+        return phases, tuple((numbers[phase], micro_batch) for phase, micro_batch in order if phase in numbers)
 
     def _item_bytes(self, tensor: str) -> int:
         return ITEM_BYTES[self._buffer_plan.graph.tensors[tensor].dtype]
 
-    def _start(self, transfer: ScheduledTransfer, worker: int) -> Iterator[Task]:
+    def _start(self, transfer: ScheduledTransfer, worker: int, *, apart: bool) -> Iterator[Task]:
         ends, number = self._buffer_plan.ends[transfer], self._buffer_plan.transfers[transfer]
         share = ends.cut.shares[worker]
         sent, received = self._messages(ends.cut, worker, self._item_bytes(transfer.tensor))
-        yield Send(number, ends.sources[0], ends.outgoing, sent, ends.collective)
+        yield Send(number, ends.sources[0], ends.outgoing, sent, ends.collective, apart)
         copies = zip(ends.sources, share.local, strict=True)
         local = tuple(LocalCopy(buffer, pieces) for buffer, pieces in copies if pieces)
         reducer = transfer.exchange.reducer

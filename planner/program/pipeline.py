@@ -12,13 +12,12 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from planner.errors import PlanError
-
-FORWARD, BACKWARD, WEIGHTS = "forward", "backward", "weights"
-"""The phases that run for every micro-batch; with the last one, `backward` makes gradients of inputs alone."""
+from planner.graph.micro_batches import BACKWARD, FORWARD
+from planner.plans.phases import WEIGHTS, read_schedule
 
 
 class Step(NamedTuple):
-    """A phase of a stage's chunk, for one micro-batch."""
+    """A phase of a stage's chunk, for one micro-batch; with `weights`, `backward` makes gradients of inputs alone."""
 
     phase: str
     micro_batch: int
@@ -116,3 +115,9 @@ SCHEDULES: Mapping[str, Callable[[int, int, int], Schedule]] = {
     "zero-bubble": lambda stages, micro_batches, _chunks: zero_bubble(stages, micro_batches),
 }
 """By name, from how many stages, micro-batches and chunks there are; chunks are `interleaved`'s alone."""
+
+
+def schedule_of(text: str, stages: int, micro_batches: int) -> Schedule:
+    """Return the schedule that a name, with chunks where it has any, is for so many stages and micro-batches."""
+    name, chunks = read_schedule(text)
+    return SCHEDULES[name](stages, micro_batches, chunks)

@@ -2,23 +2,46 @@
 
 Within a slot, transfers of results come first, then fetches, then the unit; so whatever a slot needs is there. Nothing
 is on its way from one phase to another but what adds up over micro-batches: it goes where the last one has been added.
+
+Where stages have orders of their own, a transfer from one to another is two things. Its sender starts it where it has
+what to send and goes on; it waits for the end in a part of its own, which comes when the receiver has begun. That one
+receives all that its phase needs before that, in the order in which the sender sends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from enum import IntEnum
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum, IntEnum
 
-from planner.graph.micro_batches import EVERY, PHASES, UPDATE
-from planner.layout import Collective, Exchange, collectives
+import numpy as np
+
+from planner.errors import PlanError
+from planner.graph.micro_batches import FORWARD, UPDATE
+from planner.layout import Collective, Exchange, collectives, elements, group_of
+from planner.layout.region import nothing
+from planner.plans.phases import chunk_of, is_repeated, kind_of, of_chunk
 from planner.plans.traffic import Read, Write
 from planner.program.fusion import Unit
+
+SENT = " sent to "
+
+
+def arriving(phase: str) -> str:
+    """Return the name of what comes before a phase: a stage receives all that it needs in it of others."""
+    return f"{phase} arriving"
+
+
+def is_waiting(part: str) -> bool:
+    """Whether a part of a program is that in which a sender waits for what it sent."""
+    return SENT in part
 
 
 class Turn(IntEnum):
     """The order of events within a slot."""
 
+    ARRIVAL_START = -2
+    ARRIVAL_WAIT = -1
     HOP_1_START = 0
     HOP_1_WAIT = 1
     HOP_2_START = 2
@@ -45,80 +68,207 @@ class ScheduledTransfer:
     @property
     def collective(self) -> Collective | None:
         """What the exchange is to a library; of a result in two hops, maybe a half of an all-reduce."""
-        return collectives((self.exchange,) if self.write is None else self.write.hops)[self.hop]
+        if self.write is None or self.write.hops[self.hop] is not self.exchange:
+            return collectives((self.exchange,))[0]
+        return collectives(self.write.hops)[self.hop]
+
+
+class End(Enum):
+    """Whose event it is: of all who take part, or of one end of what goes from stage to stage."""
+
+    BOTH = "both"
+    SENDER = "sender"
+    RECEIVER = "receiver"
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
     """A transfer's start or wait, or a unit's computation, at its place in the common order.
 
-    One that is `closing` comes for the last micro-batch alone.
+    One that is `closing` comes for the last micro-batch alone. `to` is the stage and phase of the receiver that a
+    sender waits for. Arrivals of a phase come in the order in which they are `sent`, by slot and turn.
     """
 
     slot: int
     turn: Turn
     what: ScheduledTransfer | Unit
     phase: str
+    end: End = End.BOTH
+    to: tuple[int, str] | None = None
+    sent: tuple[int, int] = (0, 0)
 
     @property
     def closing(self) -> bool:
         """Whether it comes for the last micro-batch alone, though its phase runs for every one."""
-        return self.phase in EVERY and isinstance(self.what, ScheduledTransfer) and _adds_up(self.what)
+        return is_repeated(self.phase) and isinstance(self.what, ScheduledTransfer) and _adds_up(self.what)
+
+    @property
+    def part(self) -> str:
+        """What it is done in: its phase, what comes before that to receive, or where a sender waits."""
+        if self.end is End.RECEIVER:
+            return arriving(self.phase)
+        return self.phase if self.to is None else f"{self.phase}{SENT}{self.to[0]} {self.to[1]}"
 
 
-def in_common_order(events: Sequence[Event]) -> list[Event]:
-    """Return events by phase, slot and turn."""
-    return sorted(events, key=lambda event: (PHASES.index(event.phase), event.slot, event.turn))
+def in_common_order(events: Sequence[Event], order: Sequence[str]) -> list[Event]:
+    """Return events by phase, arrivals first and what senders wait for last, and then by slot and turn."""
+    places = {phase: place for place, phase in enumerate(order)}
+    return sorted(
+        events,
+        key=lambda event: (
+            places[event.phase],
+            (-2, "") if event.end is End.RECEIVER else event.to or (-1, ""),
+            event.slot,
+            event.turn,
+            event.sent,
+        ),
+    )
 
 
-def schedule(units: Sequence[Unit], prefetch: int) -> list[Event]:
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """Which stage every worker is of, where stages have orders of their own, and the order of the phases."""
+
+    stage_of: tuple[int, ...]
+    order: tuple[str, ...]
+
+    def parts(self, exchange: Exchange) -> Iterator[Part]:
+        """Yield an exchange by whom it goes to, where it goes from stage to stage; else as it is."""
+        stages = np.array(self.stage_of)
+        if len(set(self.stage_of)) == 1 or not (exchange.moved()[stages[:, None] != stages]).any():
+            yield Part(exchange)
+            return
+        for stage in sorted(set(self.stage_of)):
+            targets = tuple(
+                target if own == stage else nothing(tuple(map(len, target)))
+                for own, target in zip(self.stage_of, exchange.targets, strict=True)
+            )
+            if any(map(elements, targets)):
+                part = replace(exchange, targets=targets)
+                senders = {*stages[np.nonzero(part.moved())[0]].tolist()} or {stage}
+                if len(senders) > 1:
+                    raise PlanError(f"stage {stage} reads of one tensor from stages {sorted(senders)} at once")
+                yield Part(part, senders.pop(), stage)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of an exchange, or all of it, and the stages that it goes from and to where these are given."""
+
+    exchange: Exchange
+    sender: int | None = None
+    receiver: int | None = None
+
+    @property
+    def crosses(self) -> bool:
+        """Whether it goes from one stage to another."""
+        return self.sender != self.receiver
+
+
+def schedule(units: Sequence[Unit], prefetch: int, staging: Staging) -> list[Event]:
     """Order every transfer and unit.
 
     A fetch starts no earlier than `prefetch` units before its consumer, and once what it reads is there. A result's
     transfer starts right after its unit and ends when first needed, at the latest `prefetch` units on.
     """
-    return in_common_order([*_Events(units, prefetch).events()])
+    return in_common_order([*_Events(units, prefetch, staging).events()], staging.order)
 
 
 class _Events:
-    def __init__(self, units: Sequence[Unit], prefetch: int) -> None:
-        self._units, self._prefetch = units, prefetch
-        self._first_use = _first_uses(units)
+    def __init__(self, units: Sequence[Unit], prefetch: int, staging: Staging) -> None:
+        self._units, self._prefetch, self._staging = units, prefetch, staging
+        self._readers = _readers(units)
         self._available: dict[str, int] = {}
+        self._stored_in: dict[str, str] = {}
         self._phases = [unit[-1].phase for unit in units]
+        self._firsts = {phase: j for j, phase in reversed([*enumerate(self._phases)])}
         self._ends = _ends_of_phases(self._phases)
 
     def events(self) -> Iterator[Event]:
-        first = 0
         for j, unit in enumerate(self._units):
-            first = first if j and self._phases[j] == self._phases[j - 1] else j
-            yield from self._fetches(j, unit, first)
+            yield from self._fetches(j, unit)
             yield Event(j, Turn.COMPUTE, unit, self._phases[j])
             yield from self._stores(j, unit)
 
-    def _fetches(self, j: int, unit: Unit, first: int) -> Iterator[Event]:
+    def _fetches(self, j: int, unit: Unit) -> Iterator[Event]:
         for work in unit:
             for read in work.reads:
                 if read.exchange is not None:
-                    start = min(j, max(self._available.get(read.tensor, 0), j - self._prefetch, first))
-                    transfer = ScheduledTransfer(read.tensor, read.exchange, read=read, runs=work.runs)
-                    yield Event(start, Turn.FETCH_START, transfer, work.phase)
-                    yield Event(j, Turn.FETCH_WAIT, transfer, work.phase)
+                    for part in self._parts(read.exchange, work.phase):
+                        transfer = ScheduledTransfer(read.tensor, part.exchange, read=read, runs=work.runs)
+                        yield from self._fetch(j, transfer, part, work.phase)
+
+    def _fetch(self, j: int, transfer: ScheduledTransfer, part: Part, phase: str) -> Iterator[Event]:
+        available = self._available.get(transfer.tensor, 0)
+        if part.crosses:
+            sending, receiving = self._passing(transfer.tensor, part, phase)
+            start = max(available, self._firsts.get(sending, 0))
+            yield from self._crossing(Event(start, Turn.FETCH_START, transfer, sending, End.SENDER), part, receiving)
+            return
+        start = min(j, max(available, j - self._prefetch, self._firsts[phase]))
+        yield Event(start, Turn.FETCH_START, transfer, phase)
+        yield Event(j, Turn.FETCH_WAIT, transfer, phase)
 
     def _stores(self, j: int, unit: Unit) -> Iterator[Event]:
         for write in unit[-1].writes:
-            at = j + 1
-            deadline = max(at, self._first_use.get(write.tensor, len(self._units)))
-            runs = 1 if write.adds_up else unit[-1].runs
+            at, phase = j + 1, self._phases[j]
+            if write.adds_up and any(part.crosses for hop in write.hops for part in self._staging.parts(hop)):
+                at = max(at, self._firsts.get(UPDATE, len(self._units)))
+            deadline = max(at, next(iter(self._readers.get(write.tensor, {})), len(self._units)))
             for hop, exchange in enumerate(write.hops):
+                end = min(at + self._prefetch, deadline, len(self._units) if write.adds_up else self._ends[j])
+                runs = 1 if write.adds_up else unit[-1].runs
                 transfer = ScheduledTransfer(write.tensor, exchange, write=write, hop=hop, runs=runs)
-                end = min(at + self._prefetch, deadline)
-                if not write.adds_up:
-                    end = min(end, self._ends[j])
-                for slot, turn in ((at, Turn(2 * hop)), (end, Turn(2 * hop + 1))):
-                    yield Event(slot, turn, transfer, self._phase_at(slot) if write.adds_up else self._phases[j])
+                parts = [*self._parts(exchange, UPDATE if write.adds_up else phase)]
+                yield from self._hop(transfer, parts, (at, end), phase)
                 at = end
-            self._available[write.tensor] = at
+                if len(parts) == 1 and parts[0].crosses:
+                    phase = self._receiving(write.tensor, parts[0], phase)
+            self._available[write.tensor], self._stored_in[write.tensor] = at, phase
+
+    def _hop(
+        self, hop: ScheduledTransfer, parts: Iterable[Part], slots: tuple[int, int], phase: str
+    ) -> Iterator[Event]:
+        """Yield a hop's start and end at these slots."""
+        turns = Turn(2 * hop.hop), Turn(2 * hop.hop + 1)
+        for part in parts:
+            transfer = replace(hop, exchange=part.exchange)
+            if part.crosses:
+                start = Event(slots[0], turns[0], transfer, phase, End.SENDER)
+                yield from self._crossing(start, part, self._receiving(hop.tensor, part, phase))
+                continue
+            for slot, turn in zip(slots, turns, strict=True):
+                yield Event(slot, turn, transfer, self._phase_at(slot) if _adds_up(hop) else phase)
+
+    def _parts(self, exchange: Exchange, phase: str) -> Iterable[Part]:
+        """Return what goes to each stage apart, where that is done for every micro-batch."""
+        return self._staging.parts(exchange) if is_repeated(phase) else (Part(exchange),)
+
+    def _crossing(self, start: Event, part: Part, phase: str) -> Iterator[Event]:
+        """Yield what the sender of a part and its receiver do, who does it in a phase."""
+        assert part.receiver is not None
+        first, sent = self._firsts.get(phase, 0), (start.slot, int(start.turn))
+        yield start
+        for turn in (Turn.ARRIVAL_START, Turn.ARRIVAL_WAIT):
+            yield Event(first, turn, start.what, phase, End.RECEIVER, sent=sent)
+        yield Event(0, Turn(start.turn + 1), start.what, start.phase, End.SENDER, to=(part.receiver, phase))
+
+    def _passing(self, tensor: str, part: Part, phase: str) -> tuple[str, str]:
+        """Return in which phase a stage sends what another reads in a phase, and in which that receives it.
+
+        What later stages read on the backward pass of results of the forward pass they get on that.
+        """
+        made = self._stored_in.get(tensor, phase)
+        chunks = chunk_of(made), chunk_of(phase)
+        ahead = (chunks[0], part.sender or 0) < (chunks[1], part.receiver or 0)
+        kind = FORWARD if kind_of(made) == FORWARD and ahead else kind_of(phase)
+        return made if kind_of(made) == kind else of_chunk(kind, chunks[0]), of_chunk(kind, chunks[1])
+
+    def _receiving(self, tensor: str, part: Part, phase: str) -> str:
+        """Return the phase in which a stage receives a result: the first in which it reads it."""
+        readers = self._readers.get(tensor, {}).items()
+        phases = (self._phases[j] for j, stages in readers if part.receiver in stages)
+        return next(filter(is_repeated, phases), phase)
 
     def _phase_at(self, slot: int) -> str:
         return self._phases[slot] if slot < len(self._units) else UPDATE
@@ -136,11 +286,12 @@ def _adds_up(transfer: ScheduledTransfer) -> bool:
     return transfer.write is not None and transfer.write.adds_up
 
 
-def _first_uses(units: Sequence[Unit]) -> Mapping[str, int]:
-    """Return, per tensor, the first unit that reads it."""
-    found: dict[str, int] = {}
+def _readers(units: Sequence[Unit]) -> Mapping[str, Mapping[int, frozenset[int | None]]]:
+    """Return, per tensor, the units that read it, in order, each with the groups of the first step that compute it."""
+    found: dict[str, dict[int, frozenset[int | None]]] = {}
     for j, unit in enumerate(units):
+        stages = frozenset(group_of(choice) for choice in unit[-1].strategy[:1])
         for work in unit:
             for read in work.reads:
-                found.setdefault(read.tensor, j)
+                found.setdefault(read.tensor, {})[j] = stages
     return found

@@ -93,7 +93,8 @@ class LocalCopy:
 class Send:
     """Pack every outgoing message of a transfer, from `buffer` into `staging`, and start sending; does not wait.
 
-    `collective` is what all workers' messages are together, where they are one (`planner.layout.communication`).
+    `collective` is what all workers' messages are together, where they are one (`planner.layout.communication`). What
+    goes to another stage is sent `apart`: nobody stays for it, and its `Wait` is in a later phase.
     """
 
     transfer: int
@@ -101,6 +102,7 @@ class Send:
     staging: int | None
     messages: tuple[Message, ...]
     collective: Collective | None = None
+    apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ from planner.layout import PARTIAL, REPLICATE, At, Shard, Ways
 from planner.plans.check import check_plan
 from planner.plans.plan import Plan, single_worker
 from planner.plans.plan_json import plan_from_json
-from planner.program.lower import Lowering, lower
-from planner.program.pipeline import accumulation, gpipe
+from planner.program.lower import lower
 from planner.program.tasks import Compute
 from planner.report.schema import read_reports
 from simulator import simulated
@@ -201,14 +200,3 @@ def test_chosen_stages_run(workers, stages, transport, tmp_path):
     models = [planner.model(f"{name}-2-16", dtype="float64", **given) for name, given in options.items()]
     for plan, report in ran([planner.plan(model, workers, stages=stages) for model in models], tmp_path, transport):
         compared(plan, report)
-
-
-@pytest.mark.parametrize("stages", [2, 4])
-def test_stages_that_forward_all_micro_batches_first_work_at_the_same_time(stages):
-    """At the most so much faster as GPipe's closed form says; the order of the micro-batches changes no byte."""
-    count, machine = 8, load_topology("hgx-h100")
-    plan = planner.plan(planner.model("mlp-8-1024", batch=8192, micro_batches=count), stages, stages=stages)
-    orders = (schedule(1, count)[0] for schedule in (accumulation, gpipe))
-    one_by_one, together = (simulated(Lowering(plan, steps=steps).program(), machine) for steps in orders)
-    assert (one_by_one.timeline.bytes == together.timeline.bytes).all()
-    assert (count + stages - 1) / (count * stages) <= together.seconds / one_by_one.seconds < 0.8

@@ -1,6 +1,7 @@
 """Phases and slots against the same graph written out, bit by bit."""
 
 import random
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -8,10 +9,10 @@ import pytest
 
 from planner.models import build
 from planner.plans.check import check_plan
+from planner.plans.phases import ACCUMULATION
 from planner.plans.plan import single_worker
 from planner.program.in_order import in_order
 from planner.program.lower import Lowering, arena_sizes, lower
-from planner.program.pipeline import SCHEDULES
 from planner.search import SearchOptions, search
 from tests.cross.loopback import Loopback
 from tests.cross.random_plans import random_plan
@@ -41,10 +42,10 @@ def run(plan, program, steps=2):
     return {name: loop.gather(name) for name in plan.graph.updates}, losses, loop
 
 
-def same_bits(plan, steps=None):
-    program = lower(plan) if steps is None else Lowering(plan, steps=steps).program()
+def same_bits(plan):
+    program = lower(plan)
     found, losses, loop = run(plan, program)
-    written_out = unrolled_plan(plan)
+    written_out = unrolled_plan(replace(plan, schedule=ACCUMULATION))
     expected, expected_losses, _ = run(written_out, lower(written_out))
     assert losses == expected_losses
     for name, values in expected.items():
@@ -84,10 +85,10 @@ def test_parts_compute_the_same_bits_and_move_the_same_bytes(name, how):
 def test_no_order_of_micro_batches_changes_a_bit(name):
     """All forward before any goes backward: every micro-batch keeps what it needs in a slot of its own."""
     plan = plan_of(made(name, 4), "recursive")
-    together, apart = (SCHEDULES[schedule](1, 4, 1)[0] for schedule in ("accumulation", "gpipe"))
-    sizes = [Lowering(plan, steps=steps).worker(0).arena_bytes for steps in (together, apart)]
+    apart = replace(plan, schedule="gpipe")
+    sizes = [Lowering(one).worker(0).arena_bytes for one in (plan, apart)]
     assert sizes[0] < sizes[1]
-    same_bits(plan, apart)
+    same_bits(apart)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -110,12 +111,12 @@ def live_bytes(program):
     return max(ends)
 
 
-@pytest.mark.parametrize("schedule", ["accumulation", "gpipe"])
+@pytest.mark.parametrize("schedule", ["accumulation", "gpipe", "zero-bubble"])
 @pytest.mark.parametrize("name", MODELS)
 def test_buffers_that_live_at_one_time_never_overlap(name, schedule):
     """Micro-batch by micro-batch, task by task; what is overwritten in place passes its bytes on."""
-    plan = plan_of(made(name, 4), "recursive")
-    program = in_order(Lowering(plan, steps=SCHEDULES[schedule](1, 4, 1)[0]).worker(0), apart=True)
+    plan = replace(plan_of(made(name, 4), "recursive"), schedule=schedule)
+    program = in_order(Lowering(plan).worker(0), apart=True)
     assert live_bytes(program) <= program.arena_bytes
     for at in range(len(program.tasks)):
         alive = sorted(

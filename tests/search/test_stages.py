@@ -8,9 +8,9 @@ import pytest
 
 import planner
 from planner.errors import PlanError
+from planner.graph.chain import chain_of, crossing_bytes
 from planner.layout import At
 from planner.program.lower import arena_sizes
-from planner.search.stages.chain import chain_of, crossing_bytes
 from planner.search.stages.cuts import best_cut
 from planner.search.stages.staged import node_costs, staged, with_stages
 from tests.cross.cells import MODELS

@@ -2,29 +2,38 @@
 
 Backward nodes are where their forward nodes are, weights where they are used: one that all stages use is everywhere,
 one that some use is at the first of these. A result is stored where that makes it cross least.
+
+Of several micro-batches one stage works on one while another does on the next. So what is made for each of them goes to
+later stages alone on the forward pass, and to earlier ones on the backward pass. A weight that several stages use is
+everywhere then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from planner.graph.chain import of_samples, run_behind
 from planner.graph.ir import Graph, Node
+from planner.graph.micro_batches import BACKWARD, EVERY, FORWARD, phases_of_nodes
 from planner.layout import EVERYWHERE, REPLICATE, At, Placement
-from planner.search.stages.chain import of_samples
 
 Groups = frozenset[int]
 
 
 class Placing:
-    """The choices at a step of stages, given the stage of the nodes that have one: forward and backward."""
+    """The choices at a step of stages, given the run of links of the nodes that have one: forward and backward.
 
-    def __init__(self, graph: Graph, stages: int, stage_of: Mapping[str, int]) -> None:
-        self._graph = graph
+    Stages have the runs in turn.
+    """
+
+    def __init__(self, graph: Graph, stages: int, run_of: Mapping[str, int]) -> None:
+        self._graph, self._run_of = graph, dict(run_of)
+        self._phases = phases_of_nodes(graph)
         self._all = frozenset(range(stages))
         self._readers = _readers(graph)
         self._makers = {name: node for node in graph.nodes for name in node.outputs}
         self._replaced = {new: old for old, new in graph.updates.items()}
-        self._groups = {name: frozenset({stage}) for name, stage in stage_of.items()}
+        self._groups = {name: frozenset({run % stages}) for name, run in run_of.items()}
         self._held: dict[str, Groups] = {}
         self._place_what_leads_to_stages()
         self._hold_what_is_read()
@@ -34,6 +43,7 @@ class Placing:
         self._hold_what_is_read()  # states, by updates
         for node in graph.nodes:
             self._groups.setdefault(node.name, self._groups_of_other(node))
+            self._run_of.setdefault(node.name, self._run_of_other(node))
         self._hold_what_is_read()
 
     def choices(self) -> dict[str, str]:
@@ -63,7 +73,9 @@ class Placing:
                     self._groups[node.name] = self._fewest(groups)
 
     def _fewest(self, groups: Groups) -> Groups:
-        """Return all groups, or the first of them."""
+        """Return all groups, or the first of them: alone where there is one micro-batch, else if it is the only one."""
+        if len(groups) > 1 and self._graph.micro_batches > 1:
+            return self._all
         return groups if groups == self._all else frozenset({min(groups)})
 
     def _hold_what_is_read(self) -> None:
@@ -98,6 +110,11 @@ class Placing:
         wanted = self._wanted(node)
         return wanted if len(wanted) == 1 else min(read, key=min, default=self._all)
 
+    def _run_of_other(self, node: Node) -> int:
+        makers = (self._makers[name].name for name in node.inputs if name in self._makers)
+        runs = [self._run_of[name] for name in makers if self._phases[name] == BACKWARD]
+        return run_behind(runs, min(self._groups[node.name]), len(self._all))
+
     def _having(self, name: str) -> Groups:
         maker = self._makers.get(name)
         return self._groups[maker.name] if maker is not None else self._held.get(name, self._all)
@@ -115,13 +132,51 @@ class Placing:
         readers = [(group, _fetching(reader)) for reader in reading for group in self._groups[reader.name]]
         if len(made) > 1:
             return self._placement(frozenset(group for group, _ in readers) or made)
-        costs = {group: self._crossing(group, made, readers) for group in (*made, *sorted({g for g, _ in readers}))}
-        best = min(costs, key=costs.__getitem__)
-        return At(best) if costs[best] < len(self._all) else REPLICATE
+        possible = (*made, *sorted({group for group, _ in readers}))
+        costs = {g: self._crossing(g, made, readers) for g in possible if self._is_possible(node, name, g)}
+        best = min(costs, key=costs.__getitem__, default=-1)
+        everywhere = not costs or (costs[best] >= len(self._all) and self._may_be_everywhere(node))
+        return REPLICATE if everywhere else At(best)
 
     def _crossing(self, group: int, made: Groups, readers: Iterable[tuple[int, str]]) -> int:
         """Return how often a result crosses from one stage to another where a group stores it."""
         return (group not in made) + len({reading for reading in readers if reading[0] != group})
+
+    def _is_possible(self, maker: Node, name: str, group: int) -> bool:
+        """Whether a result that is made for every micro-batch goes one way in its pass if a group stores it.
+
+        What is made once is stored where every micro-batch reads it.
+        """
+        if self._graph.micro_batches == 1:
+            return True
+        phase, (made,) = self._phases[maker.name], self._groups[maker.name]
+        readers = [(self._phases[node.name], *self._place(node)) for node in self._readers.get(name, ())]
+        if phase not in EVERY or name in self._graph.accumulated:
+            return all(there == group for read, _, there in readers if read in EVERY)
+        run, same = self._place(maker)[0], [(run, there) for read, run, there in readers if read == phase]
+        if group != made:
+            here = [one for one, there in same if there == group]
+            arrives = (min if phase == FORWARD else max)(here, default=run)
+            if not _goes_on(phase, run, arrives):
+                return False
+            run = arrives
+        return all(there == group or _goes_on(phase, run, one) for one, there in same)
+
+    def _may_be_everywhere(self, maker: Node) -> bool:
+        """Whether a result may be stored everywhere, though no earlier stage may have it of a later one."""
+        if self._graph.micro_batches == 1 or self._phases[maker.name] not in EVERY:
+            return True
+        run = self._place(maker)[0]
+        return all(run == other or _goes_on(self._phases[maker.name], run, other) for other in self._all)
+
+    def _place(self, node: Node) -> tuple[int, int]:
+        """Return a node's run of links, and its group."""
+        return self._run_of[node.name], min(self._groups[node.name])
+
+
+def _goes_on(phase: str, sender: int, receiver: int) -> bool:
+    """Whether one run of links may send to another in a phase."""
+    return sender < receiver if phase == FORWARD else sender > receiver
 
 
 def _fetching(node: Node) -> str:

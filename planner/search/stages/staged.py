@@ -11,43 +11,48 @@ from numpy.typing import NDArray
 
 import topologies
 from planner.errors import PlanError
+from planner.graph.chain import Chain, chain_of, crossing_bytes
 from planner.graph.ir import ITEM_BYTES, Graph, Node
 from planner.layout import Signature, elements, owned_by_all
 from planner.layout.geometry import split_steps
 from planner.layout.region import length
 from planner.layout.split import runs_of_workers
-from planner.plans.check import check_plan, check_workers
+from planner.plans.check import check_plan, check_schedule, check_workers
+from planner.plans.phases import DEFAULT, read_schedule
 from planner.plans.plan import Plan
 from planner.plans.search_record import SearchRecord
 from planner.search.costs.domains import strategies_domain
 from planner.search.objectives.roofline import NodeKernel, slowest_worker_seconds, workers_of_machine
-from planner.search.stages.chain import Chain, chain_of, crossing_bytes
 from planner.search.stages.cuts import best_cut
 from planner.search.stages.placing import Placing
 
 ArenasOf = Callable[[Plan], Sequence[int]]
 
 
-def with_stages(
+def with_stages(  # noqa: PLR0913 -- what a user may choose, by name
     plan: Plan,
     stages: int,
     machine: topologies.Machine | None = None,
+    *,
+    schedule: str = DEFAULT,
     limit_bytes: int | None = None,
     arenas_of: ArenasOf | None = None,
 ) -> Plan:
     """Return a plan of so many times the workers, each group of which has a stage and divides it as the plan does.
 
+    Of an interleaved schedule a stage has chunks, which lie as many stages apart in the network as there are.
     The forward pass is cut so that the slowest stage is fastest: by predicted seconds on a machine, else by operations;
     of such cuts, where least crosses. No arena is larger than the limit. Raises PlanError where there is no such cut.
     """
     if plan.ways.shares:
         raise PlanError("stages: expected workers of equal shares")
     check_workers(stages * plan.workers)
-    chain, cut_of = chain_of(plan.graph), _Cuts(plan, stages, machine)
+    check_schedule(schedule, stages, plan.graph.micro_batches)
+    chain, cut_of = chain_of(plan.graph), _Cuts(plan, stages * _chunks(plan.graph, schedule), machine)
     largest = np.inf
     while True:
         cut = cut_of.within(largest)
-        found = staged(plan, chain, cut)
+        found = staged(plan, chain, cut, schedule)
         if limit_bytes is None or arenas_of is None or (needed := max(arenas_of(found))) <= limit_bytes:
             check_plan(found)
             return found
@@ -74,16 +79,22 @@ class _Cuts:
         return max(float(self._held[begin, end]) for begin, end in pairwise(cut))
 
 
-def staged(plan: Plan, chain: Chain, cut: Sequence[int]) -> Plan:
-    """Return the plan in which every stage is a run of links, of which a cut says the begins and the end."""
-    stages = len(cut) - 1
-    stage = np.searchsorted(cut, range(chain.links), side="right") - 1
+def _chunks(graph: Graph, schedule: str) -> int:
+    """Return how many runs of links a stage has: one where all is done at once."""
+    return read_schedule(schedule)[1] if graph.micro_batches > 1 else 1
+
+
+def staged(plan: Plan, chain: Chain, cut: Sequence[int], schedule: str = DEFAULT) -> Plan:
+    """Return the plan in which stages have runs of links in turn, of which a cut says the begins and the end."""
+    stages = (len(cut) - 1) // _chunks(plan.graph, schedule)
+    run = np.searchsorted(cut, range(chain.links), side="right") - 1
     forward = _with_forward(plan.graph.nodes, chain)
-    placing = Placing(plan.graph, stages, {name: int(stage[chain.of_node[name]]) for name in forward})
+    placing = Placing(plan.graph, stages, {name: int(run[chain.of_node[name]]) for name in forward})
     placements, choices = placing.placements(), placing.choices()
     found = replace(
         plan,
         ways=plan.ways.within_stages(stages),
+        schedule=schedule,
         layouts={name: (placements[name], *layout) for name, layout in plan.layouts.items()},
         strategies={name: (choices[name], *strategy) for name, strategy in plan.strategies.items()},
     )
@@ -106,7 +117,7 @@ def _record(search: SearchRecord, plan: Plan, stages: int) -> SearchRecord:
         winner=winner,
         ties=search.ties,
         bytes={winner: plan.total_bytes},
-        details={"stages": stages},
+        details={name: text for name, text in search.details.items() if name == "parallel"} | {"stages": stages},
     )
 
 

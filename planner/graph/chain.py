@@ -37,6 +37,15 @@ class Chain:
         return total
 
 
+def run_behind(runs: Iterable[int], group: int, stages: int) -> int:
+    """Return the run of links of a group's that comes as soon as it can behind others on the backward pass.
+
+    Stages have the runs in turn; the first of the group, if none is behind.
+    """
+    last = min(runs, default=group)
+    return max(group, last - (last - group) % stages)
+
+
 def is_forward(graph: Graph, node: Node) -> bool:
     """Tell if a node is of the forward pass, of any micro-batch; one that is computed again is not."""
     return node.forward is None and graph.tensors[node.outputs[0]].role in FORWARD

@@ -1,0 +1,131 @@
+"""The phases of a plan's nodes: those of its graph, told apart further where its schedule runs parts of them apart.
+
+An interleaved schedule has a forward and a backward phase for each of its chunks, numbered from the second on; a
+zero-bubble one has a phase `weights` besides, of what makes gradients of weights and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+from planner.errors import PlanError
+from planner.graph.chain import chain_of, run_behind
+from planner.graph.ir import Graph
+from planner.graph.micro_batches import BACKWARD, BEFORE, EVERY, FORWARD, PHASES, UPDATE, phases_of_nodes
+from planner.layout import Strategy, Ways, group_of
+from planner.layout.ways import STAGES
+from tensor_partitioner.display import nearest
+
+WEIGHTS = "weights"
+"""The phase of gradients of weights, where it is one."""
+
+ACCUMULATION, INTERLEAVED, ZERO_BUBBLE = "accumulation", "interleaved", "zero-bubble"
+SCHEDULE_NAMES = (ACCUMULATION, "gpipe", "1f1b", INTERLEAVED, ZERO_BUBBLE)
+"""Orders in which stages run their micro-batches (`planner/program/pipeline.py`)."""
+
+DEFAULT = "1f1b"
+"""That of plans with stages."""
+
+CHUNKS = 2
+"""How many chunks a stage of an interleaved schedule has, unless it says."""
+
+
+def read_schedule(text: str) -> tuple[str, int]:
+    """Return a schedule's name and how many chunks a stage has, as in `interleaved:4`; a PlanError for anything else.
+
+    >>> read_schedule("interleaved:4"), read_schedule("1f1b")
+    (('interleaved', 4), ('1f1b', 1))
+    """
+    name, _, chunks = str(text).partition(":")
+    if name not in SCHEDULE_NAMES or (chunks and not (name == INTERLEAVED and chunks.isdecimal() and int(chunks))):
+        known = f"{', '.join(SCHEDULE_NAMES)}, or {INTERLEAVED}:CHUNKS"
+        raise PlanError(f"expected schedule {known}, found {text!r}{nearest(name, SCHEDULE_NAMES)}")
+    return name, int(chunks or CHUNKS) if name == INTERLEAVED else 1
+
+
+def stages_of(ways: Ways) -> int:
+    """Return how many stages there are: as many as the first step has groups, if it divides nodes."""
+    return ways.factors[0] if ways.axes[:1] == (STAGES,) else 1
+
+
+def of_chunk(phase: str, chunk: int) -> str:
+    """Return the name of a chunk's phase."""
+    return f"{phase} {chunk}" if chunk else phase
+
+
+def chunk_of(phase: str) -> int:
+    """Return the chunk that a phase is of."""
+    return int(phase.partition(" ")[2] or 0)
+
+
+def kind_of(phase: str) -> str:
+    """Return which phase of a graph, or `weights`, a phase is a part of."""
+    return phase.partition(" ")[0]
+
+
+def is_repeated(phase: str) -> bool:
+    """Whether a phase runs for every micro-batch."""
+    return kind_of(phase) in (*EVERY, WEIGHTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """All phases in the order in which one micro-batch goes through them, and each node's."""
+
+    order: tuple[str, ...]
+    of_node: Mapping[str, str]
+
+
+def phases_of_plan(graph: Graph, ways: Ways, strategies: Mapping[str, Strategy], schedule: str) -> Phases:
+    """Return the phases of a graph's nodes under a plan's decisions."""
+    (name, chunks), found = read_schedule(schedule), phases_of_nodes(graph)
+    if graph.micro_batches == 1 or (name != ZERO_BUBBLE and chunks == 1):
+        return Phases(PHASES, found)
+    if name == ZERO_BUBBLE:
+        late = dict.fromkeys((node for node in _weight_gradients(graph) if found[node] == BACKWARD), WEIGHTS)
+        return Phases((BEFORE, FORWARD, BACKWARD, WEIGHTS, UPDATE), {**found, **late})
+    chunk = _chunks_of_nodes(graph, stages_of(ways), strategies, found)
+    every = [*((FORWARD, number) for number in range(chunks)), *((BACKWARD, n) for n in reversed(range(chunks)))]
+    of_node = {node: of_chunk(phase, chunk[node]) if phase in EVERY else phase for node, phase in found.items()}
+    return Phases((BEFORE, *(of_chunk(*one) for one in every), UPDATE), of_node)
+
+
+def _weight_gradients(graph: Graph) -> Iterator[str]:
+    """Yield the nodes that make what adds up over micro-batches, or nothing but terms of it."""
+    sums, readers = set(graph.accumulated), Counter(name for node in graph.nodes for name in node.inputs)
+    for node in reversed(graph.nodes):
+        if sums.issuperset(node.outputs):
+            yield node.name
+            if node.op == "add_n":
+                sums.update(name for name in node.inputs if readers[name] == 1)
+
+
+def _chunks_of_nodes(
+    graph: Graph, stages: int, strategies: Mapping[str, Strategy], phases: Mapping[str, str]
+) -> Mapping[str, int]:
+    """Return every node's chunk: how many runs of links its group of workers has before the node's in the chain.
+
+    A node without a link is in the chunk that comes as soon as it can behind those of what it reads.
+    """
+    chain, group_of_link = chain_of(graph), dict[int, int]()
+    for name in chain.forward:
+        group_of_link[chain.of_node[name]] = group_of(strategies[name][0]) or 0
+    run_of_link, run = {0: 0}, 0
+    for link, following in pairwise(range(chain.links)):
+        run += group_of_link[link] != group_of_link[following]
+        run_of_link[following] = run
+    found, made = dict[str, int](), dict[str, int]()
+    for node in graph.nodes:
+        kin = node.name if node.name in chain.forward else node.forward
+        if kin in chain.forward:
+            run = run_of_link[chain.of_node[kin]]
+        else:
+            read = [made[name] for name in node.inputs if name in made]
+            run = run_behind(read, group_of(strategies[node.name][0]) or 0, stages)
+        if phases[node.name] == BACKWARD:
+            made |= dict.fromkeys(node.outputs, run)
+        found[node.name] = run // stages
+    return found

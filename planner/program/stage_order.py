@@ -1,0 +1,145 @@
+"""In which order the workers of each stage run the phases of their program.
+
+Between stages a step waits for those that send it something. When every stage does its steps as soon as it can, each
+taking as long as any other of its kind, their starts are one order of all. Before a step starts, what it needs is
+received; then a stage waits for the end of what it sent, if the receiver's step starts no later than that step. So
+nobody waits for what comes later, in whatever time steps are done.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from planner.errors import PlanError
+from planner.graph.micro_batches import BACKWARD, BEFORE, FORWARD, UPDATE
+from planner.plans.phases import WEIGHTS, of_chunk
+from planner.program.pipeline import Schedule, Steps
+from planner.program.schedule import arriving, is_waiting
+from planner.program.tasks import Phase
+
+Done = tuple[str, int]
+"""A phase, and the micro-batch that it is run for."""
+
+Order = tuple[Done, ...]
+
+Kept = tuple[int, tuple[int, int] | None]
+"""Slots, and from which to which position they are kept beyond their use."""
+
+SECONDS = {FORWARD: 1, BACKWARD: 2, WEIGHTS: 1}
+"""What a step takes, of any stage; where gradients of weights are made apart, those of inputs take as long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """What goes from a stage's phase to another's, `part` being the phase in which the sender waits for its end."""
+
+    sender: int
+    sending: str
+    receiver: int
+    receiving: str
+    part: str
+    tensor: str
+
+
+def orders(schedule: Schedule, crossings: Iterable[Crossing]) -> tuple[Order, ...]:
+    """Return every stage's phases in order, with those in which it waits for what it sent.
+
+    Raises PlanError where stages would wait for each other for ever.
+    """
+    crossings = list(crossings)
+    starts = _starts(schedule, crossings)
+    return tuple(_order(stage, steps, starts, crossings) for stage, steps in enumerate(schedule))
+
+
+def _starts(schedule: Schedule, crossings: Sequence[Crossing]) -> list[dict[Done, int]]:
+    """Return when each stage starts each of its steps, in order."""
+    seconds = SECONDS | ({BACKWARD: 1} if any(step.phase == WEIGHTS for steps in schedule for step in steps) else {})
+    needs: dict[tuple[int, str], set[tuple[int, str]]] = {}
+    for one in crossings:
+        needs.setdefault((one.receiver, one.receiving), set()).add((one.sender, one.sending))
+    ends, starts = dict[tuple[int, str, int], int](), [dict[Done, int]() for _ in schedule]
+    free_s, left = [0] * len(schedule), [list(reversed(steps)) for steps in schedule]
+    moved = True
+    while moved:
+        moved = False
+        for stage, steps in enumerate(left):
+            while steps:
+                phase, number = of_chunk(steps[-1].phase, steps[-1].chunk), steps[-1].micro_batch
+                sources = [(*source, number) for source in needs.get((stage, phase), ())]
+                if not all(source in ends for source in sources):
+                    break
+                start = max([free_s[stage], *(ends[source] for source in sources)])
+                starts[stage][phase, number] = start
+                free_s[stage] = ends[stage, phase, number] = start + seconds[steps.pop().phase]
+                moved = True
+    if any(left):
+        raise PlanError(_stuck(left, crossings))
+    return starts
+
+
+def _stuck(left: Sequence[list[object]], crossings: Sequence[Crossing]) -> str:
+    """Say which tensor goes to a stage that is not behind its sender's."""
+    waiting = {stage for stage, steps in enumerate(left) if steps}
+    against = [c for c in crossings if {c.sender, c.receiver} <= waiting]
+    where = "; ".join(f"{c.tensor} from {c.sender} to {c.receiver} ({c.sending})" for c in against[:4])
+    return f"$.schedule: expected stages that wait for each other in one direction, found {where}"
+
+
+def _order(stage: int, steps: Steps, starts: Sequence[Mapping[Done, int]], crossings: Sequence[Crossing]) -> Order:
+    mine = list(starts[stage])
+    times = list(starts[stage].values())
+    waits: list[list[Done]] = [[] for _ in range(len(mine) + 1)]
+    for one in {(c.part, c.receiver, c.receiving) for c in crossings if c.sender == stage}:
+        part, receiver, receiving = one
+        for (phase, number), start in starts[receiver].items():
+            if phase == receiving:
+                waits[bisect_left(times, start)].append((part, number))
+    receiving_in = {c.receiving for c in crossings if c.receiver == stage}
+    order: list[Done] = [(BEFORE, 0)]
+    for step, due in zip([*mine, None], waits, strict=True):
+        order += [(arriving(step[0]), step[1])] if step is not None and step[0] in receiving_in else []
+        order += sorted(due, key=lambda done: (done[1], done[0]))
+        order += [step] if step is not None else []
+    return (*order, (UPDATE, max(step.micro_batch for step in steps)))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Keeping:
+    """In how many slots, and for how long, a stage keeps what it has of a micro-batch; `phases` by common positions.
+
+    `repeated` are the first and the last position of what runs for every micro-batch.
+    """
+
+    phases: tuple[Phase, ...]
+    order: Order
+    repeated: tuple[int, int]
+    _known: dict[tuple[int, int], Kept] = field(default_factory=dict)
+
+    def kept(self, first: int, last: int) -> Kept:
+        """Return the slots of what is used from one position to another, and from when to when they are kept.
+
+        That is throughout, where the stage does anything else in between.
+        """
+        span = self._phase(first), self._phase(last)
+        if span not in self._known:
+            self._known[span] = (1, None) if span[0] == span[1] else self._between(*span)
+        return self._known[span]
+
+    def _phase(self, position: int) -> int:
+        return next(number for number, phase in enumerate(self.phases) if phase.start <= position < phase.stop)
+
+    def _between(self, begin: int, end: int) -> Kept:
+        names = [phase.name for phase in self.phases]
+        begins, ends = (
+            [place for place, (name, _) in enumerate(self.order) if name == names[number]] for number in (begin, end)
+        )
+        slots = next(n for n in range(1, len(begins) + 1) if all(map(int.__lt__, ends, begins[n:])))
+        within = frozenset(names[begin : end + 1])
+        interrupted = any(
+            (number != mine or name not in within) and not is_waiting(name)
+            for mine, span in enumerate(zip(begins, ends, strict=True))
+            for name, number in self.order[span[0] + 1 : span[1]]
+        )
+        return slots, self.repeated if interrupted else None
