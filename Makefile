@@ -45,15 +45,17 @@ $(STAMP): pyproject.toml
 	touch $(STAMP)
 
 demo: install
-	mkdir -p $(DEMO)
-	$(BIN)/plan $(DEMO_MODEL) --batch $(DEMO_BATCH) --image 8 --channels 1 --classes 10 --workers $(DEMO_WORKERS) -o $(DEMO)/plan.json
-	$(MPIRUN) -n $(DEMO_WORKERS) $(BIN)/calibrate $(DEMO)/plan.json --only-plans --seconds 20 -o $(DEMO)/this_machine.yaml
-	$(BIN)/simulate $(DEMO)/plan.json --topo p2.8xlarge > $(DEMO)/p2.8xlarge.txt
-	$(BIN)/simulate $(DEMO)/plan.json --topo $(DEMO)/this_machine.yaml --no-data-parallel --tasks --json $(DEMO)/predicted.json > $(DEMO)/predicted.txt
-	$(MPIRUN) -n $(DEMO_WORKERS) $(BIN)/execute $(DEMO)/plan.json --data digits --steps $(DEMO_STEPS) --tasks --json $(DEMO)/executed.json > $(DEMO)/executed.txt
-	$(BIN)/compare --tasks $(DEMO)/predicted.json $(DEMO)/executed.json > $(DEMO)/tasks.txt
+	@mkdir -p $(DEMO)
+	$(BIN)/plan $(DEMO_MODEL) --batch $(DEMO_BATCH) --image 8 --channels 1 --classes 10 --workers $(DEMO_WORKERS) -o $(DEMO)/plan.json > $(DEMO)/plan.txt
+	@grep -E 'weights|workers|bytes per iteration|data parallelism|search took' $(DEMO)/plan.txt | head -n 6
+	$(MPIRUN) -n $(DEMO_WORKERS) $(BIN)/calibrate $(DEMO)/plan.json --only-plans --seconds 20 -o $(DEMO)/this_machine.yaml > $(DEMO)/calibrated.txt
+	COLUMNS=1000 $(BIN)/simulate $(DEMO)/plan.json --topo $(DEMO)/this_machine.yaml --no-data-parallel --tasks --json $(DEMO)/predicted.json > $(DEMO)/predicted.txt
+	@tail -n 1 $(DEMO)/predicted.txt
+	COLUMNS=1000 $(MPIRUN) -n $(DEMO_WORKERS) $(BIN)/execute $(DEMO)/plan.json --data digits --steps $(DEMO_STEPS) --tasks --json $(DEMO)/executed.json > $(DEMO)/executed.txt
+	@tail -n 1 $(DEMO)/executed.txt
+	@$(BIN)/compare --tasks $(DEMO)/predicted.json $(DEMO)/executed.json > $(DEMO)/tasks.txt
+	@echo "All that the commands say: $(DEMO)/*.txt; the plan, explained: plan $(DEMO)/plan.json --explain"
 	$(BIN)/compare $(DEMO)/predicted.json $(DEMO)/executed.json
-	@echo "What else the commands said: $(DEMO)/*.txt; the plan, explained: plan $(DEMO)/plan.json --explain"
 
 test: install
 	$(BIN)/python -m pytest -m "not gpu and not slow" $(PARALLEL)

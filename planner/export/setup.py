@@ -149,11 +149,10 @@ class Launch:
     write: Callable[[Setup, str], str]
     any_plan: bool = False
 
-    def checked(self, setup: Setup) -> Setup:
-        """Return the setup; a PlanError where the engine cannot run it."""
-        if why := self.cannot(setup):
-            raise PlanError(f"{self.title} cannot run {setup.parallel or 'this'}: {why}")
-        return setup
+    def refusal(self, setup: Setup) -> str:
+        """Say that the engine cannot run a setup, and why; nothing where it can."""
+        why = self.cannot(setup)
+        return why and f"{self.title} cannot run {setup.parallel}: {why}"
 
 
 def only_schedules(setup: Setup, names: tuple[str, ...]) -> str:

@@ -12,7 +12,7 @@ from planner.errors import PlanError
 from planner.export.deepspeed import DEEPSPEED
 from planner.export.fsdp2 import FSDP2
 from planner.export.megatron import MEGATRON
-from planner.export.setup import Launch
+from planner.export.setup import Launch, Setup
 from planner.export.torchrun import TORCHRUN
 from planner.export.torchtitan import TORCHTITAN
 from planner.extensions import register_named
@@ -98,6 +98,11 @@ def mesh_target(name: str) -> Target:
     if not isinstance(target, Target):
         raise PlanError(f"expected an engine of meshes, found {target.title}")
     return target
+
+
+def engines_of(setup: Setup) -> dict[str, str]:
+    """Say of every engine that is told degrees why it cannot run a setup; nothing where it can."""
+    return {name: target.cannot(setup) for name, target in TARGETS.items() if isinstance(target, Launch)}
 
 
 def leading(index: tdl.Index) -> str | None:

@@ -25,7 +25,7 @@ from planner.extensions import load_operators
 from planner.files import check_written, write_file
 from planner.plans.plan import Plan
 from planner.plans.plan_json import load_plan
-from tensor_partitioner.commands.console import WRITTEN, Finite, operators_option, stdout
+from tensor_partitioner.commands.console import WRITTEN, Finite, complete, operators_option, stdout
 from tensor_partitioner.commands.help import Command
 from tensor_partitioner.commands.on_ranks import command_main, job_cluster, limited_threads, rank_options, with_kernels
 from tensor_partitioner.display import percent, printable
@@ -129,4 +129,5 @@ class Calibration:
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run the command on every rank of the job."""
+    complete(calibrate)
     command_main(calibrate, job_cluster(), args)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import click
+from click.shell_completion import shell_complete
 from rich.console import Console
 
 from planner.failures import BAD_INPUT, TRACEBACK_VARIABLE, describe_failure, one_line
@@ -86,6 +87,7 @@ class Main:
 
     def __call__(self, args: Sequence[str] | None = None, obj: Any = None) -> NoReturn:
         """Run the command with `args` (default: the process's) and the context's object, and exit."""
+        complete(self.command)
         status: object = 0
         shown = STATUS.set(StatusLine())
         try:
@@ -102,6 +104,17 @@ class Main:
         finally:
             STATUS.reset(shown)
         sys.exit(status if isinstance(status, int) else 0)
+
+
+def complete(command: click.Command) -> None:
+    """Answer a shell that asks what may follow on a command's line, and end; nothing where none asks.
+
+    It asks by a variable of click's, as in _PLAN_COMPLETE=bash_source plan.
+    """
+    name = command.name or ""
+    variable = f"_{name}_COMPLETE".replace("-", "_").upper()
+    if instruction := os.environ.get(variable):
+        sys.exit(shell_complete(command, {}, name, variable, instruction))
 
 
 def command_errors(command: click.Command) -> Main:

@@ -39,7 +39,7 @@ from planner.plans.plan_json import plan_from_file
 from planner.report.schema import Report, Setting, write_reports
 from planner.report.sentences import finding
 from tensor_partitioner import display
-from tensor_partitioner.commands.console import WRITTEN, collect_seldom, operators_option, stdout
+from tensor_partitioner.commands.console import WRITTEN, collect_seldom, complete, operators_option, stdout
 from tensor_partitioner.commands.help import Command
 from tensor_partitioner.commands.on_ranks import (
     command_main,
@@ -262,4 +262,5 @@ def failure(job: Report, result: JobResult) -> str:
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run the command on every rank of the job."""
+    complete(execute)
     command_main(execute, job_cluster(), args)

@@ -14,7 +14,7 @@ from rich.table import Table
 from planner.errors import PlanError
 from planner.export.exported import export
 from planner.export.setup import DEVICES_PER_NODE, Launch, Setup, parallel_of
-from planner.export.targets import TARGETS, Target, Trace, target_named
+from planner.export.targets import TARGETS, Target, Trace, engines_of, target_named
 from planner.extensions import load_operators
 from planner.files import check_written, write_file, write_json
 from planner.graph.ir import Graph
@@ -57,11 +57,15 @@ EXAMPLES = (
 )
 
 
+def _targets(_context: click.Context, _option: click.Parameter, begin: str) -> list[str]:
+    return [name for name in TARGETS if name.startswith(begin)]
+
+
 @command_errors
 @with_model_options
 @click.command("export-plan", cls=Command, examples=EXAMPLES, context_settings={"show_default": True}, help=HELP)
 @click.argument("source", metavar="PLAN|MODEL")
-@click.option("--to", required=True, metavar="NAME", help=TO_HELP)
+@click.option("--to", required=True, metavar="NAME", help=TO_HELP, shell_complete=_targets)
 @click.option("--topo", help=TOPO_HELP)
 @operators_option
 @click.option("--json", "json_file", type=WRITTEN, help="Write what the tables show, and the notes.")
@@ -92,7 +96,10 @@ def write_for(target: Target | Launch | Trace, source: str, options: Mapping[str
 @write_for.register
 def _launch(target: Launch, source: str, options: Mapping[str, Any]) -> dict[str, Any]:
     output: Path | None = options["output"]
-    setup = target.checked(_setup(source, options, any_plan=target.any_plan))
+    setup = _setup(source, options, any_plan=target.any_plan)
+    if target.cannot(setup):
+        able = ", ".join(name for name, why in engines_of(setup).items() if not why)
+        raise PlanError(f"{target.refusal(setup)}; {able} can")
     text = target.write(setup, output.stem if output else "plan")
     notes = target.notes(setup)
     for note in notes:

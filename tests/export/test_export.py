@@ -13,6 +13,7 @@ from planner.export.moves import redistributed
 from planner.export.targets import TARGETS
 from planner.graph.ir import Entry, Tensor
 from planner.layout import PARTIAL, REPLICATE, Shard
+from tensor_partitioner.commands.export import main as export_main
 from tensor_partitioner.commands.plan import main
 
 S0, S1, R = Shard(0), Shard(1), REPLICATE
@@ -46,7 +47,10 @@ def test_a_target_in_a_users_file(tmp_path, capsys):
     (tmp_path / "rows.txt").write_text("# @MODEL@ for @WORKERS@: @PARAMETERS@")
     exporting = (str(tmp_path / "plan.json"), "--export", "rows", "-o", str(tmp_path / "placed.py"))
     assert run(*exporting) == 2
-    assert "expected a target among dtensor, jax, found 'rows'" in capsys.readouterr().err
+    assert (
+        "expected a target among torchrun, megatron, torchtitan, deepspeed, fsdp2, chakra, dtensor, jax, found 'rows'"
+        in capsys.readouterr().err
+    )
     try:
         assert run(*exporting, "--operators", str(tmp_path / "rows.py")) == 0
     finally:
@@ -164,3 +168,37 @@ def test_of_convolutions_only_samples_stay_split():
     assert exported.notes.keys() >= {name for name in weights if found.layouts[name] != (R, R)}
     assert {str(one) for one in exported.data["images"].placements} <= {"S0", "R"}
     assert any(one.placements != (R, R) for one in export(found, "jax").parameters.values())
+
+
+def test_the_command_of_all_targets(tmp_path, capsys):
+    saved, small = tmp_path / "plan.json", ("--batch", 8, "--sequence", 16, "--vocabulary", 48, "--heads", 4)
+    planner.plan(planner.model("mlp-2-16", batch=8), parallel="dp=2,tp=2").save(saved)
+    named = ("transformer-1-64", *small, "--parallel", "dp=2,tp=2")
+    assert exported(*named, "--to", "megatron") == 0
+    assert "--tensor-model-parallel-size 2" in capsys.readouterr().out
+    assert exported(*named, "--to", "torchrun") == 0
+    line = "plan transformer-1-64 --batch 8 --sequence 16 --vocabulary 48 --heads 4 --parallel dp=2,tp=2 -o plan.json"
+    assert line in capsys.readouterr().out
+    assert exported(*named, "--to", "torchrun", "--topo", "dgx-a100-pod-2") == 0
+    assert exported(*named, "--to", "dtensor", "-o", tmp_path / "placed.py", "--json", tmp_path / "t.json") == 0
+    assert json.loads((tmp_path / "t.json").read_text())["plan_bytes"] > 0
+    capsys.readouterr()
+    assert exported(saved, "--to", "torchrun") == 0
+    assert f"torchrun --nnodes 1 --nproc-per-node 4 -m executor {saved}" in capsys.readouterr().out
+    assert exported(saved, "--to", "megatron") == 2
+    assert "Megatron-LM cannot run dp=2,tp=2: it builds stacks" in (said := capsys.readouterr().err)
+    assert said.endswith("; torchrun, deepspeed can\n")
+    assert exported(saved, "--to", "chakra", "-o", tmp_path / "trace.et") == 0
+    assert "trace.0.et to trace.3.et" in capsys.readouterr().out
+    assert exported(saved, "--to", "chakra") == 2
+    assert "Chakra: expected -o FILE" in capsys.readouterr().err
+    assert exported(saved, "--to", "fdsp2") == 2
+    assert "did you mean fsdp2?" in capsys.readouterr().err
+    assert exported("mlp-2-16", "--to", "fsdp2") == 2
+    assert "expected a saved plan, or a model with --parallel" in capsys.readouterr().err
+
+
+def exported(*arguments):
+    with pytest.raises(SystemExit) as ended:
+        export_main([str(argument) for argument in arguments])
+    return ended.value.code

@@ -3,6 +3,7 @@
 import re
 import sys
 import threading
+from importlib import import_module
 
 import click
 import pytest
@@ -13,6 +14,8 @@ from planner.report.schema import ReportError
 from planner.report.tables import facts
 from tdl import TDLError
 from tensor_partitioner.commands.console import command_errors, stdout
+from tensor_partitioner.commands.entry import COMMANDS
+from tensor_partitioner.commands.help import Command, register_group
 from tensor_partitioner.display import progress
 from tensor_partitioner.display.progress import Task, status, tracked
 from topologies import TopologyError
@@ -139,3 +142,55 @@ def test_names_are_shown_as_they_are(capsys):
     shown = capsys.readouterr().out
     assert "plan[red].json" in shown
     assert "[/b]fc1.w :warning:" in shown
+
+
+def test_a_shell_is_told_what_may_follow(capsys, monkeypatch):
+    monkeypatch.setenv("_COUNTS_TO_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", "counts-to --nu")
+    monkeypatch.setenv("COMP_CWORD", "1")
+
+    @command_errors
+    @click.command("counts-to")
+    @click.option("--number", type=int)
+    def main(number):
+        raise AssertionError(number)
+
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    shown = capsys.readouterr()
+    assert (ended.value.code, shown.out, shown.err) == (0, "plain,--number\n", "")
+
+
+def test_help_has_options_in_groups_and_examples(capsys):
+    register_group("Search", ("ways",))
+
+    @command_errors
+    @click.command("counts", cls=Command, examples=("counts 3 --ways 2",))
+    @click.argument("number")
+    @click.option("--ways", help="Of the search.")
+    @click.option("--colour", help="Its own.")
+    @click.option("-o", "output", help="A file.")
+    def main(number, **_):
+        raise AssertionError(number)
+
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    shown = capsys.readouterr().out
+    titles = re.findall(r"^(\S.*):$", shown, re.MULTILINE)
+    assert titles == ["Options of counts", "Search", "Files", "Options", "Examples"]
+    by_title = dict(zip(titles, re.split(r"^\S.*:$", shown, flags=re.MULTILINE)[1:], strict=True))
+    assert "--colour" in by_title["Options of counts"]
+    assert "--ways" in by_title["Search"]
+    assert "-o" in by_title["Files"]
+    assert "--version" in by_title["Options"]
+    assert "--help" in by_title["Options"]
+    assert by_title["Examples"].strip() == "counts 3 --ways 2"
+
+
+MODULES = {"export-plan": "export"}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_examples_that_begin_with_its_name(name):
+    module = import_module(f"tensor_partitioner.commands.{MODULES.get(name, name)}")
+    assert any(example.split()[0] == name for example in module.EXAMPLES) or f" {name} " in module.EXAMPLES[0]

@@ -1,0 +1,153 @@
+"""Chakra's traces: read back they move the plan's bytes; and they say of collectives what these are."""
+
+import struct
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+pytest.importorskip("google.protobuf")
+
+import planner
+from planner.errors import InputError
+from planner.export.chakra import KINDS, OPERATIONS, VERSION, read_traces, trace_path, write_traces
+from planner.program.in_order import program_in_order
+from planner.program.tasks import Compute, Send
+
+SMALL = {"batch": 8, "sequence": 16, "vocabulary": 48, "heads": 4}
+CASES = [
+    ("mlp-2-16", {"batch": 8}, {"workers": 4}),
+    ("transformer-1-64", SMALL, {"parallel": "dp=2,tp=2,zero=1"}),
+    ("transformer-2-64", {**SMALL, "micro_batches": 4}, {"parallel": "pp=2,dp=2,micro-batch=1"}),
+    ("wresnet-14-1", {"batch": 8, "image": 8}, {"workers": 4}),
+    ("mlp-2-16", {"batch": 8}, {"workers": 3, "shares": (2, 1, 1), "ways": (3,)}),
+]
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case[0]}-{'-'.join(map(str, case[2].values()))}")
+def traced(request, tmp_path_factory):
+    name, options, search = request.param
+    plan = planner.plan(planner.model(name, **options), **search)
+    program = planner.lower(plan)
+    return plan, program, write_traces(program, tmp_path_factory.mktemp("traces") / "trace.et")
+
+
+def messages(path):
+    """The messages of a file, by protobuf's wire format as it is published: a varint of the length, then the bytes."""
+    content, at = path.read_bytes(), 0
+    while at < len(content):
+        length = shift = 0
+        while True:
+            byte = content[at]
+            at += 1
+            length |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                break
+        yield content[at : at + length]
+        at += length
+
+
+def nodes(path):
+    first, *rest = messages(path)
+    assert KINDS["GlobalMetadata"].FromString(first).version == VERSION
+    return [KINDS["Node"].FromString(one) for one in rest]
+
+
+def values(node):
+    return {one.name: getattr(one, one.WhichOneof("value")) for one in node.attr}
+
+
+def test_bytes_are_the_plans_for_every_pair(traced):
+    plan, _, files = traced
+    np.testing.assert_array_equal(read_traces(files).bytes, plan.bytes)
+
+
+def test_computing_is_the_programs(traced):
+    _, program, files = traced
+    for worker, path in zip(program_in_order(program).workers, files, strict=True):
+        computing = [values(node) | {"name": node.name} for node in nodes(path) if node.type == 4]
+        tasks = [task for task in worker.tasks if isinstance(task, Compute)]
+        assert [node["num_ops"] for node in computing] == [int(task.operations) for task in tasks]
+        assert [node["tensor_size"] for node in computing] == [task.touched_bytes for task in tasks]
+        assert [node["name"] for node in computing] == [task.title for task in tasks]
+
+
+def test_nodes_depend_on_what_stands_before_them(traced):
+    for path in traced[2]:
+        found = nodes(path)
+        assert [node.id for node in found] == list(range(len(found)))
+        assert all(dependency < node.id for node in found for dependency in node.data_deps)
+        computing = [node for node in found if node.type == 4]
+        for before, node in pairwise(computing):
+            assert before.id in node.data_deps
+
+
+def test_every_message_has_two_ends(traced):
+    ends = {5: [], 6: []}
+    for path in traced[2]:
+        for node in nodes(path):
+            if node.type in ends:
+                said = values(node)
+                ends[node.type].append(tuple(said[key] for key in ("comm_src", "comm_dst", "comm_tag", "comm_size")))
+    assert sorted(ends[5]) == sorted(ends[6])
+
+
+def test_collectives_move_what_their_sizes_say(traced):
+    """Over a group of k ranks, k - 1 times what is gathered, broadcast, or reduced to parts or to one."""
+    kinds = {number: kind for kind, number in OPERATIONS.items()}
+    sizes, sent = {}, Counter()
+    for path in traced[2]:
+        for node in nodes(path):
+            if node.type == 7:
+                said = values(node)
+                key = kinds[said["comm_type"]], said["pg_name"], said["comm_tag"]
+                sizes.setdefault(key, []).append(said["comm_size"])
+                sent[key] += sum(said["pair_bytes"].values)
+    assert sizes
+    for (kind, name, _), found in sizes.items():
+        assert len(found) == len(name.split("-"))
+        assert kind == "all-gather" or len(set(found)) == 1
+    once = {key: sum(found) if key[0] == "all-gather" else found[0] for key, found in sizes.items()}
+    for key, found in sizes.items():
+        if key[0] in ("all-gather", "reduce-scatter", "broadcast", "reduce"):
+            assert sent[key] == (len(found) - 1) * once[key]
+
+
+def test_transfers_that_are_collectives_are_nothing_else(traced):
+    _, program, files = traced
+    for worker, path in zip(program_in_order(program).workers, files, strict=True):
+        tasks = [task for task in worker.tasks if isinstance(task, Send) and task.collective is not None]
+        mine = [task for task in tasks if any(worker.worker in group.workers for group in task.collective.groups)]
+        assert sum(node.type == 7 for node in nodes(path)) == len(mine)
+
+
+@pytest.fixture
+def files(tmp_path):
+    plan = planner.plan(planner.model("transformer-1-64", **SMALL), parallel="pp=2")
+    return write_traces(planner.lower(plan), tmp_path / "trace.et")
+
+
+def test_files_are_named_after_their_worker(files, tmp_path):
+    assert files == [tmp_path / "trace.0.et", tmp_path / "trace.1.et"]
+    assert trace_path(tmp_path / "a.b.et", 3).name == "a.b.3.et"
+
+
+def test_what_is_no_trace_is_one_line(files):
+    whole = files[0].read_bytes()
+    for content in (whole[:-3], b"\xff" * 40, struct.pack("<I", 7) * 9):
+        files[0].write_bytes(content)
+        with pytest.raises(InputError, match=r"trace\.0\.et: expected") as refused:
+            read_traces(files)
+        assert "\n" not in str(refused.value)
+
+
+def test_a_message_that_nobody_receives(files):
+    sender = max(files, key=lambda path: sum(node.type == 5 for node in nodes(path)))
+    other = next(path for path in files if path != sender)
+    metadata, *rest = messages(other)
+    kept = [one for one in rest if KINDS["Node"].FromString(one).type != 6]
+    other.write_bytes(b"".join(bytes([len(one) & 0x7F | 0x80, len(one) >> 7]) + one for one in (metadata, *kept)))
+    with pytest.raises(InputError, match="expected as many bytes received as sent, found 0 and"):
+        read_traces(files)
