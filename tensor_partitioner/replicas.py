@@ -23,7 +23,7 @@ from planner.search.coarse.coarsen import Coarsenings
 from planner.search.run import search_result
 from simulator.projection.replica import NodeShare, Replica, Transfer, replica
 from topologies import Machine
-from topologies.kernels import Product
+from topologies.kernels import Attention, Product
 
 LAYERS_BUILT = 3
 """Of layers that repeat: the first, one like all between, the last."""
@@ -220,6 +220,12 @@ def between(low: Replica, high: Replica, at: float) -> Replica:
             k=max(1, line(first.k, second.k)),
         )
 
+    def attention(first: Attention | None, second: Attention | None) -> Attention | None:
+        if first is None or second is None:
+            return second
+        scores = max(1.0, first.scores + (second.scores - first.scores) * at)
+        return replace(second, rows=max(1, line(first.rows, second.rows)), scores=scores)
+
     def share(first: NodeShare, second: NodeShare) -> NodeShare:
         alike = len(first.products) == len(second.products)
         pairs = zip(first.products, second.products, strict=True) if alike else ()
@@ -229,6 +235,7 @@ def between(low: Replica, high: Replica, at: float) -> Replica:
             reads=sizes(first.reads, second.reads),
             writes=sizes(first.writes, second.writes),
             products=tuple(product(*pair) for pair in pairs) if alike else second.products,
+            attention=attention(first.attention, second.attention),
             before=transfers(first.before, second.before),
             after=transfers(first.after, second.after),
         )

@@ -47,6 +47,26 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True)
+class Attention:
+    """Attention that stores no matrix: `rows` queries of every head, so many `scores` in all, heads `width` wide.
+
+    `products` is how many products of all scores by a head's width a kernel has: two forward, of the gradients of
+    queries one, of those of keys and values four, for both together five (Dao, FlashAttention-2, section 3.1).
+    """
+
+    rows: int
+    scores: float
+    width: int
+    products: int
+    causal: bool
+
+    @property
+    def operations(self) -> float:
+        """Floating-point operations of its products."""
+        return 2.0 * self.products * self.scores * self.width
+
+
+@dataclass(frozen=True, slots=True)
 class Kernel:
     """One kernel: its class, the dtype it computes in, its floating-point operations, the bytes it reads and writes."""
 
@@ -55,16 +75,21 @@ class Kernel:
     operations: float
     nbytes: float
     product: Product | None = None
+    attention: Attention | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """A device's rates in large kernels of a category, in large matrix products, and in streaming items."""
+    """A device's rates in large kernels of a category, in large matrix products, and in streaming items.
+
+    In float32 it computes at the `single` share of the rate of the dtype.
+    """
 
     category_flop_per_s: float
     matmul_flop_per_s: float
     bytes_per_s: float
     item_bytes: int
+    single: float = 1.0
 
     @property
     def items_per_s(self) -> float:
@@ -75,7 +100,7 @@ class Rates:
 @lru_cache(maxsize=REMEMBERED)
 def product_s(how: Products, product: Product, rates: Rates) -> float:
     """Return the seconds of computing, and of the traffic of intermediate results, by the quickest algorithm."""
-    implicit = _tiled_s(how, product, rates.category_flop_per_s, rates.items_per_s)
+    implicit = _tiled_s(how, product, rates.category_flop_per_s, rates)
     return min([implicit, *(_winograd_s(how, by, product, rates) for by in _usable(how, product))])
 
 
@@ -89,10 +114,10 @@ def _winograd_s(how: Products, by: Winograd, product: Product, rates: Rates) -> 
     """Time the products of transformed pieces and, unless it is one fused kernel, the transforms through memory."""
     pieces = transformed(by, product)
     if by.fused:
-        return _tiled_s(how, pieces, rates.category_flop_per_s, rates.items_per_s)
+        return _tiled_s(how, pieces, rates.category_flop_per_s, rates)
     items = pieces.batch * (pieces.m * pieces.k + pieces.k * pieces.n + pieces.m * pieces.n)
     transforms_s = WRITE_AND_READ * items / (rates.items_per_s * how.transform)
-    return transforms_s + _tiled_s(how, pieces, rates.matmul_flop_per_s, rates.items_per_s)
+    return transforms_s + _tiled_s(how, pieces, rates.matmul_flop_per_s, rates)
 
 
 def transformed(by: Winograd, product: Product) -> Product:
@@ -106,7 +131,7 @@ def transformed(by: Winograd, product: Product) -> Product:
     return Product((by.outputs + by.window - 1) ** 2, extents["m"], extents["n"], extents["k"])
 
 
-def _tiled_s(how: Products, product: Product, flop_per_s: float, items_per_s: float) -> float:
+def _tiled_s(how: Products, product: Product, flop_per_s: float, rates: Rates) -> float:
     """Time a product in the quickest of the device's tiles, its sum split in the quickest number of parts."""
     unit_flop_per_s = flop_per_s / how.units
     result = product.batch * product.m * product.n
@@ -114,16 +139,46 @@ def _tiled_s(how: Products, product: Product, flop_per_s: float, items_per_s: fl
     quickest = float("inf")
     for rows, columns in {shape for tile in how.tiles for shape in (tile, tile[::-1])}:
         tiles = product.batch * -(-product.m // rows) * -(-product.n // columns)
-        term_s = 2 * rows * columns * _reading(how, rows, columns) / largest / unit_flop_per_s
+        reading = 2 * rows * columns * _reading(how, rows, columns) / largest
+        term_s = reading / unit_flop_per_s
+        beginning_s = how.depth * term_s / rates.single
         for split in SPLITS:
             if split > 1 and tiles * split > TILES_PER_UNIT * how.units:
                 break
             waves = -(-tiles * split // how.units)
-            adding_s = WRITE_AND_READ * split * result / items_per_s if split > 1 else 0.0
-            quickest = min(quickest, waves * (-(-product.k // split) + how.depth) * term_s + adding_s)
+            adding_s = WRITE_AND_READ * split * result / rates.items_per_s if split > 1 else 0.0
+            quickest = min(quickest, waves * (-(-product.k // split) * term_s + beginning_s) + adding_s)
     return quickest
 
 
 def _reading(how: Products, rows: int, columns: int) -> float:
     """Return the time per operation of a tile, relative to a tile without edges: what it reads goes with its edges."""
     return 1 + how.tile_edge * (1 / rows + 1 / columns)
+
+
+ATTENTION_ROWS = 128
+"""Queries, or keys, of a tile of attention; so many scores of a query beyond those that it sees are computed half."""
+
+FORWARD_PRODUCTS = 2
+BACKWARD_SHARE = 0.8
+"""Of the forward pass's rate of products, what the backward pass attains, which adds up in memory."""
+
+
+def attention_s(how: Products, attention: Attention, flop_per_s: float) -> float:
+    """Return the seconds of attention that stores no matrix: its products, then exponentials of all scores.
+
+    FlashAttention-2 on an A100 attains so 225 and 190 Tflop/s forward for heads of 128 and 64, 190 and 165 backward
+    (Dao, 2023, Figures 5 and 6).
+    """
+    assert how.exponentials_per_s is not None
+    rate, passes = flop_per_s * how.attention, 1.0
+    if attention.products != FORWARD_PRODUCTS:
+        rate *= BACKWARD_SHARE
+        passes = 2.0 * attention.products / 5
+    computed = 1.0
+    if attention.causal:
+        computed += attention.rows * ATTENTION_ROWS / 2 / attention.scores
+    tiles = attention.rows / ATTENTION_ROWS / how.units
+    waves = max(1.0, tiles + 0.5 if attention.causal else float(ceil(tiles)))
+    seconds = attention.operations / rate + passes * attention.scores / how.exponentials_per_s
+    return computed * seconds * waves / tiles

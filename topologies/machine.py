@@ -13,8 +13,8 @@ import msgspec
 
 from tensor_partitioner.display import Shown
 from topologies.errors import TopologyError
-from topologies.kernels import Kernel, Rates, product_s
-from topologies.schema import CollectiveEntry, DeviceSpec
+from topologies.kernels import Kernel, Rates, attention_s, product_s
+from topologies.schema import CollectiveEntry, DeviceSpec, Products
 
 CATEGORIES = ("matmul", "convolution", "reduction", "elementwise", "other")
 
@@ -84,25 +84,49 @@ class Device:
         share: float = getattr(self.spec.efficiency, category)
         return share
 
+    def attained(self, dtype: str) -> float:
+        """Floating-point operations per second of this dtype that the largest matrix products attain."""
+        attained = self.spec.attained_flop_per_s
+        rate: float | None = None if attained is None else getattr(attained, dtype, None)
+        return self.peak(dtype) * self.spec.efficiency.matmul if rate is None else rate
+
     def kernel_s(self, kernel: Kernel, processor: float = 1.0, memory: float = 1.0) -> float:
         """Seconds of a kernel alone, on a processor and a memory so many times as slow as the device's own.
 
-        A product of known shape computes and then streams its operands (`topologies.kernels`). Others take the slower
-        of the two, at their category's efficiency.
+        A product of known shape computes and then, or beside it, streams its operands (`topologies.kernels`). Others
+        take the slower of the two, at their category's efficiency.
         """
         streaming = max(processor, memory) / self.spec.memory_bandwidth_bytes_per_s
-        if kernel.product is not None and self.spec.products is not None:
+        how = self.spec.products
+        if how is not None and (kernel.product is not None or (kernel.attention and how.exponentials_per_s)):
             bytes_per_s = self.spec.efficiency.elementwise / streaming
-            rates = Rates(
-                category_flop_per_s=self.peak(kernel.dtype) * self.efficiency(kernel.category) / processor,
-                matmul_flop_per_s=self.peak(kernel.dtype) * self.spec.efficiency.matmul / processor,
-                bytes_per_s=bytes_per_s,
-                item_bytes=ITEM_BYTES.get(kernel.dtype, 4),
-            )
-            return product_s(self.spec.products, kernel.product, rates) + kernel.nbytes / bytes_per_s
-        computing_s = kernel.operations * processor / self.peak(kernel.dtype) if kernel.operations else 0.0
+            computing_s = self._shaped_s(how, kernel, processor, bytes_per_s)
+            streaming_s = kernel.nbytes / bytes_per_s
+            return max(computing_s, streaming_s) if how.streams_beside else computing_s + streaming_s
         touched = kernel.nbytes + self.spec.knee_bytes if kernel.nbytes else 0.0
-        return max(computing_s, touched * streaming) / self.efficiency(kernel.category)
+        streaming_s = touched * streaming / self.efficiency(kernel.category)
+        if not kernel.operations:
+            return streaming_s
+        return max(kernel.operations * processor / self._rate(kernel), streaming_s)
+
+    def _rate(self, kernel: Kernel) -> float:
+        """Floating-point operations per second in large kernels of a category."""
+        if kernel.category == "matmul":
+            return self.attained(kernel.dtype)
+        return self.peak(kernel.dtype) * self.efficiency(kernel.category)
+
+    def _shaped_s(self, how: Products, kernel: Kernel, processor: float, bytes_per_s: float) -> float:
+        if kernel.attention is not None:
+            return attention_s(how, kernel.attention, self.attained(kernel.dtype) / processor)
+        assert kernel.product is not None
+        rates = Rates(
+            category_flop_per_s=self._rate(kernel) / processor,
+            matmul_flop_per_s=self.attained(kernel.dtype) / processor,
+            bytes_per_s=bytes_per_s,
+            item_bytes=ITEM_BYTES.get(kernel.dtype, 4),
+            single=(self.spec.peak_flop_per_s.float32 or self.peak(kernel.dtype)) / self.peak(kernel.dtype),
+        )
+        return product_s(how, kernel.product, rates)
 
     def streaming_efficiency(self, kernel: Kernel) -> float:
         """The share of its memory's bandwidth that a kernel attains while it streams."""

@@ -66,7 +66,9 @@ class Products(_Record, frozen=True, kw_only=True):
 
     `units` are the multiprocessors, `tiles` the results' tiles [rows, columns], the largest first. `tile_edge` is what
     reading one element of a tile's edge costs, in multiply-adds of the tile's inside; `depth` what starting and ending
-    a tile costs, in terms of its sum; `transform` the share of streaming bandwidth that Winograd's transforms attain.
+    a tile costs, in terms of its sum at the rate of float32; `transform` the share of streaming bandwidth that Winograd's
+    transforms attain. Where it `streams_beside`, operands come while others are computed with, else before.
+    Attention that stores no matrix takes `exponentials_per_s`, and its products attain the share `attention` of others'.
     """
 
     units: Count
@@ -75,11 +77,15 @@ class Products(_Record, frozen=True, kw_only=True):
     depth: NotNegative
     winograd: tuple[Winograd, ...] = ()
     transform: Share = 1.0
+    streams_beside: bool = False
+    exponentials_per_s: Positive | None = None
+    attention: Share = 1.0
 
 
 class Peak(_Record, frozen=True, kw_only=True):
     """Floating-point operations per second by element type; at least one is given."""
 
+    float8: Positive | None = None
     float16: Positive | None = None
     bfloat16: Positive | None = None
     float32: Positive | None = None
@@ -140,7 +146,9 @@ class NVLinks(_Record, frozen=True, kw_only=True):
 class DeviceSpec(_Record, frozen=True, kw_only=True):
     """A type of device: what one can do on its own.
 
-    `products` makes products and convolutions depend on their shape, `knee_bytes` other kernels on their size: they
+    `products` makes products and convolutions depend on their shape; the largest products attain
+    `attained_flop_per_s`, or by a dtype without, the share of its peak that `efficiency` says. `knee_bytes` makes other
+    kernels depend on their size: they
     attain half of their bandwidth where they touch so many. `memory_bytes` belongs to devices with a memory of their
     own, and `reserved_bytes` of it are taken before anything runs. `message_core_s_per_byte` is the processor time that
     sending or receiving one byte costs. A device with `measured` tasks is a rank of a host: its tasks take its
@@ -150,6 +158,7 @@ class DeviceSpec(_Record, frozen=True, kw_only=True):
 
     name: Name
     peak_flop_per_s: Peak
+    attained_flop_per_s: Peak | None = None
     memory_bandwidth_bytes_per_s: Positive
     efficiency: Efficiency
     launch_latency_s: Seconds

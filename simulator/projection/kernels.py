@@ -7,7 +7,7 @@ parts of one operator, as mean and variance are of a norm.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from simulator.projection.replica import NodeShare
@@ -16,6 +16,9 @@ from topologies.kernels import Kernel
 from topologies.machine import Device
 
 MOST = 1 << 16
+
+GAP_S = 0.9e-6
+"""Between two kernels that are launched in time (NVIDIA, Getting Started with CUDA Graphs, 2019: on a V100)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +116,8 @@ def work_of(run: Sequence[NodeShare], read_later: Collection[str], device: Devic
         return Work()
     kernel = kernel_of(run, read_later)
     products = run[0].products if is_product(run[0]) else ()
+    if run[0].attention is not None:
+        kernel = replace(kernel, operations=run[0].attention.operations, attention=run[0].attention)
     if not products:
         seconds, roof_s = _kernel_s(device, kernel)
         return Work(seconds, roof_s, 1, kernel.operations if is_product(run[0]) else 0.0)
@@ -130,5 +135,6 @@ def _kernel_s(device: Device, kernel: Kernel) -> tuple[float, float]:
     """Return a kernel's seconds, and those at the peak of its dtype and the memory's bandwidth."""
     roof_s = kernel.nbytes / device.spec.memory_bandwidth_bytes_per_s
     if kernel.category in ("matmul", "convolution"):
-        roof_s = kernel.operations / (device.peak(kernel.dtype) * device.spec.efficiency.matmul)
-    return device.kernel_s(kernel), roof_s
+        roof_s = kernel.operations / device.attained(kernel.dtype)
+    seconds = device.kernel_s(kernel)
+    return seconds + GAP_S, min(roof_s, seconds)  # Winograd's algorithm takes fewer operations

@@ -10,13 +10,19 @@ from planner.layout import Exchange, collectives, elements, owned_by_all
 from planner.plans.plan import Plan
 from planner.plans.traffic import NodeTraffic
 from planner.program.calls import NodeWork, node_work
-from topologies.kernels import Product
+from topologies.kernels import Attention, Product
 from topologies.schema import Operation
 
 Bytes = Mapping[str, int]
 
 PAIRS = "pairs"
 """Messages between pairs, where no collective does what an exchange does."""
+
+ATTENTION = {"attention": (2, 2), "attention_backward_query": (3, 1), "attention_backward_keys": (4, 4)}
+"""Products of all scores by a head's width: that an operator which stores no matrix describes, and that kernels make.
+
+Kernels that make both gradients at once compute scores and probabilities once.
+"""
 
 WORKER = 0
 """The worker that is looked at; the others of a replica do the same."""
@@ -55,6 +61,7 @@ class NodeShare:
     after: tuple[Transfer, ...]
     once: tuple[Transfer, ...] = ()
     is_view: bool = False
+    attention: Attention | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,6 +129,7 @@ class _Shares:
             after=tuple(self._stores(work, adding_up=False)),
             once=tuple(self._stores(work, adding_up=True)),
             is_view=work.signature.description.moves_elements and same_elements(share),
+            attention=self._attention(node, share),
         )
 
     def _node_work(self, work: NodeTraffic) -> NodeWork:
@@ -129,6 +137,15 @@ class _Shares:
         if key not in self._work:
             self._work[key] = node_work(work.signature, work.strategy, self._plan.ways, WORKER)
         return self._work[key]
+
+    def _attention(self, node: Node, share: NodeWork) -> Attention | None:
+        """Return what attention is that stores no matrix; None for another operator."""
+        described, made = ATTENTION.get(node.op.removeprefix("biased_"), (0, 0))
+        if not made:
+            return None
+        width = self._plan.graph.tensors[node.inputs[0]].shape[-1]
+        scores, rows = share.operations / (2 * described * width), share.input_elements[0] // width
+        return Attention(max(1, rows), max(1.0, scores), width, made, bool(node.attrs.get("causal")))
 
     def _item(self, name: str) -> int:
         return ITEM_BYTES[self._plan.graph.tensors[name].dtype]

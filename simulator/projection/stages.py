@@ -124,7 +124,7 @@ def _followed(schedule: Schedule, seconds: Sequence[Sequence[StepSeconds]], mess
     phases = FORWARD, BACKWARD, WEIGHTS
     lasting = [[[chunk.of(phase, has_weights) for phase in phases] for chunk in stage] for stage in seconds]
     free, done = [0.0] * len(seconds), [0.0]
-    for stage, chunk, phase, needed, comes_from_another in _dependencies(schedule):
+    for stage, chunk, phase, needed, comes_from_another in dependencies(schedule):
         ready = done[needed] + message_s if comes_from_another else done[needed]
         free[stage] = max(free[stage], ready) + lasting[stage][chunk][phase]
         done.append(free[stage])
@@ -132,7 +132,7 @@ def _followed(schedule: Schedule, seconds: Sequence[Sequence[StepSeconds]], mess
 
 
 @lru_cache(MOST)
-def _dependencies(schedule: Schedule) -> tuple[tuple[int, int, int, int, bool], ...]:
+def dependencies(schedule: Schedule) -> tuple[tuple[int, int, int, int, bool], ...]:
     """Return the steps of all stages in an order in which they can run.
 
     Of each: its stage, chunk, number of its phase, the place, from 1, of the step whose result it needs (0: none), and

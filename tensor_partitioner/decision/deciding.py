@@ -28,8 +28,12 @@ from tensor_partitioner.projection import project_inner, project_source
 from tensor_partitioner.replicas import GraphModel, Inner, Source, ZooModel
 from topologies import Machine
 
-TRAINED_AS: Mapping[str, object] = {"dtype": "mixed", "optimizer": "adamw"}
-"""What a model of the zoo is trained with where nothing else is said."""
+OPTIMIZER = "adamw"
+PRECISIONS = (("bfloat16", "mixed"), ("float16", "mixed-float16"))
+"""What a model of the zoo is trained with where nothing else is said, and in which precision: as the device has it."""
+
+HALF_EPS = 1e-4
+"""Adam's in half precision, where less is nothing."""
 
 BUDGET_S = 30.0
 SEARCHED_WORKERS = 16
@@ -63,17 +67,29 @@ def decide(
     if not 0 < budget_s < float("inf"):
         raise InputError(f"budget: expected seconds above 0, found {budget_s:g}")
     whole = cluster_of(machine) if isinstance(machine, Machine) else cluster(machine)
-    source, samples = _source(model, batch, options)
+    source, samples = _source(model, whole, batch, options)
     deciding = _Deciding(source, whole, stack_named(stack), stack)
     return deciding.decision(deciding.largest_batch() if samples is None else samples, budget_s)
 
 
-def _source(model: str | Graph, batch: int | None, options: Mapping[str, object]) -> tuple[Source, int | None]:
+def trained_as(model: str, machine: Cluster) -> dict[str, object]:
+    """Return the options of a zoo's model that hold where nothing else is said; none for other models."""
+    if not is_zoo_name(model):
+        return {}
+    rates = machine.built.devices[0].spec.peak_flop_per_s.by_dtype()
+    precision = next((name for dtype, name in PRECISIONS if dtype in rates), "float32")
+    defaults: dict[str, object] = {"dtype": precision, "optimizer": OPTIMIZER}
+    if precision == "mixed-float16":
+        defaults["eps"] = HALF_EPS
+    return {name: value for name, value in defaults.items() if name in option_names(model)}
+
+
+def _source(
+    model: str | Graph, machine: Cluster, batch: int | None, options: Mapping[str, object]
+) -> tuple[Source, int | None]:
     """Return where replicas come from, and how many samples a step has."""
     if isinstance(model, str) and is_zoo_name(model):
-        known = option_names(model)
-        defaults = {name: value for name, value in TRAINED_AS.items() if name in known}
-        return ZooModel.of(model, {**defaults, **options}), batch
+        return ZooModel.of(model, {**trained_as(model, machine), **options}), batch
     if isinstance(model, str):
         graph = planner.model(model, **options, **({} if batch is None else {"batch": batch}))
     else:
@@ -104,7 +120,7 @@ class _Deciding:
     @cached_property
     def _least_work(self) -> LeastWork:
         device, (inner, blocks) = self.cluster.built.devices[0], self._single
-        return LeastWork.of(blocks, 1, device.peak(inner.dtype) * device.spec.efficiency.matmul)
+        return LeastWork.of(blocks, 1, device.attained(inner.dtype))
 
     @property
     def _sequence(self) -> int | None:

@@ -152,11 +152,11 @@ class InfraGraphReader:
             raise TopologyError("expected components of choice xpu, found none")
         names = self._nodes(self._merged())
         between: dict[tuple[str, str, str], list[_Joined]] = {}
-        for edge in self.edges.values():
-            a, b = (names[end] for end in edge.ends)
+        for joined in self.edges.values():
+            a, b = (names[end] for end in joined.ends)
             if a and b and a != b:
-                between.setdefault((a, b, edge.link.name), []).append(edge)
-        nvlinks = Counter(names[end] for edge in self.edges.values() for end in edge.ends if self._is_nvlink(edge))
+                between.setdefault((a, b, joined.link.name), []).append(joined)
+        nvlinks = Counter(names[end] for one in self.edges.values() for end in one.ends if self._is_nvlink(one))
         for (a, b, _), parallel in between.items():
             self._link(parallel[0], (a, b), len(parallel), nvlinks)
 
@@ -310,7 +310,7 @@ class InfraGraphReader:
         if rate not in GENERATIONS:
             raise TopologyError(f"link {link.name}: expected GT/s of PCIe ({', '.join(map(str, GENERATIONS))})")
         self.parts.note("PCIe links of which only GT/s are given are taken for 16 lanes.")
-        return library.link_type("pcie3x16").bandwidth_bytes_per_s * 2 ** (GENERATIONS[rate] - 3)
+        return library.link_type("pcie3x16").bandwidth_bytes_per_s * (1 << (GENERATIONS[rate] - 3))
 
     def _kind(self, link: _Link) -> str | None:
         """Return the package's type of a link that is known by its name or description."""
