@@ -16,8 +16,11 @@ from planner.graph.opaque_ops import CALL, GRADIENT
 
 def call_operator(call: KernelCall) -> None:
     """Write what the operator returns."""
-    with torch.no_grad():
-        results = _results(call, _operands(call))
+    try:
+        with torch.no_grad():
+            results = _results(call, _operands(call))
+    except RuntimeError as error:
+        raise DataError(f"{call.attributes['target']}: {str(error).partition(chr(10))[0]}") from error
     for out, result in zip(call.outputs, results, strict=True):
         if result.shape != out.shape:
             raise DataError(

@@ -26,6 +26,7 @@ from planner.graph.infer import describe
 from planner.graph.ir import Graph
 from planner.graph.optimizers import DECAYED, Optimizer
 from planner.plans.plan import undivided
+from planner.pytorch.defects import contained
 from planner.pytorch.tracing import Inputs, Step, in_order
 from planner.pytorch.user_model import UserModel, imported, user_model
 from tensor_partitioner import display
@@ -137,7 +138,9 @@ def verified(user: UserModel, model: str) -> Verification:
         raise GraphError(
             f"{model}: drops elements at random, by other masks than PyTorch's: build it with p=0 to compare"
         )
-    ours, moved = _ours(graph, user), copy.deepcopy(user)
+    with contained("a step of the graph"):
+        ours = _ours(graph, user)
+    moved = copy.deepcopy(user)
     loss, gradients = _trained(user)
     with Rounded():  # type: ignore[no-untyped-call]
         moved_loss, moved_gradients = _trained(moved)
@@ -183,7 +186,18 @@ def _ours(graph: Graph, user: UserModel) -> Mapping[str, tuple[HostArray, float]
 
 
 def _trained(user: UserModel) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-    """Train the module; return the last loss, and the gradients of the first step by the parameters' names."""
+    """Train the module; return the last loss, and the gradients of the first step by the parameters' names.
+
+    Raises a GraphError for a module that PyTorch itself cannot train.
+    """
+    try:
+        return _trained_by_pytorch(user)
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise GraphError(f"PyTorch itself cannot train the module: {type(error).__name__}: {reason}") from error
+
+
+def _trained_by_pytorch(user: UserModel) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
     step, gradients = Step(user.module, user.loss, user.inputs), dict[str, torch.Tensor]()
     for _ in range(STEPS):
         user.optimizer.zero_grad()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import pi
+from functools import partial
+from math import pi, sqrt
 from typing import Any
 
 import torch
@@ -68,7 +69,7 @@ def _rewrite(module: GraphModule, node: Node, parts: dict[Node, tuple[Node, Node
         return [result.re, result.im] if isinstance(result, ComplexTensor) else result
 
     examples = [example(operand) for operand in operands]
-    with fake_mode_of(examples), torch.no_grad():
+    with fake_mode_of([*examples, *leaves(example(node))]), torch.no_grad():
         try:
             part = make_fx(run)(*examples)
         except (NotImplementedError, RuntimeError, TypeError) as error:
@@ -95,40 +96,108 @@ def _polar(length: Any, angle: Any) -> Any:
     return ComplexTensor(length * angle.cos(), length * angle.sin())
 
 
-def _transformed(x: Any, dims: Any, inverse: bool = False) -> Any:
-    """Return a discrete Fourier transform, by products with the matrix of each dimension."""
-    real, imaginary = (x.re, x.im) if isinstance(x, ComplexTensor) else (x, torch.zeros_like(x))
-    for dim in dims:
-        count = real.shape[dim]
-        numbers = torch.arange(count, dtype=real.dtype, device=real.device)
-        angles = torch.outer(numbers, numbers).remainder(count) * ((2 if inverse else -2) * pi / count)
-        cosine, sine = angles.cos(), angles.sin()
-        real, imaginary = (
-            ((a.transpose(dim, -1) @ cosine) + sign * (b.transpose(dim, -1) @ sine)).transpose(dim, -1)
-            for a, b, sign in ((real, imaginary, -1), (imaginary, real, 1))
-        )
-        if inverse:
-            real, imaginary = real / count, imaginary / count
-    return ComplexTensor(real, imaginary)
+def _turns(rows: int, columns: int, count: int, like: Any) -> tuple[Any, Any]:
+    """Return cosines and sines of products of whole numbers, as parts of so many that make a turn."""
+    numbers = [torch.arange(extent, dtype=like.dtype, device=like.device) for extent in (rows, columns)]
+    angles = torch.outer(*numbers).remainder(count) * (2 * pi / count)
+    return angles.cos(), angles.sin()
 
 
-def _plain(n: Any, norm: Any) -> None:
-    if n is not None or norm is not None:
-        raise NotImplementedError
+def _sized(x: Any, n: int | None, dim: int) -> Any:
+    """Return a tensor with so many elements along a dimension: without the last, or with zeros after them."""
+    if n is None or n == x.shape[dim]:
+        return x
+    if n < x.shape[dim]:
+        return x.narrow(dim, 0, n)
+    more = [*x.shape]
+    more[dim] = n - x.shape[dim]
+    return torch.cat([x, x.new_zeros(more)], dim)
+
+
+def _scale(count: int, norm: str | None, inverse: bool) -> float:
+    """Return what a transform is divided by."""
+    if norm == "ortho":
+        return sqrt(count)
+    return count if (norm == "forward") != inverse else 1
+
+
+def _along(part: Any, matrix: Any, dim: int) -> Any:
+    """Multiply a dimension of a tensor by a matrix."""
+    return (part.transpose(dim, -1) @ matrix).transpose(dim, -1)
 
 
 def _fft(x: Any, n: Any = None, dim: int = -1, norm: Any = None, *, inverse: bool = False) -> Any:
-    _plain(n, norm)
-    return _transformed(x, (dim,), inverse)
+    """Return a discrete Fourier transform, by a product with its matrix."""
+    real, imaginary = (x.re, x.im) if isinstance(x, ComplexTensor) else (x, torch.zeros_like(x))
+    real, imaginary = (_sized(part, n, dim) for part in (real, imaginary))
+    count = real.shape[dim]
+    cosine, sine = _turns(count, count, count, real)
+    sine = sine if inverse else -sine
+    by = _scale(count, norm, inverse)
+    return ComplexTensor(
+        (_along(real, cosine, dim) - _along(imaginary, sine, dim)) / by,
+        (_along(imaginary, cosine, dim) + _along(real, sine, dim)) / by,
+    )
+
+
+def _rfft(x: Any, n: Any = None, dim: int = -1, norm: Any = None) -> Any:
+    """Return the first half of a real tensor's transform, which tells the other."""
+    x = _sized(x, n, dim)
+    count = x.shape[dim]
+    cosine, sine = _turns(count, count // 2 + 1, count, x)
+    by = _scale(count, norm, False)
+    return ComplexTensor(_along(x, cosine, dim) / by, -_along(x, sine, dim) / by)
+
+
+def _irfft(x: Any, n: Any = None, dim: int = -1, norm: Any = None) -> Any:
+    """Return the real tensor of whose transform this is the first half."""
+    real, imaginary = (x.re, x.im) if isinstance(x, ComplexTensor) else (x, torch.zeros_like(x))
+    count = 2 * (real.shape[dim] - 1) if n is None else n
+    real, imaginary = (_sized(part, count // 2 + 1, dim) for part in (real, imaginary))
+    cosine, sine = _turns(count // 2 + 1, count, count, real)
+    places = torch.arange(count // 2 + 1, device=real.device)
+    twice = torch.where((places == 0) | (2 * places == count), 1.0, 2.0).to(real.dtype)[:, None]
+    return (_along(real, cosine * twice, dim) - _along(imaginary, sine * twice, dim)) / _scale(count, norm, True)
 
 
 def _fftn(x: Any, s: Any = None, dim: Any = None, norm: Any = None, *, inverse: bool = False) -> Any:
-    _plain(s, norm)
-    return _transformed(x, range(x.ndim) if dim is None else dim, inverse)
+    dims, sizes = _dims(x, s, dim)
+    for axis, size in zip(dims, sizes, strict=True):
+        x = _fft(x, size, axis, norm, inverse=inverse)
+    return x
+
+
+def _rfftn(x: Any, s: Any = None, dim: Any = None, norm: Any = None) -> Any:
+    (*dims, last), (*sizes, size) = _dims(x, s, dim)
+    return _fftn(_rfft(x, size, last, norm), sizes, dims, norm)
+
+
+def _irfftn(x: Any, s: Any = None, dim: Any = None, norm: Any = None) -> Any:
+    (*dims, last), (*sizes, size) = _dims(x, s, dim)
+    return _irfft(_fftn(x, sizes, dims, norm, inverse=True), size, last, norm)
+
+
+def _dims(x: Any, s: Any, dim: Any) -> tuple[list[int], list[Any]]:
+    """Return the dimensions that are transformed, all or the last unless told, and their sizes, None as they are."""
+    dims = list(range(-len(s), 0) if s else range(-x.ndim, 0)) if dim is None else list(dim)
+    return dims, list(s) if s else [None] * len(dims)
+
+
+OF_IMAGES = (-2, -1)
+
+
+def _made(number: complex, shape: Any, dtype: Any = None, **_: Any) -> Any:
+    """Return a tensor of a number all over."""
+    part = torch.float32 if dtype is torch.complex64 else torch.float64
+    return ComplexTensor(*(torch.full(list(shape), value, dtype=part) for value in (number.real, number.imag)))
 
 
 RULES: Mapping[str, Callable[..., Any]] = {
     "polar": _polar,
+    "zeros": partial(_made, 0j),
+    "ones": partial(_made, 1 + 0j),
+    "zeros_like": lambda x, **_: ComplexTensor(torch.zeros_like(x.re), torch.zeros_like(x.im)),
+    "new_zeros": lambda x, shape, **_: ComplexTensor(x.re.new_zeros(shape), x.re.new_zeros(shape)),
     "complex": lambda re, im: ComplexTensor(*torch.broadcast_tensors(re, im)),  # type: ignore[no-untyped-call]
     "view_as_complex": lambda x: ComplexTensor(x[..., 0], x[..., 1]),
     "view_as_real": lambda x: torch.stack((x.re, x.im), -1),
@@ -136,9 +205,16 @@ RULES: Mapping[str, Callable[..., Any]] = {
     "real": lambda x: x.re,
     "imag": lambda x: x.im,
     "fft_fft": _fft,
-    "fft_ifft": lambda *args, **named: _fft(*args, **named, inverse=True),
+    "fft_ifft": partial(_fft, inverse=True),
+    "fft_rfft": _rfft,
+    "fft_irfft": _irfft,
     "fft_fftn": _fftn,
-    "fft_ifftn": lambda *args, **named: _fftn(*args, **named, inverse=True),
-    "fft_fft2": lambda x, s=None, dim=(-2, -1), norm=None: _fftn(x, s, dim, norm),
+    "fft_ifftn": partial(_fftn, inverse=True),
+    "fft_rfftn": _rfftn,
+    "fft_irfftn": _irfftn,
+    "fft_fft2": lambda x, s=None, dim=OF_IMAGES, norm=None: _fftn(x, s, dim, norm),
+    "fft_ifft2": lambda x, s=None, dim=OF_IMAGES, norm=None: _fftn(x, s, dim, norm, inverse=True),
+    "fft_rfft2": lambda x, s=None, dim=OF_IMAGES, norm=None: _rfftn(x, s, dim, norm),
+    "fft_irfft2": lambda x, s=None, dim=OF_IMAGES, norm=None: _irfftn(x, s, dim, norm),
 }
 """Operators between real and complex numbers, by their names; others are the parts' own."""

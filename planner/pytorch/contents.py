@@ -9,6 +9,7 @@ from functools import cached_property
 import torch
 
 from planner.errors import GraphError
+from planner.graph.build import ONES, ZEROS
 from planner.graph.constants import Array, values
 from planner.graph.ir import Init
 from planner.pytorch.axes import Value
@@ -74,7 +75,11 @@ class Content:
 
         A GraphError for whole numbers of more than 32 bits.
         """
-        content, dtype = self.distinct.squeeze(), known_dtype(self.tensor.dtype)
+        return self.array_of(self.distinct.squeeze())
+
+    def array_of(self, content: torch.Tensor) -> Array:
+        """Return a tensor as NumPy has it; see `array`."""
+        dtype = known_dtype(self.tensor.dtype)
         if content.dtype is torch.bfloat16:
             return content.float().numpy().astype(dtype)
         array = content.numpy(force=True)
@@ -86,6 +91,13 @@ class Content:
     def init(self) -> Init:
         """What a graph holds of it; a GraphError where that takes too much."""
         return values(self.array)
+
+    @cached_property
+    def whole_init(self) -> Init:
+        """What a graph holds of it where it may change; a GraphError where that takes too much."""
+        if self.number in (0, 1):
+            return ONES if self.number else ZEROS
+        return values(self.array_of(self.tensor))
 
     @property
     def fits(self) -> bool:
@@ -101,3 +113,16 @@ def value_of(t: Translation, content: Content) -> Value:
     place = itertools.count()
     dims = tuple((next(place),) if extent > 1 else () for extent in content.distinct.shape)
     return Value(t.literal(content.array, lambda: content.init), dims, content.shape)
+
+
+def as_value(t: Translation, value: Value | Content) -> Value:
+    """Return what is known of content, or not, as a value."""
+    return value_of(t, value) if isinstance(value, Content) else value
+
+
+def state_init(content: torch.Tensor) -> Init:
+    """Return what a state begins with that nothing else tells; one that is too large for a graph with other numbers."""
+    try:
+        return Content(content).whole_init
+    except GraphError:
+        return Init("uniform", 1.0) if content.is_floating_point() else ZEROS

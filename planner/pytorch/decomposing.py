@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -12,15 +13,20 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from planner.errors import GraphError
 from planner.pytorch.functional import out_of_place
-from planner.pytorch.graphs import example, packet
+from planner.pytorch.graphs import example, leaves, packet
 from planner.pytorch.operators.call import CONVERTERS
 from planner.pytorch.private import DECOMPOSITIONS, OpOverload, fake_mode_of, is_composite
 from planner.pytorch.written_out import WRITTEN_OUT
 
+LOGGER = logging.getLogger(__name__)
+
 REFUSED = "refused"
 """What says of a node that stands for a part of an operator why that was refused."""
 
-OTHER_GRADIENTS = ("max_unpool2d", "max_unpool3d", "pdist", "_pdist_forward")
+PARTLY_CONVERTED = ("adaptive_max_pool2d", "linalg_vector_norm", "scatter_reduce")
+"""Operators that are written out where their converters refuse them."""
+
+OTHER_GRADIENTS = ("max_unpool3d", "pdist", "_pdist_forward")
 """Operators whose gradients are not those of what PyTorch makes of them."""
 
 
@@ -73,9 +79,12 @@ def copied(module: GraphModule, node: Node, part: GraphModule, operands: Sequenc
 
 def _part(node: Node) -> GraphModule | None:
     """Return the graph of what a node's operator is made of."""
-    function = _decomposition(node)
-    if function is None:
-        return None
+    parts = (_made_by(function, node) for function in _decompositions(node))
+    return next((part for part in parts if part is not None), None)
+
+
+def _made_by(function: Callable[..., Any], node: Node) -> GraphModule | None:
+    """Return the graph of a function of a node's arguments; None where the function was made for others."""
     arguments, spec = tree_flatten((node.args, node.kwargs))
     operands = node.all_input_nodes
 
@@ -85,27 +94,33 @@ def _part(node: Node) -> GraphModule | None:
         return function(*(list(a) if isinstance(a, list) else a for a in args), **named)  # which some change
 
     examples = [example(operand) for operand in operands]
-    with fake_mode_of(examples), torch.no_grad():
+    with fake_mode_of([*examples, *leaves(example(node))]), torch.no_grad():
         try:
             part = make_fx(run)(*examples)
+        except (
+            Exception
+        ) as error:  # PyTorch's functions raise whatever they do for operands that they were not made for
+            LOGGER.debug("%s has no decomposition here", node.target, exc_info=error)
+            return None
+        try:
             out_of_place(part.graph, ())
-        except (GraphError, NotImplementedError, RuntimeError):  # made for other operands, or writes into its results
+        except GraphError:  # it writes into its results
             return None
     return part
 
 
-def _decomposition(node: Node) -> Callable[..., Any] | None:
-    """Return the function of other operators that PyTorch has for an operator."""
+def _decompositions(node: Node) -> list[Callable[..., Any]]:
+    """Return the functions of other operators that an operator is, the best first."""
     target = node.target
     if not isinstance(target, OpOverload):
-        return None
-    if (name := packet(node)) in WRITTEN_OUT and name not in CONVERTERS:
-        return WRITTEN_OUT[name]
+        return []
+    name = packet(node).removesuffix("_")
+    if name in WRITTEN_OUT and (name not in CONVERTERS or name in PARTLY_CONVERTED):
+        return [WRITTEN_OUT[name]]
     if name in OTHER_GRADIENTS:
-        return None
-    if target in DECOMPOSITIONS:
-        return DECOMPOSITIONS[target]
-    return target if is_composite(target) else None
+        return []
+    functions = [DECOMPOSITIONS[target]] if target in DECOMPOSITIONS else []
+    return [*functions, target] if is_composite(target) else functions
 
 
 def _read_instead(node: Node, results: Any) -> None:

@@ -44,6 +44,11 @@ def bound(node: Node) -> dict[str, Any]:
     return named | {argument.name: value for argument, value in zip(arguments, node.args, strict=False)}
 
 
+def needed_for_all(trace: Trace) -> set[Node]:
+    """Return the nodes that the loss depends on, or what buffers become."""
+    return set[Node]().union(*map(needed_for, (trace.first_result(), *trace.last_contents().values())))
+
+
 def needed_for(loss: Node, operands: Callable[[Node], Iterable[Node]] = attrgetter("all_input_nodes")) -> set[Node]:
     """Return the nodes that a result depends on, or that are reached from it through certain `operands` of a node."""
     waiting, needed = [loss], {loss}
@@ -115,7 +120,8 @@ def _source(trace: Trace, spec: InputSpec, data: Mapping[str, torch.Tensor]) -> 
     """Return the content of a placeholder; None where it is not known."""
     if is_data(spec):
         return data.get(trace.data[str(spec.arg.name)])
-    return None if is_parameter(spec) else trace.constant(str(spec.target))
+    is_other = is_parameter(spec) or spec.arg.name in trace.states
+    return None if is_other else trace.constant(str(spec.target))
 
 
 def _is_empty(result: object) -> bool:

@@ -20,16 +20,54 @@ COUNTER = "num_batches_tracked"
 """What batch norm counts in and never reads."""
 
 
-def out_of_place(graph: Graph, kept: Iterable[str]) -> None:
+def out_of_place(graph: Graph, buffers: Iterable[str] = (), kept: Iterable[str] = ()) -> dict[Node, Node]:
     """Let what reads a tensor after it was changed read the result, through the views that it reads it through.
 
-    `kept` are the placeholders of parameters and buffers, which must not change. Raises a GraphError, with the line,
-    for them, and for views of which nobody can tell where their elements lie.
+    Returns the last content of every one of the placeholders `buffers` that changes. Those in `kept`, of parameters,
+    must not. Raises a GraphError, with the line, for these, and for views of which nobody can tell where their elements
+    lie.
     """
-    placeholders = set(kept)
+    contents = {node: node for node in graph.nodes if node.op == "placeholder" and node.name in set(buffers)}
     for node in list(graph.nodes):
-        if changes_first(node):
-            _replace(node, placeholders)
+        if isinstance(out := node.kwargs.get("out"), Node):
+            _copy_into(node, out)
+    changing = [node for node in graph.nodes if changes_first(node)]
+    for node in changing:
+        _replace(node, contents, set(kept), is_last=node is changing[-1])
+    last = {buffer: content for content, buffer in contents.items() if content is not buffer}
+    return {buffer: content for buffer, content in last.items() if not _only_counts(buffer)}
+
+
+def _only_counts(buffer: Node) -> bool:
+    """Return True for what batch norm counts in, which nothing reads."""
+    return str(buffer.target).endswith(COUNTER) and _is_unread(buffer)
+
+
+def _is_unread(node: Node) -> bool:
+    return all(changes_first(user) and _is_unread(user) for user in node.users)
+
+
+def _copy_into(node: Node, out: Node) -> None:
+    """Let an operator that writes its result into a tensor return it, and copy it there."""
+    overload = _without_out(node)
+    if overload is None:
+        raise GraphError(f"{where(node)}: {node.target} has no form without out=: assign the result")
+    node.target, node.kwargs = overload, {key: value for key, value in node.kwargs.items() if key != "out"}
+    with node.graph.inserting_before(node.next):
+        copy = _added(node, node, aten.copy_.default, (out, node))
+    copy.meta["val"] = example(out)
+    node.replace_all_uses_with(copy, delete_user_cb=lambda user: user is not copy)
+
+
+def _without_out(node: Node) -> Any:
+    """Return the overload of an operator that has the same arguments but `out`."""
+    overloads = node.target.overloadpacket  # type: ignore[union-attr]
+    names = [argument.name for argument in schema_of(node.target).arguments if argument.name != "out"]  # type: ignore[union-attr, arg-type]
+    for name in overloads.overloads():
+        overload = getattr(overloads, name)
+        if [argument.name for argument in overload._schema.arguments] == names:
+            return overload
+    return None
 
 
 def changes_first(node: Node) -> bool:
@@ -38,33 +76,45 @@ def changes_first(node: Node) -> bool:
     return name.endswith("_") and not name.endswith("__") and node.op == "call_function"
 
 
-def _replace(node: Node, kept: set[str]) -> None:
-    """Write the tensor that a changed one is a view of anew, and read again every view of it."""
+def _replace(node: Node, contents: dict[Node, Node], kept: set[str], *, is_last: bool) -> None:
+    """Write the tensor that a changed one is a view of anew, and read again every view of it.
+
+    `contents` says of which buffer a node has the content. What a view becomes is read as a view again, unless this is
+    the last change.
+    """
     changed = node.args[0]
     assert isinstance(changed, Node)
     path = ancestry(changed)
     root = path[0]
     _refuse_kept(node, root, kept)
+    buffer = contents.get(root)
+    if buffer is None and any(packet(view) == "detach" for view in path):
+        raise GraphError(f"{where(node)}: {packet(node)} changes what has a gradient past that: copy it first")
     aliases = _aliases(root, node)
     readers = {alias: [user for user in alias.users if user > node] for alias in aliases}
     for user in readers.pop(changed):
         user.replace_input_with(changed, node)
-    if not any(readers.values()):
+    further = list(node.users) if len(path) > 1 and not is_last else []
+    if buffer is None and not further and not any(readers.values()):
         return
     _refuse_copies(node, aliases)
     with node.graph.inserting_before(node.next):
         whole = _written(node, path)
         again = {alias: _read(node, whole, ancestry(alias)) for alias, users in readers.items() if users}
+        same = _read(node, whole, path) if further else node
     for alias, view in again.items():
         for user in readers[alias]:
             user.replace_input_with(alias, view)
+    for user in further:
+        user.replace_input_with(node, same)
+    if buffer is not None:
+        contents[ancestry(whole)[0]] = buffer
 
 
 def _refuse_kept(node: Node, root: Node, kept: set[str]) -> None:
-    if root.op == "placeholder" and str(root.target) in kept and not str(root.target).endswith(COUNTER):
+    if root.op == "placeholder" and root.name in kept:
         raise GraphError(
-            f"{where(node)}: {packet(node)} changes a parameter or buffer of the module; only batch norm's running "
-            "statistics are kept from one step to the next"
+            f"{where(node)}: {packet(node)} changes a parameter of the module: keep what forward changes in a buffer"
         )
 
 
@@ -125,6 +175,8 @@ WRITTEN: Mapping[str, Written] = {
     "select": _scattered(aten.select_scatter.default),
     **dict.fromkeys(("transpose", "t"), lambda parent, view, content: (view.target, (content, *view.args[1:]))),
     "permute": _back,
+    "detach": lambda parent, view, content: (view.target, (content,)),
+    "diagonal": _scattered(aten.diagonal_scatter.default),
 }
 """By the operator that makes the view."""
 

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from functools import partial
 from math import prod, sqrt
 from typing import Any
 
@@ -15,12 +16,14 @@ from torch import nn
 from torch.fx import Node
 
 from planner.errors import GraphError
+from planner.graph.checking import check
 from planner.graph.ir import Graph, Init
 from planner.graph.optimizers import Optimizer
 from planner.graph.training import Recipe, training_graph
 from planner.pytorch.axes import Cuts, Value
-from planner.pytorch.contents import DTYPES, known_dtype
+from planner.pytorch.contents import DTYPES, as_value, known_dtype, state_init
 from planner.pytorch.decomposing import REFUSED, decompose
+from planner.pytorch.defects import DefectError, contained, conversion_failed
 from planner.pytorch.entries import entries
 from planner.pytorch.extents import fix_extents, is_open
 from planner.pytorch.folding import (
@@ -28,7 +31,7 @@ from planner.pytorch.folding import (
     bound,
     differentiable,
     folded,
-    needed_for,
+    needed_for_all,
     refuse_untracked,
     refuse_unwritten,
     unreached,
@@ -37,14 +40,26 @@ from planner.pytorch.graphs import example, leaves, line_of, packet, place_of, w
 from planner.pytorch.opaque_ops import called
 from planner.pytorch.operators.call import CONVERTERS, TracedCall, UnsupportedError, refuse_unread
 from planner.pytorch.private import OpOverload
+from planner.pytorch.selections import spread_selections
 from planner.pytorch.tracing import Inputs, Step, Trace, in_order, is_data, is_known, is_parameter, names_of, traced
 from planner.pytorch.translation import UNKNOWN, Translation
+from planner.pytorch.views import dense
 
 FIXED = ", as of a mask that selects: use torch.where, or as many indices in every batch"
 """What makes a tensor's extent depend on data, and what to do about it."""
 
 NUMBERS = ("item", "_local_scalar_dense")
 """Operators that make a tensor Python's."""
+
+OF_MATRICES = (
+    "linalg_cholesky", "cholesky", "linalg_cholesky_ex", "cholesky_solve", "cholesky_inverse", "linalg_inv_ex",
+    "linalg_inv", "inverse", "linalg_solve", "linalg_solve_ex", "_linalg_solve_ex", "linalg_solve_triangular",
+    "triangular_solve", "linalg_lstsq", "linalg_pinv", "pinverse", "linalg_det", "_linalg_det", "det", "logdet",
+    "linalg_slogdet", "_linalg_slogdet", "slogdet", "linalg_eigh", "_linalg_eigh", "linalg_eigvalsh", "linalg_svd",
+    "_linalg_svd", "linalg_svdvals", "svd", "linalg_qr", "qr", "linalg_matrix_exp", "matrix_exp",
+    "linalg_householder_product", "median", "nanmedian", "kthvalue", "mode",
+)  # fmt: skip
+"""Operators that work on matrices, or rows, as wholes: they are called as they are, as nobody splits them."""
 
 TRANSFORMED = {"_add_batch_dim": "torch.vmap", "_remove_batch_dim": "torch.vmap"}
 """By functions that a trace shows, the one that the user calls."""
@@ -74,36 +89,76 @@ def from_torch(  # noqa: PLR0913 -- what a user's function makes, and how to tak
     whose gradients are added up before one update, the examples are one.
     Raises a GraphError that names the operator and the line for what cannot be taken.
     """
+    with contained("the import"):
+        return _imported(module, inputs, loss, targets, optimizer, opaque_unknown, micro_batches)
+
+
+def _imported(  # noqa: PLR0913, PLR0917 -- as `from_torch`
+    module: nn.Module,
+    inputs: Inputs,
+    loss: Callable[..., torch.Tensor] | None,
+    targets: Sequence[Any],
+    optimizer: Optimizer | Mapping[nn.Parameter, Optimizer] | None,
+    opaque_unknown: bool,
+    micro_batches: int,
+) -> Graph:
     if isinstance(loss, nn.Module) and any(True for _ in loss.parameters()):
         raise GraphError(
             f"the loss {type(loss).__name__} has parameters of its own: put them into the module, which then calls it"
         )
     arguments = [*in_order(inputs), *targets]
     names = names_of(module, inputs, len(targets))
-    trace = traced(Step(module, loss, inputs), arguments, names)
-    fix_extents(trace, {name: value for name, value in zip(names, arguments, strict=True) if is_known(value)})
-    refuse_untracked(trace)
-    frozen = _frozen(trace.parameters.values(), optimizer if isinstance(optimizer, Mapping) else None)
-    translation = _translated(trace, frozen | unreached(trace), opaque_unknown)
+    known = {name: value for name, value in zip(names, arguments, strict=True) if is_known(value)}
+    trained = optimizer if isinstance(optimizer, Mapping) else None
+
+    take = partial(_translated, trained=trained, opaque_unknown=opaque_unknown)
+    trace, translation = _selecting(lambda: traced(Step(module, loss, inputs), arguments, names), known, take)
     graph = training_graph(
         translation.t.builder,
         translation.metrics,
         _by_name(trace, optimizer or Optimizer("sgd")),
         recipe=Recipe(micro_batches),
     )
+    if translation.updates:
+        if micro_batches > 1:
+            raise GraphError(f"{min(translation.updates)} changes in forward: expected one micro-batch")
+        graph = replace(graph, updates={**graph.updates, **translation.updates})
+        check(graph)
     return replace(graph, entries=entries(module, trace, graph))
 
 
-def _translated(trace: Trace, frozen: frozenset[int], opaque_unknown: bool) -> _Pass:
+def _selecting(
+    make: Callable[[], Trace], data: Mapping[str, torch.Tensor], take: Callable[[Trace], _Pass]
+) -> tuple[Trace, _Pass]:
+    """Return a trace and its translation, with what masks select spread, or else with as many rows as the example has."""
+    fix_extents(trace := make(), {})
+    if not spread_selections(trace):
+        fix_extents(trace, data)
+        return trace, take(trace)
+    try:
+        return trace, take(trace)
+    except GraphError as error:
+        try:
+            fix_extents(trace := make(), data)
+            return trace, take(trace)
+        except GraphError:
+            raise error from error.__cause__
+
+
+def _translated(trace: Trace, trained: Iterable[nn.Parameter] | None, opaque_unknown: bool) -> _Pass:
     """Translate a trace. Of what is refused, PyTorch's own decompositions are tried, and then calls of PyTorch.
 
-    A call is not split, so what has a gradient is called with `opaque_unknown` alone.
+    A call is not split, so what has a gradient is called with `opaque_unknown` alone, but for operators of matrices.
     """
-    whole: set[Node] = set()
+    refuse_untracked(trace)
+    frozen = _frozen(trace.parameters.values(), trained) | unreached(trace)
+    whole, reached = set[Node](), differentiable(trace)
     while refused := (translation := _with_cuts(trace, frozen, whole)).refused:
         if not sum(decompose(trace.program.graph_module, *pair) for pair in refused.items()):
-            calls = refused.keys() - whole - (set() if opaque_unknown else differentiable(trace))
+            calls = {node for node in refused.keys() - whole if opaque_unknown or _may_be_called(node, reached)}
             if not calls:
+                if defect := next(iter(translation.defects.values()), None):
+                    raise DefectError(_listed(refused)) from defect
                 raise GraphError(_listed(refused))
             whole |= calls
             for node in calls:
@@ -111,10 +166,14 @@ def _translated(trace: Trace, frozen: frozenset[int], opaque_unknown: bool) -> _
     return translation
 
 
+def _may_be_called(node: Node, reached: AbstractSet[Node]) -> bool:
+    return node not in reached or packet(node) in OF_MATRICES
+
+
 def _with_cuts(trace: Trace, frozen: frozenset[int], whole: AbstractSet[Node]) -> _Pass:
     """Translate a trace as often as dimensions have to be cut finer."""
     result = trace.first_result()
-    needed = needed_for(result)
+    needed = needed_for_all(trace)
     refuse_unwritten(trace, needed)
     known = folded(trace, needed)
     nodes = [node for node in trace.nodes if node in needed and node not in known]
@@ -147,7 +206,9 @@ class _Pass:
         self.values: dict[Node, Any] = dict(known)
         self.tied: dict[int, Value] = {}
         self.refused: dict[Node, str] = {}
+        self.defects: dict[Node, Exception] = {}
         self.metrics: Mapping[str, str] = {}
+        self.updates: dict[str, str] = {}
 
     def run(self, loss: Node, nodes: Sequence[Node]) -> None:
         """Translate the nodes, and find the graph's metrics, unless operators are refused."""
@@ -159,6 +220,11 @@ class _Pass:
         if not isinstance(result := self.values[loss], Value) or result.shape != ():
             kind = f"a result of shape {tuple(result.shape)}" if hasattr(result, "shape") else "none"
             raise GraphError(f"expected a module that returns its loss, a scalar, found {kind}")
+        self.t.place = self.t.line = ""
+        for name, node in self.trace.last_contents().items():
+            state = self.values[next(source for source in self.trace.nodes if source.name == name)]
+            content = as_value(self.t, self.values[node])
+            self.updates[state.tensor] = self.t.becomes(state, dense(self.t, content))
         self.t.finish_inputs()
         classes = {"logits": self.t.logits, "labels": self.t.labels} if self.t.logits else {}
         self.metrics = {"loss": result.tensor, **classes}
@@ -172,6 +238,9 @@ class _Pass:
             self.refused[node] = node.meta.get(REFUSED, str(error))
         except GraphError as error:
             self.refused[node] = node.meta.get(REFUSED, f"{node.target}: {error}")
+        except Exception as error:
+            self.refused[node] = str(conversion_failed(node, error))
+            self.defects[node] = error
 
     def _source(self, node: Node) -> Value:
         """Declare what a placeholder stands for; a parameter that has several names once."""
@@ -184,6 +253,8 @@ class _Pass:
         if is_data(spec):
             init = Init("data", below=UNKNOWN) if dtype == "int32" else Init("data")
             return self.t.input(self.trace.data[node.name], shape, init, dtype)
+        if node.name in self.trace.states and (content := self.trace.constant(str(spec.target))) is not None:
+            return self.t.state(str(spec.target).removeprefix("module."), shape, dtype, state_init(content))
         raise GraphError(
             f"buffer {str(spec.target).removeprefix('module.')} of shape {shape}: its content is not known, as the "
             "model was made without"
@@ -199,7 +270,8 @@ class _Pass:
 
     def _converted(self, node: Node) -> Any:
         if node.target is operator.getitem:
-            return self.values[node.args[0]][node.args[1]]  # type: ignore[index]
+            several, number = node.args
+            return self._value(several)[number]
         if not isinstance(node.target, OpOverload):
             name = getattr(node.target, "__name__", str(node.target))
             raise UnsupportedError(f"{TRANSFORMED.get(name, name)} has no operator here")
@@ -264,6 +336,11 @@ def _by_name(
 def _dtype_of(trace: Trace) -> str:
     """Return the dtype that the parameters have."""
     dtypes = {parameter.dtype for parameter in trace.parameters.values()}
+    if names := [name for name, parameter in trace.parameters.items() if parameter.is_complex()]:
+        raise GraphError(
+            f"parameter {names[0].removeprefix('module.')} is complex: keep its real and imaginary parts as one "
+            "parameter of a last dimension of 2, and read it by torch.view_as_complex"
+        )
     if len(dtypes) != 1:
         raise GraphError(f"expected parameters of one dtype, found {', '.join(map(str, dtypes)) or 'none'}")
     return known_dtype(dtypes.pop())

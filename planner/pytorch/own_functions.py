@@ -19,10 +19,16 @@ from torch.utils.checkpoint import CheckpointFunction
 from planner.errors import GraphError
 from planner.pytorch.graphs import leaves
 from planner.pytorch.private import FunctionBase
+from planner.pytorch.packed import recurrent_kernel
 from planner.pytorch.refusing import users_line
 
 LIBRARY = torch.library.Library("planner", "DEF")  # type: ignore[no-untyped-call]
 OPERATORS = {
+    "kept(Tensor self) -> Tensor": lambda x: x.clone(),
+    (
+        "recurrent(Tensor input, Tensor lengths, Tensor[] hx, Tensor[] params, str kind, bool has_biases, "
+        "int num_layers, float dropout, bool train, bool bidirectional) -> Tensor[]"
+    ): recurrent_kernel,
     "operand(Tensor self) -> Tensor": lambda x: x.clone(),
     "arriving(Tensor self, Tensor[] operands) -> Tensor": lambda x, operands: torch.zeros_like(x),
     "with_gradient(Tensor[] results, Tensor[] operands, Tensor[] arriving, Tensor[] gradients) -> Tensor[]": (
@@ -72,7 +78,7 @@ def functions_traced() -> Iterator[None]:
 def _called(function: Any, arguments: tuple[Any, ...]) -> Any:
     """Call a function; its results have the gradient that its backward pass computes."""
     if function is CheckpointFunction:
-        raise _refused(function, "computes again what has a gradient: give checkpoint use_reentrant=False")
+        return _checkpointed(*arguments)
     needs = tuple(torch.is_grad_enabled() and isinstance(x, Tensor) and x.requires_grad for x in arguments)
     context = _Context(needs)
     given = [torch.ops.planner.operand(x) if need else x for x, need in zip(arguments, needs, strict=True)]
@@ -97,6 +103,16 @@ def _called(function: Any, arguments: tuple[Any, ...]) -> Any:
     again = torch.ops.planner.with_gradient(tracked, reached, arriving, gradients)
     replaced = _in_place_of(results, tracked, again)
     return type(result)(replaced) if isinstance(result, list | tuple) else replaced[0]
+
+
+def _checkpointed(run: Any, keeps_random_state: bool, *arguments: Any) -> Any:
+    """Call what would be computed again, which changes no result; without an operand's gradient it has none."""
+    with torch.set_grad_enabled(torch.is_grad_enabled() and any(map(_requires_gradient, arguments))):
+        return run(*arguments)
+
+
+def _requires_gradient(argument: object) -> bool:
+    return isinstance(argument, Tensor) and argument.requires_grad
 
 
 def _forward(function: Any, context: _Context, given: Sequence[Any]) -> Any:

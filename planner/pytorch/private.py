@@ -36,10 +36,9 @@ __all__ = [
 ]  # fmt: skip
 
 HOOKS = (
-    "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
-    "_post_accumulate_grad_hooks",
+    "_backward_hooks", "_backward_pre_hooks", "_post_accumulate_grad_hooks",
 )  # fmt: skip
-"""Attributes of modules and parameters that hold their hooks; nothing public lists them."""
+"""Attributes of modules and parameters that hold hooks of gradients; nothing public lists them."""
 
 LOGGERS = ("torch._subclasses", "torch.fx.experimental.symbolic_shapes", "torch._dynamo", "torch._export")
 """Names of the loggers that say at length, as an export fails, what the error says."""

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
 from planner.errors import GraphError
 from planner.pytorch.graphs import is_users, spelled
@@ -20,19 +19,10 @@ from planner.pytorch.private import HOOKS, LOGGERS
 
 
 def refuse_hooks(module: nn.Module) -> None:
-    """Raise GraphError for hooks of modules and of parameters."""
+    """Raise GraphError for hooks of gradients; those of forward passes are traced with these."""
     for name, part in (*module.named_modules(), *module.named_parameters()):
         if any(getattr(part, kind, None) for kind in HOOKS):
             raise GraphError(f"{_shown(name)}: has hooks, which would not run: remove them")
-
-
-def refuse_averages_of_all(module: nn.Module) -> None:
-    """Raise GraphError for running statistics that are those of all batches so far."""
-    for name, part in module.named_modules():
-        follows = part.training and getattr(part, "track_running_stats", False)
-        if follows and getattr(part, "momentum", 0) is None:
-            kind = type(part).__name__
-            raise GraphError(f"{_shown(name)}: {kind} with momentum=None has no operator here: give a number")
 
 
 def _shown(name: str) -> str:
@@ -82,17 +72,6 @@ def users_line(stack: Iterable[traceback.FrameSummary]) -> str:
     """Return the user's innermost line of a stack and a colon, or nothing."""
     lines = [spelled(frame.filename, frame.lineno or 0) for frame in stack if is_users(frame.filename)]
     return f"{lines[-1]}: " if lines else ""
-
-
-class HooksRefused(TorchFunctionMode):
-    """Within, a hook of a tensor, which an export leaves out, raises a GraphError with the user's line."""
-
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a function of PyTorch, unless it registers a hook."""
-        if function is torch.Tensor.register_hook:
-            where = users_line(traceback.extract_stack())
-            raise GraphError(f"{where}register_hook: a hook of a tensor would not run: remove it")
-        return function(*args, **(kwargs or {}))
 
 
 def python_numbers(module: nn.Module) -> dict[str, float]:

@@ -19,14 +19,14 @@ from torch.export.graph_signature import InputKind, InputSpec
 from planner.errors import GraphError
 from planner.pytorch.complex_numbers import real_alone
 from planner.pytorch.functional import changes_first, out_of_place
+from planner.pytorch.idioms import Asked, Taken, Undecided, idioms_traced, raises_for
+from planner.pytorch.kept import Kept, refuse_kept
 from planner.pytorch.own_functions import functions_traced
 from planner.pytorch.private import FakeTensor
 from planner.pytorch.refusing import (
-    HooksRefused,
     failure,
     python_numbers,
     random_states,
-    refuse_averages_of_all,
     refuse_devices,
     refuse_hooks,
     silent,
@@ -45,7 +45,8 @@ def in_order(inputs: Inputs) -> list[Any]:
 class Step(nn.Module):
     """A module with its loss: what is traced.
 
-    `changed` are numbers of Python's that the last of so many `calls` of the module changed, and from what to what.
+    `changed` are numbers of Python's that the last of so many `calls` of the module changed, and from what to what;
+    `assigned` are attributes that it gave other tensors.
     """
 
     def __init__(self, module: nn.Module, loss: Callable[..., torch.Tensor] | None, inputs: Inputs) -> None:
@@ -54,6 +55,7 @@ class Step(nn.Module):
         self._loss, self._inputs = loss, len(inputs)
         self._keys = tuple(inputs) if isinstance(inputs, Mapping) else ()
         self.changed: set[str] = set()
+        self.assigned: set[str] = set()
         self.calls = 1
 
     def forward(self, *arguments: Any) -> Any:
@@ -63,9 +65,10 @@ class Step(nn.Module):
 
     def _loss_of(self, *arguments: Any) -> Any:
         inputs, targets = arguments[: self._inputs], arguments[self._inputs :]
-        for _ in range(self.calls):
-            before = python_numbers(self.module)
+        for call in range(self.calls):
+            before, kept = python_numbers(self.module), Kept(self.module)
             result = self.module(**dict(zip(self._keys, inputs, strict=True))) if self._keys else self.module(*inputs)
+            self.assigned |= kept.assigned(marks=call + 1 < self.calls)
         changes = {name: (before.get(name, now), now) for name, now in python_numbers(self.module).items()}
         self.changed |= {f"{name} from {then} to {now}" for name, (then, now) in changes.items() if then != now}
         if self._loss is not None:
@@ -82,13 +85,15 @@ class Step(nn.Module):
 class Trace:
     """A traced module: its nodes, its parameters by name, and what its data are called by placeholder.
 
-    `negative` are the data whose examples hold negative whole numbers, as labels do that do not count.
+    `negative` are the data whose examples hold negative whole numbers, as labels do that do not count. `states` are the
+    placeholders of buffers that the module changes.
     """
 
     program: ExportedProgram
     parameters: Mapping[str, nn.Parameter]
     data: Mapping[str, str]
     negative: frozenset[str]
+    states: Sequence[str]
 
     @property
     def nodes(self) -> Iterator[torch.fx.Node]:
@@ -122,6 +127,10 @@ class Trace:
         placeholders = (node.name for node in changed if isinstance(node, torch.fx.Node) and node.name in sources)
         return frozenset(str(sources[name].target).removeprefix("module.") for name in placeholders)
 
+    def last_contents(self) -> Mapping[str, torch.fx.Node]:
+        """Return what every buffer that the module changes becomes, by the placeholder's name."""
+        return dict(zip(self.states, self.program.graph_module.graph.output_node().args[1], strict=True))  # type: ignore[arg-type]
+
     def first_result(self) -> torch.fx.Node:
         """Return the node whose value is the loss."""
         output = next(node for node in self.nodes if node.op == "output")
@@ -147,17 +156,22 @@ def names_of(module: nn.Module, inputs: Inputs, targets: int) -> list[str]:
 def traced(step: Step, arguments: Sequence[Any], names: Sequence[str]) -> Trace:
     """Trace a module on example inputs; a GraphError for one that cannot be traced."""
     refuse_hooks(step)
-    refuse_averages_of_all(step)
     refuse_devices(step, dict(zip(names, arguments, strict=True)))
     program = _exported(step, _apart(arguments))
     specs = program.graph_signature.input_specs
     inline_regions(program.graph_module)
-    out_of_place(program.graph_module.graph, (str(spec.arg.name) for spec in specs if not is_data(spec)))
+    parameters = dict(step.named_parameters(remove_duplicate=False))
+    trained = [
+        str(spec.arg.name) for spec in specs if is_parameter(spec) and parameters[str(spec.target)].requires_grad
+    ]
+    others = [str(spec.arg.name) for spec in specs if not is_data(spec) and spec.arg.name not in trained]
+    states = out_of_place(program.graph_module.graph, others, trained)
+    output = program.graph_module.graph.output_node()
+    output.args = (*output.args, tuple(states.values()))
     real_alone(program.graph_module)
     inputs = [str(spec.arg.name) for spec in specs if is_data(spec)]
-    parameters = dict(step.named_parameters(remove_duplicate=False))
     negative = frozenset(name for name, value in zip(names, arguments, strict=True) if _holds_negative(value))
-    return Trace(program, parameters, dict(zip(inputs, names, strict=True)), negative)
+    return Trace(program, parameters, dict(zip(inputs, names, strict=True)), negative, [node.name for node in states])
 
 
 def _holds_negative(value: Any) -> bool:
@@ -171,7 +185,14 @@ def _exported(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
     """Export; a GraphError, in place of all that PyTorch says, for what cannot be."""
     printed = StringIO()  # PyTorch prints whole graphs when it fails
     try:
-        with warnings.catch_warnings(), redirect_stderr(printed), HooksRefused(), functions_traced(), silent():
+        with (
+            warnings.catch_warnings(),
+            redirect_stderr(printed),
+            Taken(),
+            functions_traced(),
+            idioms_traced(),
+            silent(),
+        ):
             warnings.simplefilter("ignore")
             warnings.filterwarnings("error", ".*Disabling autocast")
             program = _exported_once(step, arguments)
@@ -186,15 +207,17 @@ def _exported(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
 def _exported_once(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
     """Export; a GraphError for what Python does at every call: it would be done once."""
     states = random_states()
-    program = export(step, arguments, strict=False)
+    program = _exported_past_checks(step, arguments)
     if random_states() != states:
         raise GraphError(
             "forward draws random numbers of Python or NumPy, which every step would repeat: use PyTorch's"
         )
-    if step.changed:
+    if step.changed or step.assigned:
+        first = set(step.assigned)
         step.changed.clear()
+        step.assigned.clear()
         step.calls = 2
-        export(step, arguments, strict=False)
+        refuse_kept(_exported_past_checks(step, arguments).graph, first, step.assigned)
         step.calls = 1
     if step.changed:
         raise GraphError(
@@ -202,6 +225,46 @@ def _exported_once(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
             "outside of the module"
         )
     return program
+
+
+def _exported_past_checks(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
+    """Export; where data decide whether a function raises an error of its own, as in an assertion, it does not.
+
+    Where both answers go on, data decide what Python does, which the export itself says.
+    """
+    answers: tuple[bool, ...] = ()
+    while len(answers) <= MOST_CHECKS:
+        try:
+            return _exported_with(step, arguments, answers)
+        except Undecided:
+            going_on = [answer for answer in (False, True) if _goes_on(step, arguments, (*answers, answer))]
+            if len(going_on) != 1:
+                break
+            answers = (*answers, *going_on)
+    return export(step, arguments, strict=False)
+
+
+MOST_CHECKS = 64
+"""How many assertions on data are passed over."""
+
+
+def _exported_with(step: Step, arguments: tuple[Any, ...], answers: tuple[bool, ...]) -> ExportedProgram:
+    """Export, with answers to the first questions for truth values of data; Undecided where there are more."""
+    with Asked(answers):
+        return export(step, arguments, strict=False)
+
+
+def _goes_on(step: Step, arguments: tuple[Any, ...], answers: tuple[bool, ...]) -> bool:
+    """Return False if the last answer lets the code that asks raise an error by itself."""
+    asked = Asked(answers)
+    try:
+        with asked:
+            export(step, arguments, strict=False)
+    except Undecided:
+        return True
+    except Exception as error:
+        return len(asked.asking) < len(answers) or not raises_for(error, asked.asking[len(answers) - 1])
+    return True
 
 
 def _apart(arguments: Sequence[Any]) -> tuple[Any, ...]:

@@ -60,6 +60,14 @@ class Translation:
         self.builder.input(name, fine, init, dtype)
         return value
 
+    def state(self, name: str, shape: tuple[int, ...], dtype: str, init: Init) -> Value:
+        """Declare a buffer that the module changes."""
+        return self.plain(self.builder.declare(Tensor(name, shape, dtype, "state", init)))
+
+    def becomes(self, state: Value, tensor: str) -> str:
+        """Add the tensor, of the elements of another, that a state becomes; return its name."""
+        return self.builder.emit(Node(self._name(f"{state.tensor}.next"), "clone", (tensor,), ()), "state")[0]
+
     def _declared(self, name: str, shape: tuple[int, ...]) -> tuple[Value, tuple[int, ...]]:
         """Return a source as a value, and the shape of its tensor, which may be finer."""
         fine, groups = list[int](), list[Group]()

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from math import nan, pi
+from math import inf, nan, pi
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from planner.pytorch.written_pools import WRITTEN_POOLS
 
 Parts = tuple[Tensor, ...]
 """Tensors of one shape that are combined together."""
@@ -101,7 +103,110 @@ def _logit(x: Tensor, eps: float | None = None) -> Tensor:
     return x.log() - (1 - x).log()
 
 
+def _cdist(a: Tensor, b: Tensor, p: float = 2.0, compute_mode: int | None = None) -> Tensor:
+    return torch.linalg.vector_norm(a.unsqueeze(-2) - b.unsqueeze(-3), p, dim=-1)
+
+
+def _vector_norm(
+    x: Tensor, ord: float = 2.0, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Tensor:
+    """Return a norm of an order above 1, whose gradient is zero where it is."""
+    sizes = (x if dtype is None else x.to(dtype)).abs()
+    dims = list(range(x.ndim)) if dim is None else dim
+    if ord == inf:
+        return sizes.amax(dims, keepdim)
+    if ord <= 1:
+        raise NotImplementedError
+    total = sizes.pow(ord).sum(dims, keepdim)
+    is_zero = total == 0
+    return torch.where(is_zero, 1, total).pow(1 / ord).masked_fill(is_zero, 0)
+
+
+def _fill_diagonal(x: Tensor, fill_value: float, wrap: bool = False) -> Tensor:
+    rows, columns, *more = x.shape
+    if more or (wrap and rows > columns):
+        raise NotImplementedError
+    return torch.where(torch.arange(rows)[:, None] == torch.arange(columns), fill_value, x)
+
+
+def _diagonal_scatter(x: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    laid = x.movedim((dim1, dim2), (-2, -1))
+    rows, columns = torch.arange(laid.shape[-2]), torch.arange(laid.shape[-1])
+    places = (rows + min(0, offset)).clamp(0, src.shape[-1] - 1)
+    is_written = rows[:, None] + offset == columns
+    return torch.where(is_written, src[..., places][..., None], laid).movedim((-2, -1), (dim1, dim2))
+
+
+def _scatter_reduce(
+    x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
+) -> Tensor:
+    """Combine what is written to each place, with what is there or without; a row of all that may come to it."""
+    dim %= max(1, x.ndim)
+    if index.shape != src.shape or any(
+        a != b for d, (a, b) in enumerate(zip(x.shape, src.shape, strict=True)) if d != dim
+    ):
+        raise NotImplementedError
+    places = torch.arange(x.shape[dim]).view(-1, *(1 for _ in range(x.ndim - dim)))
+    hits = index.unsqueeze(dim) == places
+    count = hits.sum(dim + 1)
+    combine, nothing = COMBINED[reduce]
+    rows = torch.where(hits, src.unsqueeze(dim), nothing)
+    if include_self:
+        rows = torch.cat([x.unsqueeze(dim + 1), rows], dim + 1)
+    result = combine(rows, dim + 1)
+    if reduce == "mean":
+        result = result / (count + int(include_self)).clamp(min=1)
+    return torch.where(count == 0, x, result)
+
+
+COMBINED: Mapping[str, tuple[Callable[..., Tensor], float]] = {
+    "sum": (torch.sum, 0.0),
+    "mean": (torch.sum, 0.0),
+    "prod": (torch.prod, 1.0),
+    "amax": (torch.amax, -inf),
+    "amin": (torch.amin, inf),
+}
+"""How elements are combined by a reduction's name, and what changes nothing."""
+
+
+def _embedding_bag(
+    weight: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> Parts:
+    """Add up, average or take the greatest of the rows of each bag, which begins at its offset; further results are
+    nobody's."""
+    if scale_grad_by_freq:
+        raise NotImplementedError
+    starts = offsets[:-1] if include_last_offset else offsets
+    bag = (torch.arange(len(indices)) >= starts[:, None]).sum(0) - 1
+    inside = bag == torch.arange(len(starts))[:, None]
+    if padding_idx is not None and padding_idx >= 0:
+        inside = inside & (indices != padding_idx)
+    rows, counts = weight[indices], inside.sum(1, keepdim=True)
+    if mode == 2:
+        result = torch.where(inside[..., None], rows, -inf).amax(1).masked_fill(counts == 0, 0)
+    else:
+        shares = inside.to(weight.dtype) if per_sample_weights is None else inside * per_sample_weights
+        result = shares @ rows
+        result = result / counts.clamp(min=1) if mode else result
+    return result, bag, bag, bag
+
+
 WRITTEN_OUT: Mapping[str, Callable[..., Any]] = {
+    **WRITTEN_POOLS,
+    "cdist": _cdist,
+    "diagonal_scatter": _diagonal_scatter,
+    "embedding_bag": _embedding_bag,
+    "fill_diagonal": _fill_diagonal,
+    "linalg_vector_norm": _vector_norm,
+    "scatter_reduce": _scatter_reduce,
     "as_strided": _as_strided,
     "cummax": partial(_cumulative, sign=1),
     "cummin": partial(_cumulative, sign=-1),

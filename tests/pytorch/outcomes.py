@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+import logging
 import traceback
 from collections import Counter
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
 from executor.torch.verification import STEPS, verified
 from planner.errors import GraphError
+from planner.pytorch.defects import LOGGER, DefectError
 
 OUTCOMES = ("right", "refused", "wrong", "bare")
 RATE = 1e-3
@@ -18,8 +21,31 @@ RATE = 1e-3
 
 def outcome_of(model):
     """Return one of OUTCOMES, and why; None for what PyTorch itself cannot train."""
+    with defects() as met:
+        result = _outcome_of(model)
+    return ("bare", met[0]) if met and result and result[0] != "wrong" else result
+
+
+@contextmanager
+def defects():
+    """Within, yields a list of the defects that the import met, those that did no harm as well."""
+    met, level = [], LOGGER.level
+    handler = logging.Handler(logging.DEBUG)
+    handler.emit = lambda record: met.append(record.getMessage())
+    LOGGER.addHandler(handler)
+    LOGGER.setLevel(logging.DEBUG)
+    try:
+        yield met
+    finally:
+        LOGGER.removeHandler(handler)
+        LOGGER.setLevel(level)
+
+
+def _outcome_of(model):
     try:
         failure = verified(model, "sample").failure
+    except DefectError as error:
+        return ("bare", str(error)) if trains(model) else None
     except GraphError as error:
         return ("refused", str(error)) if "\n" not in str(error) else ("bare", str(error))
     except Exception as error:

@@ -105,11 +105,12 @@ def test_trains_like_eager(name):
     assert max(of_loss, *of_parameters.values()) < 1e-11
 
 
-def test_what_has_no_gradient_is_called_whole_and_what_has_one_is_not():
-    graph = from_torch(Weighted(lambda w, i, j, x: w * x.kthvalue(2)[0][:, None]), inputs())
-    assert [node.attrs["target"] for node in graph.nodes if node.op == CALL] == ["aten.kthvalue.default"]
-    with pytest.raises(GraphError, match=r"kthvalue has no operator here .*first at .*test_indexing\.py:\d+\)"):
-        from_torch(Weighted(lambda w, i, j, x: w.kthvalue(2)[0]), inputs())
+def test_what_has_no_gradient_is_called_whole_and_what_has_one_is_if_it_is_of_matrices():
+    for operand in (lambda w, x: x, lambda w, x: w):
+        graph = from_torch(Weighted(lambda w, i, j, x: w * operand(w, x).kthvalue(2)[0][:, None]), inputs())  # noqa: B023
+        assert "aten.kthvalue.default" in [node.attrs["target"] for node in graph.nodes if node.op == CALL]
+    with pytest.raises(GraphError, match=r"digamma has no operator here .*first at .*test_indexing\.py:\d+\)"):
+        from_torch(Weighted(lambda w, i, j, x: torch.digamma(w)), inputs())
 
 
 def test_parameters_that_no_gradient_reaches_stay():

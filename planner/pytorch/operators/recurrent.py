@@ -10,6 +10,7 @@ from typing import Any
 from planner.pytorch.axes import Value
 from planner.pytorch.operations import binary, contract, dropped, unary
 from planner.pytorch.operators.call import TracedCall, converter, refuse_if
+from planner.pytorch.operators.comparing import masked, negated
 from planner.pytorch.operators.shapes import joined, pieces, stacked, taken
 from planner.pytorch.translation import Translation
 
@@ -80,12 +81,18 @@ CELLS: Mapping[str, Cell] = {
 }
 
 
-@converter(*CELLS)
+@converter(*CELLS, "planner::recurrent")
 def _recurrent(t: Translation, call: TracedCall) -> tuple[Value, ...]:
-    """Unroll layers of a cell, in one or both directions; return outputs and last states."""
+    """Unroll layers of a cell, in one or both directions; return outputs and last states.
+
+    Of a packed sequence every sample's states stay as they are beyond its length.
+    """
+    kind, over = str(call.argument("kind", call.op)), None
     p = call.number("dropout") * call.flag("train")
     sequence, states, is_batch_first = call["input"], call.tensors("hx"), call.flag("batch_first")
     sequence = sequence.permuted((1, 0, 2)) if is_batch_first else sequence
+    if "lengths" in call.arguments:
+        over = [unary(t, "le_scalar", call["lengths"], value=step).repeated(1) for step in range(sequence.shape[0])]
     layers, place, directions = _layers(call), t.place, 2 if call.flag("bidirectional") else 1
     steps, last = _at_each_step(t, partial(taken, t, sequence, 0), range(sequence.shape[0])), list[State]()
     for number in range(0, len(layers), directions):
@@ -94,7 +101,7 @@ def _recurrent(t: Translation, call: TracedCall) -> tuple[Value, ...]:
         for direction, layer in enumerate(layers[number : number + directions]):
             t.place = f"{place}.l{number // directions}{'_reverse' if direction else ''}"
             first = tuple(taken(t, state, 0, number + direction) for state in states)
-            output, ended = _run(t, partial(CELLS[call.op], t, layer), steps, first, reverse=bool(direction))
+            output, ended = _run(t, partial(CELLS[kind], t, layer), steps, first, over, reverse=bool(direction))
             outputs.append(output)
             last.append(ended)
         steps = _at_each_step(t, partial(joined, t, dim=1), zip(*outputs, strict=True))
@@ -114,14 +121,26 @@ def _layers(call: TracedCall) -> list[_Layer]:
 
 
 def _run(
-    t: Translation, cell: Callable[[Value, State], State], steps: Sequence[Value], state: State, *, reverse: bool
+    t: Translation,
+    cell: Callable[[Value, State], State],
+    steps: Sequence[Value],
+    state: State,
+    over: Sequence[Value] | None,
+    *,
+    reverse: bool,
 ) -> tuple[list[Value], State]:
-    """Return a layer's outputs, by timestep, and its last state."""
+    """Return a layer's outputs, by timestep, and its last state; `over` says which samples have ended before a step."""
     outputs: dict[int, Value] = {}
     for step in reversed(range(len(steps))) if reverse else range(len(steps)):
         with t.timestep(step):
-            state = cell(steps[step], state)
-        outputs[step] = state[0]
+            new = cell(steps[step], state)
+            if over is None:
+                state, outputs[step] = new, new[0]
+            else:
+                going = [masked(t, value, over[step], 0.0) for value in new]
+                ended = [masked(t, value, negated(t, over[step]), 0.0) for value in state]
+                state = tuple(binary(t, "add", *pair) for pair in zip(going, ended, strict=True))
+                outputs[step] = going[0]
     return [outputs[step] for step in range(len(steps))], state
 
 

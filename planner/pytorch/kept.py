@@ -1,0 +1,91 @@
+"""Tensors that forward assigns to attributes: buffers are written in place, others must not reach the next step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import Graph, Node
+from torch.utils._pytree import tree_leaves, tree_map
+
+from planner.errors import GraphError
+from planner.pytorch.graphs import packet
+from planner.pytorch.refusing import OF_MODULES
+
+
+class Kept:
+    """The buffers of a module, and what it keeps in other attributes, as they are before a call of it."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._buffers = {(part, name): value for part in module.modules() for name, value in part._buffers.items()}
+        self._others = dict(_attributes(module))
+
+    def assigned(self, *, marks: bool) -> set[str]:
+        """Write buffers that were assigned in place; return the other attributes that have other tensors now.
+
+        With `marks` these are marked as kept, for the call that follows.
+        """
+        for (part, name), before in self._buffers.items():
+            after = part._buffers.get(name)
+            if isinstance(before, Tensor) and isinstance(after, Tensor) and after is not before:
+                if after.shape != before.shape:
+                    raise GraphError(
+                        f"forward gives the buffer {name} of shape {tuple(before.shape)} another, {tuple(after.shape)}"
+                    )
+                with torch.no_grad():
+                    part._buffers[name] = before.copy_(after)
+        names = {id(part): path for path, part in self._module.named_modules()}
+        changed = set()
+        for (part, name), value in list(_attributes(self._module)):
+            if _tensors(value) - _tensors(self._others.get((part, name))):
+                changed.add(f"{names.get(id(part), '')}.{name}".removeprefix("."))
+                if marks:
+                    setattr(part, name, tree_map(_marked, value))
+        return changed
+
+
+def _attributes(module: nn.Module) -> Iterator[tuple[tuple[nn.Module, str], Any]]:
+    """Yield what modules keep in attributes of their own."""
+    for part in module.modules():
+        for name in vars(part).keys() - OF_MODULES:
+            yield (part, name), vars(part)[name]
+
+
+def _tensors(value: Any) -> set[int]:
+    """Return the identities of tensors in a value, or in containers of it."""
+    if not isinstance(value, Tensor | list | tuple | dict):
+        return set()
+    return {id(leaf) for leaf in tree_leaves(value) if isinstance(leaf, Tensor)}
+
+
+def _marked(value: Any) -> Any:
+    return torch.ops.planner.kept(value) if isinstance(value, Tensor) else value
+
+
+def refuse_kept(graph: Graph, first: set[str], again: set[str]) -> None:
+    """Raise a GraphError if the loss of a second call depends on tensors that the first one kept.
+
+    It may where these are made of constants, as masks are, and the second call makes none.
+    """
+    output = graph.output_node()
+    before = _ancestors(output)
+    for node in before:
+        if packet(node) == "planner::kept":
+            is_constant = all(other.op != "placeholder" for other in _ancestors(node))
+            if not is_constant or first & again:
+                raise GraphError(
+                    f"forward keeps tensors from one step to the next in {', '.join(sorted(first))}: register_buffer "
+                    "it in __init__, and write it in place"
+                )
+
+
+def _ancestors(node: Node) -> set[Node]:
+    waiting, seen = [node], {node}
+    while waiting:
+        more = set(waiting.pop().all_input_nodes) - seen
+        seen |= more
+        waiting += more
+    return seen
