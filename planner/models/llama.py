@@ -13,11 +13,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from planner.errors import GraphError
 from planner.graph.build import GraphBuilder
 from planner.graph.ir import Graph, Value
 from planner.models.blocks import Projection, attend, classify_tokens, project, residual_gain, table, tokens
 from planner.models.layers import RELU_GAIN, rms_norm, softmax
 from planner.models.options import Published, Training, option
+from planner.models.options import width as read_width
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,9 @@ SIZES = {
 }
 """Touvron et al. (2023); Grattafiori et al. (2024), with the sequence of most of its training."""
 
+HEAD_WIDTH, MULTIPLE = 128, 256
+"""Of a model of any size: how wide a head is, and of what its fully connected layers are a multiple."""
+
 EXPERTS = {"mixtral-8x7b": Size(32, 4096, 32, 8, 14336, 32000, 4096, 1e6, experts=8)}
 """Jiang et al. (2024)."""
 
@@ -65,6 +70,36 @@ class Experts(Published):
 def build(name: str, options: Published) -> Graph:
     """Return the training graph of a published model: see `training`."""
     return training(replace(SIZES[name], **options.chosen), options)
+
+
+@dataclass(frozen=True, slots=True)
+class Sized(Training):
+    """What can be chosen about a model of any size."""
+
+    sequence: int = option(4096, "Tokens in a sample; of an encoder-decoder, in its target.")
+    vocabulary: int = option(32000, "How many different tokens there are.")
+    heads: int | None = option(None, "Attention heads; default: width / 64, of llama-L-D width / 128.")
+    groups: int | None = option(None, "Heads of keys and values; default: as many as heads.")
+    hidden: int | None = option(None, "Width of fully connected layers; default: 8/3 width, up to a multiple of 256.")
+    tied: bool = option(False, "Whether embeddings are the output layer's weights too.")
+
+
+def build_sized(layers: str, width: str, options: Sized) -> Graph:
+    """Return the training graph of a model of any size: see `training`. Heads are 128 wide, of narrow models less.
+
+    Raises GraphError for heads that do not divide the width, or groups that do not divide the heads.
+    """
+    units = read_width(width)
+    heads = options.heads or max(1, units // HEAD_WIDTH)
+    groups = options.groups or heads
+    if units % (2 * heads) or heads % groups:
+        raise GraphError(
+            f"options heads and groups: expected heads of an even width that divide {units} and groups that divide "
+            f"them, found {heads} and {groups}"
+        )
+    hidden = options.hidden or math.ceil(8 * units / 3 / MULTIPLE) * MULTIPLE
+    size = Size(int(layers), units, heads, groups, hidden, options.vocabulary, options.sequence, tied=options.tied)
+    return training(size, options)
 
 
 def build_experts(name: str, options: Experts) -> Graph:

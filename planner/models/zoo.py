@@ -55,6 +55,7 @@ FAMILIES: dict[str, Family] = {
         transformer.build_encoder_decoder,
         transformer.EncoderDecoder,
     ),
+    "llama-L-D": Family(f"llama{_SIZES}", "llama-32-4096", llama.build_sized, llama.Sized),
     "gpt-SIZE": Family(_one_of(gpt.SIZES), "gpt2", gpt.build, Published),
     "llama-SIZE": Family(_one_of(llama.SIZES), "llama-3.1-8b", llama.build, Published),
     "mixtral-SIZE": Family(_one_of(llama.EXPERTS), "mixtral-8x7b", llama.build_experts, llama.Experts),

@@ -2,6 +2,7 @@
 
 import pytest
 
+from planner.errors import GraphError
 from planner.models import build
 
 GPT = {"vocabulary": 50257, "sequence": 1024, "batch": 1}
@@ -23,6 +24,9 @@ def parameters(graph):
         ("transformer-24-1024", GPT, 354_823_168),
         ("transformer-36-1280", GPT, 774_030_080),
         ("transformer-48-1600", GPT, 1_557_611_200),
+        # Llama 2 7B and Llama 3.1 8B, as their published weights count
+        ("llama-32-4096", {"batch": 1}, 6_738_415_616),
+        ("llama-32-4096", {"batch": 1, "groups": 8, "hidden": 14336, "vocabulary": 128256}, 8_030_261_248),
     ],
 )
 def test_published_counts(name, options, count):
@@ -40,6 +44,12 @@ def test_published_counts(name, options, count):
 )
 def test_rounded_counts(name, options, published, tolerance):
     assert parameters(build(name, **options)) == pytest.approx(published, rel=tolerance)
+
+
+@pytest.mark.parametrize("options", [{"heads": 3}, {"heads": 4, "groups": 3}, {"heads": 32}])
+def test_heads_that_do_not_divide(options):
+    with pytest.raises(GraphError, match="expected heads of an even width that divide 32 and groups that divide them"):
+        build("llama-1-32", **options)
 
 
 def test_a_classifier_is_its_backbone_embedding_and_classes():

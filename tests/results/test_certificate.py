@@ -29,6 +29,7 @@ SMALL = {
     "classifier-12": {"batch": 4, "image": 16, "backbone": "wresnet-14-0.0625", "embedding": 6},
     "transformer-2-16": {k: v for k, v in SEQUENCES.items() if k != "source_sequence"},
     "encoder-decoder-1-16": SEQUENCES,
+    "llama-1-8": {"batch": 4, "sequence": 4, "vocabulary": 8, "heads": 2, "groups": 1, "hidden": 6},
     "gpt2": LANGUAGE,
     "llama-3.1-8b": LANGUAGE,
     "mixtral-8x7b": LANGUAGE,
