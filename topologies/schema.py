@@ -66,9 +66,10 @@ class Products(_Record, frozen=True, kw_only=True):
 
     `units` are the multiprocessors, `tiles` the results' tiles [rows, columns], the largest first. `tile_edge` is what
     reading one element of a tile's edge costs, in multiply-adds of the tile's inside; `depth` what starting and ending
-    a tile costs, in terms of its sum at the rate of float32; `transform` the share of streaming bandwidth that Winograd's
-    transforms attain. Where it `streams_beside`, operands come while others are computed with, else before.
-    Attention that stores no matrix takes `exponentials_per_s`, and its products attain the share `attention` of others'.
+    a tile costs, in terms of its sum at the rate of float32; `transform` the share of streaming bandwidth that
+    Winograd's transforms attain. Where it `streams_beside`, operands come while others are computed with, else before.
+    Attention that stores no matrix takes so many `exponentials_per_s`, and its products attain the share `attention`
+    of others'.
     """
 
     units: Count

@@ -95,14 +95,18 @@ def attend(b: GraphBuilder, heads: tuple[str, str, str], name: str, causal: bool
     return b.apply_all("biased_attention", *operands, name=f"{name}.mixed", outputs=outputs, **how, dims=(1, 3))[0]
 
 
-def attend_storing(b: GraphBuilder, heads: tuple[str, str, str], name: str, causal: bool) -> str:
-    """Attention as `attend`, of as many heads of keys as of queries, from products and a softmax."""
+def attend_storing(b: GraphBuilder, heads: tuple[str, str, str], name: str, causal: bool, dropped: float = 0.0) -> str:
+    """Attention as `attend`, of as many heads of keys as of queries, from products and a softmax.
+
+    Probabilities are dropped with probability `dropped` while training.
+    """
     q, k, v = heads
     q = b.apply("scale", q, name=f"{name}.q_scaled", factor=1.0 / math.sqrt(b.shape(q)[-1]))
     scores = b.apply("einsum", q, k, name=f"{name}.scores", equation="bhqe,bhke->bhqk")
     if causal:
         scores = b.apply("causal_mask", scores, name=f"{name}.mask")
     probabilities = softmax(b, scores, f"{name}.softmax")
+    probabilities = dropout(b, probabilities, dropped, len(b.nodes), f"{name}.softmax.dropped")
     return b.apply("einsum", probabilities, v, name=f"{name}.mixed", equation="bhqk,bhke->bhqe")
 
 
@@ -126,6 +130,7 @@ class Blocks:
     flash: bool = False
     gelu: str = "none"
     bias: str | None = None
+    attention_dropout: float = 0.0
 
     def drop(self, x: str, name: str) -> str:
         """Drop elements of x while training."""
@@ -164,7 +169,10 @@ class Blocks:
 
     def _attend(self, x: str, heads: tuple[str, str, str], name: str, causal: bool) -> str:
         b, (_, _, width) = self.b, self.b.shape(x)
-        mixed = attend(b, heads, name, causal, self.bias) if self.flash else attend_storing(b, heads, name, causal)
+        if self.flash:
+            mixed = attend(b, heads, name, causal, self.bias)
+        else:
+            mixed = attend_storing(b, heads, name, causal, self.attention_dropout)
         shape = (width, self.heads, width // self.heads)
         back = Projection("bhse,dhe->bsd", shape, residual_gain(self.residuals))
         y = self.drop(project(b, mixed, f"{name}.out", back), f"{name}.dropped")

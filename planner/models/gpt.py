@@ -34,6 +34,7 @@ class Size:
     dropout: float = 0.0
     flash: bool = True
     gelu: str = "tanh"
+    attention_dropout: float = 0.0
 
 
 SIZES = {
@@ -58,7 +59,9 @@ def training(size: Size, options: Training) -> Graph:
     words = tokens(b, "tokens", (options.samples, size.sequence), size.vocabulary)
     weight = table(b, "embedding", size.vocabulary, size.width)
     bias = distance_bias(b, size.heads, size.sequence) if size.alibi else None
-    blocks = Blocks(b, size.heads, 2 * size.layers, size.qkv_bias, size.dropout, size.flash, size.gelu, bias)
+    blocks = Blocks(
+        b, size.heads, 2 * size.layers, size.qkv_bias, size.dropout, size.flash, size.gelu, bias, size.attention_dropout
+    )
     x = blocks.drop(_embedded(b, words, weight, size.alibi), "embedding.dropped")
     for layer in range(size.layers):
         x = blocks.attention(x, f"l{layer}.attention", causal=True)

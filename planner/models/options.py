@@ -117,11 +117,15 @@ class Tokens(Training):
     qkv_bias: bool = option(True, "Whether queries, keys and values have biases.")
     dropout: float = option(0.0, "Probability, below 1, that an element of embeddings and residuals is dropped.")
     flash: bool = option(False, "Whether attention is one operator, which does not store its matrix.")
+    attention_dropout: float = option(0.0, "The same of what a position attends to; by attention that is not flash.")
 
     def __post_init__(self) -> None:
         Training.__post_init__(self)
-        if self.dropout >= 1:
-            raise GraphError(f"option dropout must be below 1, found {self.dropout!r}")
+        for name in ("dropout", "attention_dropout"):
+            if getattr(self, name) >= 1:
+                raise GraphError(f"option {name} must be below 1, found {getattr(self, name)!r}")
+        if self.flash and self.attention_dropout:
+            raise GraphError("option attention_dropout must be 0 where attention stores no matrix (flash)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ def build(layers: str, width: str, options: Tokens) -> Graph:
     size = gpt.Size(
         int(layers), units, heads_of(units, options), options.vocabulary, options.sequence, options.tied,
         qkv_bias=options.qkv_bias, dropout=options.dropout, flash=options.flash, gelu="none",
+        attention_dropout=options.attention_dropout,
     )  # fmt: skip
     return gpt.training(size, options)
 
@@ -46,7 +47,12 @@ def build_encoder_decoder(layers: str, width: str, options: EncoderDecoder) -> G
     """
     b, count, units = GraphBuilder(options.dtype), int(layers), read_width(width)
     heads = heads_of(units, options)
-    encoder, decoder = (Blocks(b, heads, sums * count, options.qkv_bias, options.dropout) for sums in (2, 3))
+    encoder, decoder = (
+        Blocks(
+            b, heads, sums * count, options.qkv_bias, options.dropout, attention_dropout=options.attention_dropout
+        )
+        for sums in (2, 3)
+    )  # fmt: skip
     source = tokens(b, "source", (options.samples, options.source_sequence or options.sequence), options.vocabulary)
     target = tokens(b, "target", (options.samples, options.sequence), options.vocabulary)
     names = ("embedding", "embedding") if options.tied else ("encoder.embedding", "decoder.embedding")

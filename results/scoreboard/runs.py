@@ -175,7 +175,8 @@ def _model(row: Row, size: Size | None, machine: Cluster) -> tuple[str, dict[str
             f"expected of the kind {size.architecture} ffn {4 * size.hidden} and {size.heads} heads of keys, found "
             f"{size.ffn} and {size.kv_heads}"
         )
-    options |= {"flash": row.attention is not False, "dropout": row.dropout or 0.0}
+    flash, dropout = row.attention is not False, row.dropout or 0.0
+    options |= {"flash": flash, "dropout": dropout, "attention_dropout": 0.0 if flash else dropout}
     return f"transformer-{size.layers}-{size.hidden}", options
 
 

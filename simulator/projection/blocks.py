@@ -16,7 +16,7 @@ import tdl
 from planner.graph.chain import chain_of
 from planner.graph.ir import ITEM_BYTES
 from planner.graph.micro_batches import BACKWARD, BEFORE, EVERY, FORWARD
-from simulator.projection.kernels import Work, fused, work_of
+from simulator.projection.kernels import Work, fused, readers_of, work_of
 from simulator.projection.network import Network
 from simulator.projection.replica import NodeShare, Replica, Transfer
 from simulator.projection.stack import Kernels, Stack
@@ -117,8 +117,15 @@ class _Blocks:
         self._names: list[str] = []
         self._of_node = self._blocks_of_nodes()
         self._read_backward = {name for s in replica.shares if s.phase == BACKWARD for name in s.reads}
+        self._readers = readers_of(replica.shares)
         self._gradients = frozenset(replica.graph.accumulated)
         self._core = frozenset(self._attention_core())
+        self._read_outside = {
+            name
+            for share in replica.shares
+            if share.phase == BACKWARD and share.node.forward not in self._core
+            for name in share.reads
+        }
 
     def blocks(self) -> Iterator[Block]:
         """Yield every block, with its figures added up."""
@@ -238,7 +245,7 @@ class _Blocks:
             copied_bytes=sum(size for s in once if s.phase == BEFORE for size in s.writes.values()),
             gradient_bytes=sum(size for s in shares for n, size in s.writes.items() if n in self._gradients),
             kept_bytes=self._kept_bytes(forward),
-            attention_bytes=self._kept_bytes(core),
+            attention_bytes=self._kept_bytes(core, again=True),
             largest_bytes=max(gradients, default=0),
         )
 
@@ -251,14 +258,17 @@ class _Blocks:
         return share.once if share.phase in EVERY else (*share.before, *share.after, *share.once)
 
     def _work(self, shares: Sequence[NodeShare]) -> Work:
-        runs = fused(shares, self._kernels.fusion)
-        return sum((work_of(run, self._read_backward, self._device) for run in runs), Work())
+        runs = fused(shares, self._kernels.fusion, self._readers)
+        return sum((work_of(run, self._readers, self._device) for run in runs), Work())
 
-    def _kept_bytes(self, forward: Iterable[NodeShare]) -> int:
-        """Return what the backward pass reads of what some forward nodes make, and masks of what they drop."""
-        total = 0
+    def _kept_bytes(self, forward: Iterable[NodeShare], *, again: bool = False) -> int:
+        """Return what the backward pass reads of what some forward nodes make, and masks of what they drop.
+
+        Of attention that is computed `again` the result is kept, which others read.
+        """
+        total, read = 0, self._read_backward - (self._read_outside if again else set())
         for share in forward:
-            total += sum(size for name, size in share.writes.items() if name in self._read_backward)
+            total += sum(size for name, size in share.writes.items() if name in read)
             if self._kernels.keeps_masks and tdl.catalog[share.node.op].only_in_training:
                 total += sum(share.writes.values()) // ITEM_BYTES[share.dtype]
         return total

@@ -6,14 +6,19 @@ parts of one operator, as mean and variance are of a norm.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+
+import tdl
 
 from simulator.projection.replica import NodeShare
 from simulator.projection.stack import Fusion
 from topologies.kernels import Kernel
 from topologies.machine import Device
+
+Readers = Mapping[str, Sequence[str]]
 
 MOST = 1 << 16
 
@@ -46,11 +51,20 @@ class Work:
         )
 
 
-def fused(shares: Sequence[NodeShare], fusion: Fusion) -> Iterator[tuple[NodeShare, ...]]:
+def readers_of(shares: Iterable[NodeShare]) -> Readers:
+    """Return of every tensor the operators of all nodes that read it."""
+    readers: defaultdict[str, list[str]] = defaultdict(list)
+    for share in shares:
+        for name in share.reads:
+            readers[name].append(_operator(share))
+    return readers
+
+
+def fused(shares: Sequence[NodeShare], fusion: Fusion, readers: Readers) -> Iterator[tuple[NodeShare, ...]]:
     """Yield runs of nodes that a stack computes by one kernel; a node with an exchange before it begins one."""
     run: list[NodeShare] = []
     for share in shares:
-        if run and not _joins(run, share, fusion):
+        if run and not _joins(run, share, fusion, readers):
             yield tuple(run)
             run = []
         run.append(share)
@@ -58,17 +72,48 @@ def fused(shares: Sequence[NodeShare], fusion: Fusion) -> Iterator[tuple[NodeSha
         yield tuple(run)
 
 
-def _joins(run: Sequence[NodeShare], share: NodeShare, fusion: Fusion) -> bool:
+def _joins(run: Sequence[NodeShare], share: NodeShare, fusion: Fusion, readers: Readers) -> bool:
     last = run[-1]
-    if share.before or last.after or is_product(share) or is_product(last) or share.phase != last.phase:
+    if share.before or last.after or is_product(share) or share.phase != last.phase:
         return False
+    if is_product(run[0]):
+        return len(run) == 1 and _adds_bias(last, share)
     if _operator(last) == _operator(share) and last.node.outputs[0] not in last.node.inputs:
         return _reads_of(run, share) or _shares_operand(run, share)
     if fusion == "operators":
         return False
-    if fusion == "elementwise" and not (last.category == share.category == "elementwise"):
-        return False
-    return _reads_of(run, share) or (fusion == "all" and _shares_operand(run, share))
+    if fusion == "elementwise":
+        return _reads_of(run, share) and _joins_elementwise(run, share, readers)
+    return _reads_of(run, share) or _shares_operand(run, share)
+
+
+def _joins_elementwise(run: Sequence[NodeShare], share: NodeShare, readers: Readers) -> bool:
+    """Tell if a node joins element-wise ones; a mask joins the softmax that alone reads it, what drops elements not."""
+    reduced = any(one.category == "reduction" for one in run)
+    if share.category == run[-1].category == "elementwise" and not reduced:
+        return True
+    drops = any(tdl.catalog[one.node.op].only_in_training for one in (*run, share))
+    elementwise = all(one.category == "elementwise" for one in (run if share.category == "reduction" else (share,)))
+    elementwise = elementwise and all(one.category in ("elementwise", "reduction") for one in run)
+    alone = all(len(set(readers[name])) == 1 for one in run for name in one.writes)
+    return elementwise and not drops and alone
+
+
+def _adds_bias(product: NodeShare, share: NodeShare) -> bool:
+    """Tell if a node adds few elements to each row of a product's result, which the product's kernel does in passing."""
+    others = sum(nbytes for name, nbytes in share.reads.items() if name not in product.writes)
+    return (
+        share.category == "elementwise"
+        and len(share.reads) == BIAS_OPERANDS
+        and _reads_of((product,), share)
+        and sum(share.writes.values()) == sum(product.writes.values())
+        and others * BIAS_SHARE < sum(share.writes.values())
+    )
+
+
+BIAS_OPERANDS = 2
+BIAS_SHARE = 16
+"""A bias has at most one of so many elements of the product's result."""
 
 
 def _operator(share: NodeShare) -> str:
@@ -96,25 +141,28 @@ def _shares_operand(run: Sequence[NodeShare], share: NodeShare) -> bool:
     return any(share.reads.keys() & earlier.reads.keys() for earlier in run)
 
 
-def kernel_of(run: Sequence[NodeShare], read_later: Collection[str]) -> Kernel:
-    """Return what a run of nodes is as one kernel, whose results are written where others read them."""
+def kernel_of(run: Sequence[NodeShare], readers: Readers) -> Kernel:
+    """Return what a run of nodes is as one kernel, whose results are written where others read them, or nobody."""
+    inside = Counter(name for share in run for name in share.reads)
     made = {name for share in run for name in share.writes}
     reads = {name: nbytes for share in run for name, nbytes in share.reads.items() if name not in made}
     writes = {
         name: nbytes
-        for number, share in enumerate(run)
+        for share in run
         for name, nbytes in share.writes.items()
-        if name in read_later or not any(name in later.reads for later in run[number + 1 :])
+        if not inside[name] or len(readers[name]) > inside[name]
     }
     nbytes = sum(reads.values()) + sum(writes.values())
     return Kernel(run[-1].category, run[-1].dtype, sum(share.operations for share in run), float(nbytes))
 
 
-def work_of(run: Sequence[NodeShare], read_later: Collection[str], device: Device) -> Work:
+def work_of(run: Sequence[NodeShare], readers: Readers, device: Device) -> Work:
     """Return what a run of nodes takes a device by one kernel; of several products, by one each."""
     if all(share.is_view for share in run):
         return Work()
-    kernel = kernel_of(run, read_later)
+    kernel = kernel_of(run, readers)
+    if is_product(run[0]):
+        kernel = replace(kernel, category=run[0].category)
     products = run[0].products if is_product(run[0]) else ()
     if run[0].attention is not None:
         kernel = replace(kernel, operations=run[0].attention.operations, attention=run[0].attention)

@@ -275,10 +275,7 @@ class _Projecting:
 
     def _memory(self, stage: int) -> tuple[MemoryLine, ...]:
         parallel, blocks = self._parallel, [block for chunk in self._chunks[stage] for block in chunk]
-        kept = [
-            float(sum(kept_bytes(b, self._input_bytes[self._at[id(b)]], parallel.recompute) for b in chunk))
-            for chunk in self._chunks[stage]
-        ]
+        kept = [self._kept_bytes(chunk) for chunk in self._chunks[stage]]
         activations = most_kept(self._schedule, stage, kept)
         lines = lasting_lines(blocks, parallel, self._stack)
         lines.append(MemoryLine("activations", round(activations)))
@@ -286,6 +283,15 @@ class _Projecting:
             lines.append(MemoryLine("activations computed again", again))
         lines += other_lines(blocks, parallel, self._stack, self._job.device)
         return with_fragmentation(lines, self._stack)
+
+    def _kept_bytes(self, chunk: Sequence[Block]) -> float:
+        """Return what a chunk keeps of a micro-batch; of what crosses between stages the one that reads it keeps it."""
+        recompute, last = self._parallel.recompute, chunk[-1]
+        inputs = [self._input_bytes[self._at[id(block)]] for block in chunk]
+        kept = sum(kept_bytes(block, nbytes, recompute) for block, nbytes in zip(chunk, inputs, strict=True))
+        if recompute == "full" or last is self._job.blocks[-1]:
+            return float(kept)
+        return float(kept + inputs[0] - last.boundary_bytes)
 
     @cached_property
     def _schedule(self) -> Schedule:
