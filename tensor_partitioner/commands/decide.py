@@ -18,12 +18,13 @@ from planner.models.zoo import is_zoo_name
 from planner.parallel import Parallel
 from planner.planning import plan as search_plan
 from planner.plans.plan import Plan
+from simulator.projection.cluster import cluster
 from simulator.projection.stack import STACKS
 from tensor_partitioner import display
 from tensor_partitioner.commands.console import WRITTEN, collect_seldom, command_errors, operators_option, stdout
 from tensor_partitioner.commands.help import Command
 from tensor_partitioner.commands.planning_options import MODEL_HELP, given_options, with_model_options
-from tensor_partitioner.decision.deciding import BUDGET_S, TRAINED_AS, decide
+from tensor_partitioner.decision.deciding import BUDGET_S, OPTIMIZER, decide, trained_as
 from tensor_partitioner.decision.record import Decision
 from tensor_partitioner.decision.tables import candidates_table
 from topologies import available
@@ -32,9 +33,8 @@ PAGE = "tensor_partitioner.page"
 HELP = f"""Decide how to train a MODEL on all devices of a machine: the fastest way, as we predict, whose memory fits.
 
 Data parallelism, ZeRO 1 to 3 (FSDP), tensor, context and pipeline parallelism with every schedule, their products, and
-plans that are searched, with every micro-batch and recomputation. {MODEL_HELP} A model of the zoo is trained with
-{", ".join(f"{name} {value}" for name, value in TRAINED_AS.items())} where nothing else is said. Exit status 1 where
-nothing fits."""
+plans that are searched, with every micro-batch and recomputation. {MODEL_HELP} A model of the zoo is trained by
+{OPTIMIZER} in the mixed precision that the device has, where nothing else is said. Exit status 1 where nothing fits."""
 EXAMPLES = (
     "decide gpt2 --topo hgx-h100 --batch 64",
     "decide llama-3.1-8b --topo hgx-h100-nodes-8 --batch 512 --json decision.json",
@@ -105,7 +105,7 @@ def plan_of(decision: Decision, source: str, options: Mapping[str, Any]) -> Plan
     """Return the plan of the best candidate."""
     best, given = decision.best, given_options(options)
     if is_zoo_name(source):
-        given = {**TRAINED_AS, **given, "batch": decision.model.batch}
+        given = {**trained_as(source, cluster(options["topo"])), **given, "batch": decision.model.batch}
     if best.parallel is None:
         objective: dict[str, Any] = {"objective": "time", "machine": options["topo"]} if "time" in best.family else {}
         return search_plan(load_model(source, **given), decision.machine.devices, **objective)

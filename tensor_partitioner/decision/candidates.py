@@ -46,9 +46,16 @@ def candidates(shape: Shape) -> Iterator[Parallel]:
             count = shape.batch // dp // micro_batch
             for zero, schedule, recompute in product(_zero(dp, pp), _schedules(shape, pp, count), _recompute(shape)):
                 yield Parallel(
-                    pp=pp, dp=dp, cp=cp, tp=tp, sp=tp > 1, zero=zero, micro_batch=micro_batch, schedule=schedule,
+                    pp=pp,
+                    dp=dp,
+                    cp=cp,
+                    tp=tp,
+                    sp=tp > 1 and shape.sequence > 1,
+                    zero=zero,
+                    micro_batch=micro_batch,
+                    schedule=schedule,
                     recompute=recompute,
-                )  # fmt: skip
+                )
 
 
 def _degrees(shape: Shape) -> Iterator[tuple[int, int, int]]:

@@ -58,7 +58,10 @@ def verdict(model: ModelFacts, machine: MachineFacts, candidates: tuple[Candidat
         f"{format_seconds(best.seconds_per_step)} a step, {best.samples_per_s:.4g} samples/s, "
         f"{best.utilisation:.0%} of the peak, {format_bytes(best.margin_bytes)} of memory to spare."
     )
-    others = [c for c in candidates if c.family != best.family and c.fits]
+    families: dict[str, Candidate] = {}
+    for candidate in candidates:
+        families.setdefault(candidate.family, candidate)
+    others = [c for c in families.values() if c is not best and c.fits]
     if not others:
         return f"{said} Nothing else that people use fits."
     alike = [c for c in others if c.seconds_per_step < AS_FAST * best.seconds_per_step]
