@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.internal import decoder, encoder
 from google.protobuf.message import DecodeError, Message
 
 from planner.errors import InputError
@@ -21,8 +20,8 @@ _ONEOF = re.compile(r"oneof\s+(\w+)\s*\{([^{}]*)\}")
 _FIELD = re.compile(r"(repeated|)\s*(\w+)\s+(\w+)\s*=\s*(\d+)\s*;")
 _VALUE = re.compile(r"(\w+)\s*=\s*(\d+)\s*;")
 _PACKAGE = re.compile(r"package\s+(\w+)\s*;")
-MOST_BYTES = 1 << 30
-"""What a message may say that it takes."""
+BITS, MORE = 7, 1 << 7
+"""A byte of a length has so many of its bits, and this one above them where further bytes follow."""
 
 
 def messages(path: Path) -> Mapping[str, type[Message]]:
@@ -72,21 +71,37 @@ def _add_field(message: Any, package: str, field: tuple[str, str, str, str], enu
 def write_delimited(file: BinaryIO, message: Message) -> None:
     """Write a message behind its length."""
     content = message.SerializeToString()
-    encoder._EncodeVarint(file.write, len(content))
-    file.write(content)
+    length, before = len(content), bytearray()
+    while length >= MORE:
+        before.append(length & (MORE - 1) | MORE)
+        length >>= BITS
+    file.write(bytes((*before, length)) + content)
 
 
-def read_delimited(content: bytes, kinds: Iterator[type[Message]], where: object) -> Iterator[Message]:
+def read_delimited(content: bytes, kinds: Iterator[type[Message]], where: object) -> Iterator[Any]:
     """Yield the messages of a file, each of the next of some kinds; InputError where it is cut or holds others."""
     at = 0
     while at < len(content):
+        length, at = _varint(content, at)
+        if at + length > len(content):
+            raise InputError(f"{where}: expected a message of {length} bytes, found {len(content) - at}")
+        message = next(kinds)()
         try:
-            length, at = decoder._DecodeVarint(content, at)
-            if at + length > min(len(content), at + MOST_BYTES):
-                raise InputError(f"{where}: expected a message of {length} bytes, found {len(content) - at}")
-            message = next(kinds)()
             message.ParseFromString(content[at : at + length])
-        except (IndexError, DecodeError) as error:
-            raise InputError(f"{where}: expected Chakra's messages behind their lengths, found other bytes") from error
+        except DecodeError as error:
+            raise InputError(
+                f"{where}: expected messages behind their lengths, found other bytes"
+            ) from error
         at += length
         yield message
+
+
+def _varint(content: bytes, at: int) -> tuple[int, int]:
+    """Return the number that begins at a place, seven bits a byte, and where it ends; of a cut one all bits."""
+    number = shift = 0
+    more = True
+    while more and at < len(content):
+        number |= (content[at] & (MORE - 1)) << shift
+        more = content[at] >= MORE
+        shift, at = shift + BITS, at + 1
+    return number, at

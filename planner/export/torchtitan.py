@@ -27,7 +27,7 @@ def cannot(setup: Setup) -> str:
     """Say why torchtitan 0.2 cannot run a setup."""
     parallel = setup.parallel
     replicas = parallel.dp > 1 and not parallel.zero
-    beside = [f"{axis}={getattr(parallel, axis)}" for axis in ("pp", "cp", "tp") if getattr(parallel, axis) > 1]
+    beside = [f"{axis}={getattr(parallel, axis)}" for axis in ("pp", "tp") if getattr(parallel, axis) > 1]
     return first(
         "it has models of sequences of tokens alone" if setup.sequence is None else "",
         only_schedules(setup, tuple(SCHEDULES)),
