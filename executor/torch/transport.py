@@ -1,8 +1,8 @@
 """The transport of `torch.distributed`: packed messages by gloo between hosts' memories, by NCCL between GPUs.
 
-A transfer is one batch of sends and receives. As transfers start in one common order on all ranks, and two workers
-exchange at most one message each way in one of them, messages cannot be confused. Gloo's threads carry them while this
-rank computes; with NCCL, what is queued behind a transfer's end waits for it, not the host.
+A transfer is one batch of sends and receives, with its number as their tag. NCCL knows no tags: there, messages cannot
+be confused as long as ranks start transfers in one order, as they do unless stages have chunks. Gloo's threads carry
+them while this rank computes; with NCCL, what is queued behind a transfer's end waits for it, not the host.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ class ProcessGroupMessages(Messages):
         """Return the actions that start sending and receiving messages in staging buffers, and that end both."""
         kinds = ((dist.isend, outgoing), (dist.irecv, incoming))
         operations = [
-            dist.P2POp(kind, tensor_of(data), peer, self._group) for kind, messages in kinds for peer, data in messages
+            dist.P2POp(kind, tensor_of(data), peer, self._group, self.transfer)
+            for kind, messages in kinds
+            for peer, data in messages
         ]
         works: list[dist.Work] = []
 

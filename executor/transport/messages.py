@@ -19,9 +19,12 @@ Staged = list[tuple[int, Array]]
 class Messages:
     """Each worker's part of a transfer is packed into its staging buffer, sent, received there, and then unpacked.
 
-    All messages of a transfer leave and come as its second half starts, right behind the first. Workers start transfers
-    in one common order, and two of them exchange at most one message each way in one.
+    All messages of a transfer leave and come as its second half starts, right behind the first. Two workers exchange at
+    most one message each way in one transfer. They start these in one order, but where stages have chunks: `transfer`,
+    the number of that which is asked for, tells messages apart.
     """
+
+    transfer = 0
 
     def __init__(self, memory: Memory, size: int) -> None:
         self.sent_bytes = np.zeros(size, np.int64)
@@ -59,6 +62,7 @@ class Messages:
         incoming = [] if task.staging is None else self._packed(task.staging, task.messages)
         if not outgoing and not incoming:
             return nothing
+        self.transfer = task.transfer
         start, end = self.exchange(outgoing, incoming)
         self._arrivals[task.transfer] = in_order([end, arrived])
 

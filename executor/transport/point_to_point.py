@@ -32,6 +32,10 @@ CHUNK_BYTES = 1 << 18
 way meanwhile. Within a host cutting only costs."""
 
 
+TAGS = 1 << 15
+"""How many tags every MPI has."""
+
+
 class Staging:
     """Host bytes of messages, which lie in staging buffers of an arena that is host memory: nothing is to copy."""
 
@@ -117,8 +121,8 @@ def staging(memory: Memory) -> Staging:
 class PointToPoint(Messages):
     """Nonblocking MPI messages, packed contiguously; works across machines. Made by all ranks together (collective).
 
-    Large messages move only while both ends are within MPI, which is why it is looked in on between kernels. MPI keeps
-    the order of the messages of a pair, in which both ends start their transfers: no tag tells them apart.
+    Large messages move only while both ends are within MPI, which is why it is looked in on between kernels. Tags are
+    the numbers of transfers; of those of equal tags both ends keep one order.
     """
 
     def __init__(self, memory: Memory, comm: MPI.Intracomm, crowded: bool) -> None:
@@ -138,14 +142,15 @@ class PointToPoint(Messages):
         """Return the actions that start sending and receiving a transfer's messages, and that complete both."""
         comm, sent, received = self._comm, self._hosted(outgoing), self._hosted(incoming)
         requests: Requests = []
+        tag = self.transfer % TAGS
 
         def start() -> None:
             for _, data in outgoing:
                 self._staging.download(data)
             for _, data in incoming:
                 self._staging.await_uploads(data)
-            requests.extend(comm.Isend([data, MPI.BYTE], peer) for peer, data in sent)
-            requests.extend(comm.Irecv([data, MPI.BYTE], peer) for peer, data in received)
+            requests.extend(comm.Isend([data, MPI.BYTE], peer, tag) for peer, data in sent)
+            requests.extend(comm.Irecv([data, MPI.BYTE], peer, tag) for peer, data in received)
             self._moving += len(requests)
 
         def end() -> None:

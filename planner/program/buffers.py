@@ -116,12 +116,17 @@ class BufferSpecs:
         return self._placed[key]
 
     def _slots(self, own: Sequence[int] | None, keeping: Keeping) -> dict[int, Kept]:
-        """Return the slots of every storage of what each micro-batch has of its own, and how long they are kept."""
+        """Return the slots of every storage of what each micro-batch has of its own, and how long they are kept.
+
+        What is left at the end is the last one's.
+        """
         spans: dict[int, tuple[int, int]] = {}
         for item in self.items:
-            if item.slots == 1 and item.kind != "persistent" and (uses := item.used(own)):
-                first, last = spans.get(item.storage, (uses[0], uses[-1]))
-                spans[item.storage] = min(first, uses[0]), max(last, uses[-1])
+            if item.slots == 1 and item.kind != "persistent":
+                for use in item.used(own):
+                    if use <= keeping.repeated[1]:
+                        first, last = spans.get(item.storage, (use, use))
+                        spans[item.storage] = min(first, use), max(last, use)
         return {storage: keeping.kept(*span) for storage, span in spans.items()}
 
     def _storages(

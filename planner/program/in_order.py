@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import lcm
 
 from planner.plans.phases import is_repeated
 from planner.program.tasks import Buffer, Compute, Kernel, Program, Receive, Send, Task, WorkerProgram
+
+PERSISTENT = "persistent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +70,26 @@ class _Ordered:
     def _buffers(self, moments: _Moments) -> Iterator[Buffer]:
         buffers, slots = self._program.buffers, self._slots
         for buffer, count in zip(buffers, slots, strict=True):
-            yield moments.used(buffer, 0, count)
+            yield moments.used(buffer, self._users(buffer, 0, count))
         for buffer, count in zip(buffers, slots, strict=True):
             for slot in range(1, count):
-                place = buffer.slot(slot % buffer.slots)
-                yield replace(moments.used(buffer, slot, count), offset=place.offset, slots=0)
+                users = self._users(buffer, slot, count)
+                place = buffer.slot(self._slot(buffer, users[0], buffer.slots))
+                yield replace(moments.used(buffer, users), offset=place.offset, slots=0)
+
+    def _slot(self, buffer: Buffer, micro_batch: int, slots: int) -> int:
+        """Return a micro-batch's slot: of what is made the last one's is the first, in which it is found at the end."""
+        return (micro_batch + (buffer.kind != PERSISTENT) * (1 - self._count)) % slots
+
+    def _users(self, buffer: Buffer, slot: int, slots: int) -> Sequence[int]:
+        """Return the micro-batches that have a slot; all, of what has none."""
+        if not buffer.slots:
+            return range(self._count)
+        return [number for number in range(self._count) if self._slot(buffer, number, slots) == slot]
 
     def _number(self, buffer: int, micro_batch: int) -> int:
         """Return the number of a micro-batch's slot of a buffer."""
-        slot = micro_batch % self._slots[buffer]
+        slot = self._slot(self._program.buffers[buffer], micro_batch, self._slots[buffer])
         return self._more[buffer][slot - 1] if slot else buffer
 
     # --- tasks
@@ -129,13 +142,12 @@ class _Moments:
             self._moments[occurrence.micro_batch].append(moment)
         self._end = max(0, *(moments[-1] for moments in self._moments if moments))
 
-    def used(self, buffer: Buffer, slot: int, slots: int) -> Buffer:
+    def used(self, buffer: Buffer, micro_batches: Iterable[int]) -> Buffer:
         """Return a slot, used from when the first of its micro-batches needs it until the last one has done."""
-        if buffer.kind == "persistent":
+        if buffer.kind == PERSISTENT:
             return replace(buffer, first=0, last=self._end)
         spans = [(buffer.first, buffer.last)] if buffer.slots else [(buffer.first,) * 2, (buffer.last,) * 2]
-        mine = range(slot, len(self._moments), slots if buffer.slots else 1)
-        moments = [moment for span in spans for micro_batch in mine for moment in self._ends(*span, micro_batch)]
+        moments = [moment for span in spans for number in micro_batches for moment in self._ends(*span, number)]
         return replace(buffer, first=min(moments, default=0), last=max(moments, default=0))
 
     def _ends(self, first: int, last: int, micro_batch: int) -> list[int]:

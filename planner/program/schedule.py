@@ -55,7 +55,7 @@ class Turn(IntEnum):
 class ScheduledTransfer:
     """An exchange in the common order: `read` for a fetch before a node, `write` and `hop` for a result's way home.
 
-    It is made so many times in an iteration.
+    It is made so many times in an iteration. One that `crosses` goes from one stage to another.
     """
 
     tensor: str
@@ -64,10 +64,16 @@ class ScheduledTransfer:
     write: Write | None = None
     hop: int = 0
     runs: int = 1
+    crosses: bool = False
 
     @property
     def collective(self) -> Collective | None:
-        """What the exchange is to a library; of a result in two hops, maybe a half of an all-reduce."""
+        """What the exchange is to a library; of a result in two hops, maybe a half of an all-reduce.
+
+        Nothing from stage to stage, which do not come to it in one order.
+        """
+        if self.crosses:
+            return None
         if self.write is None or self.write.hops[self.hop] is not self.exchange:
             return collectives((self.exchange,))[0]
         return collectives(self.write.hops)[self.hop]
@@ -195,7 +201,9 @@ class _Events:
             for read in work.reads:
                 if read.exchange is not None:
                     for part in self._parts(read.exchange, work.phase):
-                        transfer = ScheduledTransfer(read.tensor, part.exchange, read=read, runs=work.runs)
+                        transfer = ScheduledTransfer(
+                            read.tensor, part.exchange, read=read, runs=work.runs, crosses=part.crosses
+                        )
                         yield from self._fetch(j, transfer, part, work.phase)
 
     def _fetch(self, j: int, transfer: ScheduledTransfer, part: Part, phase: str) -> Iterator[Event]:
@@ -232,7 +240,7 @@ class _Events:
         """Yield a hop's start and end at these slots."""
         turns = Turn(2 * hop.hop), Turn(2 * hop.hop + 1)
         for part in parts:
-            transfer = replace(hop, exchange=part.exchange)
+            transfer = replace(hop, exchange=part.exchange, crosses=part.crosses)
             if part.crosses:
                 start = Event(slots[0], turns[0], transfer, phase, End.SENDER)
                 yield from self._crossing(start, part, self._receiving(hop.tensor, part, phase))
@@ -265,10 +273,11 @@ class _Events:
         return made if kind_of(made) == kind else of_chunk(kind, chunks[0]), of_chunk(kind, chunks[1])
 
     def _receiving(self, tensor: str, part: Part, phase: str) -> str:
-        """Return the phase in which a stage receives a result: the first in which it reads it."""
+        """Return the phase in which a stage receives a result: that of its own chunk that first reads it."""
         readers = self._readers.get(tensor, {}).items()
         phases = (self._phases[j] for j, stages in readers if part.receiver in stages)
-        return next(filter(is_repeated, phases), phase)
+        first = next(filter(is_repeated, phases), phase)
+        return of_chunk(kind_of(phase), chunk_of(first))
 
     def _phase_at(self, slot: int) -> str:
         return self._phases[slot] if slot < len(self._units) else UPDATE

@@ -1,8 +1,11 @@
 """Plans searched by nobody."""
 
+from planner.graph.chain import chain_of
 from planner.layout import EVERYWHERE, PARTIAL, REPLICATE, TERMS, At, Shard, Ways, can_split, eligible, signatures
 from planner.plans.check import check_plan
+from planner.plans.phases import read_schedule
 from planner.plans.plan import Plan
+from planner.search.stages.staged import staged
 
 
 def random_plan(g, ways, rng, stages=()):
@@ -49,5 +52,15 @@ def random_plan(g, ways, rng, stages=()):
     for old, new in g.updates.items():
         layouts[new] = layouts[old]
     plan = Plan(g, 0, ways, layouts, strategies)
+    check_plan(plan)
+    return plan
+
+
+def random_pipeline(g, stages, ways, schedule, rng):
+    """A random plan within stages of random runs of links; so many ways within a stage."""
+    chain = chain_of(g)
+    runs = stages * read_schedule(schedule)[1]
+    cut = (0, *sorted(rng.sample(range(1, chain.links), runs - 1)), chain.links)
+    plan = staged(random_plan(g, ways, rng), chain, cut, schedule)
     check_plan(plan)
     return plan

@@ -1,0 +1,155 @@
+"""Plans whose stages run schedules of their own: counted element by element, on one process, simulated and on ranks."""
+
+import itertools
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import planner
+from planner.errors import PlanError
+from planner.layout import At
+from planner.models import build
+from planner.plans.plan import single_worker
+from planner.plans.plan_json import plan_from_json
+from planner.program.in_order import in_order
+from planner.program.lower import lower
+from planner.report.schema import read_reports
+from simulator import Switches, simulated
+from tests.cross.launch import execute
+from tests.cross.loopback import Loopback
+from tests.cross.masks import Recount
+from tests.cross.random_plans import random_pipeline
+from topologies import load_topology
+
+SCHEDULES = ("gpipe", "1f1b", "interleaved:2", "zero-bubble")
+MODELS = {
+    "mlp-6-8": {"optimizer": "adam"},
+    "cnn-3-6": {"image": 6, "classes": 5, "channels": 2, "batch_norm": True, "running_statistics": True},
+    "rnn-3-6": {"unroll": 3, "input_width": 5, "classes": 7, "optimizer": "adam"},
+    "transformer-2-12": {"heads": 3, "dropout": 0.2, "sequence": 5, "vocabulary": 11, "optimizer": "momentum"},
+}
+"""The RNN's cells are links of all timesteps; the transformer's table of tokens is its output layer, too."""
+
+
+def pipeline(model, stages, schedule, ways=(2,), number=0):
+    rng = random.Random(f"{model}{stages}{schedule}{ways}{number}")
+    count = 2 * stages if schedule.startswith("interleaved") else rng.choice([2, 3, 5])
+    graph = build(model, batch=4 * count, micro_batches=count, dtype="float64", **MODELS[model])
+    return random_pipeline(graph, stages, ways, schedule, rng)
+
+
+def trained(plan, steps=2):
+    run = Loopback(plan, lower(plan))
+    for _ in range(steps):
+        run.step()
+    return {name: run.gather(name) for name in plan.graph.updates}, run
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("stages", [2, 3])
+@pytest.mark.parametrize("model", MODELS)
+def test_random_pipelines_train_as_one_worker(model, stages, schedule):
+    plan = pipeline(model, stages, schedule)
+    np.testing.assert_array_equal(plan.bytes, Recount(plan).count())
+    found, run = trained(plan)
+    np.testing.assert_array_equal(plan.bytes, run.program.bytes)
+    np.testing.assert_array_equal(plan.bytes * 2, run.moved)
+    np.testing.assert_array_equal(plan.bytes, simulated(run.program, load_topology("uniform-8")).timeline.bytes)
+    for name, expected in trained(single_worker(plan))[0].items():
+        assert np.abs(found[name] - expected).max() <= 1e-10 * np.abs(expected).max(), name
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_buffers_that_live_at_one_time_never_overlap(schedule):
+    """Task by task as they run; what is overwritten in place passes its bytes on."""
+    for worker in lower(pipeline("transformer-2-12", 3, schedule)).workers:
+        program = in_order(worker, apart=True)
+        for at in range(len(program.tasks)):
+            alive = sorted(
+                (b.offset, b.offset + b.nbytes, b.last, b.first)
+                for b in program.buffers
+                if b.nbytes and b.first <= at <= b.last
+            )
+            for one, other in itertools.pairwise(alive):
+                in_place = one[:2] == other[:2] and at in (one[2], other[2]) and at in (one[3], other[3])
+                assert other[0] >= one[1] or in_place
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_stages_do_not_wait_for_ever_without_overlap(schedule):
+    """Every transfer stays until it is complete, but from stage to stage."""
+    program, machine = lower(pipeline("mlp-6-8", 3, schedule)), load_topology("uniform-8")
+    timeline = simulated(program, machine, Switches(overlap=False)).timeline
+    np.testing.assert_array_equal(program.bytes, timeline.bytes)
+
+
+def test_less_is_in_flight_where_backward_passes_come_sooner():
+    graph = planner.model("mlp-8-64", batch=256, micro_batches=16)
+    plans = {name: planner.plan(graph, 4, stages=4, schedule=name) for name in ("gpipe", "1f1b")}
+    programs = {name: lower(plan) for name, plan in plans.items()}
+    for stage in range(4):
+        kept = {
+            name: max(b.slots for b in program.workers[stage].buffers if b.kind == "tensor" and b.nbytes)
+            for name, program in programs.items()
+        }
+        assert kept == {"gpipe": 16, "1f1b": 4 - stage}
+        assert programs["1f1b"].workers[stage].arena_bytes < programs["gpipe"].workers[stage].arena_bytes
+    assert plans["gpipe"].total_bytes == plans["1f1b"].total_bytes
+
+
+def test_a_schedule_survives_being_written():
+    plan = pipeline("mlp-6-8", 2, "interleaved:2")
+    read = plan_from_json(plan.to_json().encode())
+    assert read.schedule == "interleaved:2"
+    assert lower(read).workers == lower(plan).workers
+
+
+def test_stages_that_need_each_other_both_ways():
+    """A result of the forward pass goes back to the stage before, which has to go on first."""
+    plan = planner.plan(planner.model("mlp-4-8", batch=8, micro_batches=2), 3, stages=3)
+    name, behind = next((n, layout) for n, layout in plan.layouts.items() if layout == (At(2),) and "relu" in n)
+    wrong = replace(plan, layouts=plan.layouts | {name: (At(0),)})
+    assert behind != wrong.layouts[name]
+    with pytest.raises(PlanError, match=rf"expected stages that wait .* {name} from \d to 0 \(forward\)"):
+        lower(wrong)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"stages": 2, "schedule": "2f2b"}, "expected schedule accumulation, .* found '2f2b'"),
+        ({"schedule": "1f1b"}, "schedule 1f1b: expected stages from 2, found 1"),
+        ({"stages": 2, "schedule": "interleaved"}, "expected a multiple of its 2 stages in micro-batches, found 3"),
+        ({"parallel": "pp=2", "schedule": "gpipe"}, "expected that of parallel pp=2, 1f1b, found gpipe"),
+    ],
+)
+def test_schedules_that_make_no_sense(options, told):
+    with pytest.raises(PlanError, match=told):
+        planner.plan(planner.model("mlp-4-16", batch=6, micro_batches=3), 2, **options)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("transport", ["p2p", "shared"])
+@pytest.mark.parametrize(
+    ("stages", "ways"),
+    [(2, ()), pytest.param(2, (2,), marks=pytest.mark.slow), pytest.param(4, (), marks=pytest.mark.slow)],
+)
+def test_planned_simulated_run(stages, ways, transport, tmp_path):
+    """Bytes of every pair, arenas, and losses, gradients and weights of three steps are one worker's."""
+    drawn = itertools.product(SCHEDULES, ("mlp-6-8", "transformer-2-12") if stages == 4 else MODELS)
+    plans = [
+        pipeline(model, stages, schedule, ways) for schedule, model in drawn if stages == 2 or "inter" not in schedule
+    ]
+    paths = [tmp_path / f"{number}.json" for number in range(len(plans))]
+    for path, plan in zip(paths, plans, strict=True):
+        plan.save(path)
+    execute(plans[0].workers, *paths, "--steps", 3, "--check", "--transport", transport, "--json", tmp_path / "report")
+    for plan, report in zip(plans, read_reports(tmp_path / "report"), strict=True):
+        program = lower(plan)
+        np.testing.assert_array_equal(np.array(report.bytes), plan.bytes)
+        np.testing.assert_array_equal(simulated(program, load_topology("uniform-8")).timeline.bytes, plan.bytes)
+        assert report.arena_bytes == tuple(worker.arena_bytes for worker in program.workers)
+        assert report.check.worst_difference <= 1e-10
+        assert report.check.tensors > len(plan.graph.updates)
