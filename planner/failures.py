@@ -28,6 +28,7 @@ EXTRAS: Mapping[str, str] = {
     "matplotlib": "plot",
     "tensorboard": "tensorboard",
     "google": "chakra",
+    "jinja2": "page",
     "torch": "torch",
     "cupy": "cuda12",
 }

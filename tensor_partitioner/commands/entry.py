@@ -74,6 +74,7 @@ operators = partial(run, "operators")
 topo = partial(run, "topo")
 export = partial(run, "export")
 decide = partial(run, "decide")
+report = partial(run, "report")
 
 COMMANDS: Mapping[str, tuple[Callable[[], None], str]] = {
     "decide": (decide, "how to train a model on a machine: the fastest way that fits, and why"),
@@ -84,6 +85,7 @@ COMMANDS: Mapping[str, tuple[Callable[[], None], str]] = {
     "compare": (compare, "reports of simulate and execute side by side"),
     "operators": (operators, "the catalog of operators, and its verification"),
     "topo": (topo, "show, check and import machines"),
+    "report": (report, "a page of a plan, of what was simulated and executed of it, or of a decision"),
     "export-plan": (export, "a plan as launch lines, configurations, code or traces of other engines"),
 }
 """Every command by its name, with a line on what it does."""

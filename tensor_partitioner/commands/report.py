@@ -1,0 +1,79 @@
+"""The command `report`: a page of a plan, and of what was simulated and executed of it, or of a decision."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+import click
+import msgspec
+
+from planner.errors import InputError
+from planner.extensions import load_operators
+from planner.files import check_written, format_of, read_input
+from planner.plans.plan_json import load_plan
+from planner.report.schema import read_reports
+from tensor_partitioner.commands.console import WRITTEN, collect_seldom, command_errors, operators_option, stdout
+from tensor_partitioner.commands.help import Command
+from tensor_partitioner.decision.record import Decision
+from tensor_partitioner.display import printable
+from topologies import available
+
+PAGE = "tensor_partitioner.page"
+EXAMPLES = (
+    "report plan.json -o page.html",
+    "report plan.json simulated.json executed.json -o page.html",
+    "report decision.json -o page.html",
+)
+TOPO_HELP = f"Simulate the plan on this machine for the page: a topology file, or one of {', '.join(available())}."
+
+
+@command_errors
+@click.command("report", cls=Command, examples=EXAMPLES, context_settings={"show_default": True})
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE.json...")
+@click.option("--topo", help=f"{TOPO_HELP}  [default: that of the simulated report]")
+@operators_option
+@click.option("-o", "output", type=WRITTEN, default=Path("page.html"), help="Write the page here.")
+def main(files: tuple[Path, ...], topo: str | None, operator_files: tuple[Path, ...], output: Path) -> None:
+    """Write a page, one HTML file that is opened from disk, of a PLAN and reports of it, or of a DECISION.
+
+    A decision is what decide --json writes; reports are those of simulate --json and execute --json, in any order,
+    with --tasks for who did what when.
+    """
+    collect_seldom()
+    check_written((output,), (*files, *operator_files))
+    load_operators(operator_files)
+    kinds = [_kind(file) for file in files]
+    page = import_module(PAGE)
+    if kinds == ["decision"]:
+        page.write_page(_decision(files[0]), output, machine=topo)
+    else:
+        plan = _only_plan(files, kinds)
+        told = (file for file, kind in zip(files, kinds, strict=True) if kind == "report")
+        reports = [report for file in told for report in read_reports(file)]
+        page.write_report(load_plan(plan), reports, output, name=plan.name, machine=topo)
+    stdout().print(printable(f"{output}: open it in a browser; it has everything in it and fetches nothing."))
+
+
+def _kind(file: Path) -> str:
+    """Return what a file is: a plan, a report or a decision."""
+    text = read_input(file)
+    name = "report" if text.lstrip().startswith(b"[") else format_of(text).partition("/")[0]
+    if name not in ("plan", "report", "decision"):
+        raise InputError(f"{file}: expected a plan, a report or a decision, found {name or 'none of these'}")
+    return name
+
+
+def _only_plan(files: Sequence[Path], kinds: Sequence[str]) -> Path:
+    plans = [file for file, kind in zip(files, kinds, strict=True) if kind == "plan"]
+    if len(plans) != 1 or "decision" in kinds:
+        raise click.UsageError(f"expected one plan with reports of it, or one decision, found {', '.join(kinds)}")
+    return plans[0]
+
+
+def _decision(file: Path) -> Decision:
+    try:
+        return msgspec.json.decode(read_input(file), type=Decision)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{file}: {error}") from error

@@ -1,0 +1,81 @@
+"""The figures that a prediction stands on, each with its source as its file's comments give it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+import msgspec
+
+from simulator.projection.stack import Stack
+from tensor_partitioner.page.records import Given
+from topologies import Machine
+from topologies.library import DEVICES, LINKS, device_names, link_types
+from topologies.schema import DeviceSpec
+
+OWN_FILE = "the machine's file"
+ASSUMED = "simulator/projection/stack.py: the slowdown measured by Hetu-Galvatron, others assumed, or fitted as it says"
+SELDOM = ("name", "pci_ids", "nvlinks", "measured")
+_LINE = re.compile(r"(?P<key>\w+): (?P<value>[^#]*?)\s*(?:# *(?P<source>.*))?")
+_LINK = re.compile(r"- \{name: (?P<key>[\w-]+),.*\}\s*(?:# *(?P<source>.*))?")
+
+
+def device_inputs(machine: Machine) -> Iterator[Given]:
+    """Yield the figures of a machine's types of devices."""
+    specs = {device.spec.name: device.spec for device in machine.devices}
+    for name, spec in specs.items():
+        sources = _sources(DEVICES / f"{name}.yaml", _LINE) if name in device_names() else {}
+        for key, value in _figures(spec).items():
+            yield Given(about=f"device {name}", name=key, value=value, source=sources.get(key, OWN_FILE))
+
+
+def link_inputs(machine: Machine) -> Iterator[Given]:
+    """Yield the figures of a machine's types of links."""
+    known, sources = link_types(), _sources(LINKS, _LINK)
+    for name in dict.fromkeys(link.type for link in machine.links if link.type):
+        first = next(link for link in machine.links if link.type == name)
+        value = f"{first.bandwidth_bytes_per_s / first.count:.4g} bytes/s, {first.latency_s:.3g} s"
+        yield Given(about="link", name=name, value=value, source=sources.get(name, "") if name in known else OWN_FILE)
+
+
+def stack_inputs(name: str, stack: Stack) -> Iterator[Given]:
+    """Yield the figures of a software stack."""
+    for key, value in asdict(stack).items():
+        for inner, figure in value.items() if isinstance(value, dict) else ((key, value),):
+            if figure is not None:
+                yield Given(about=f"stack {name}", name=inner, value=str(figure), source=ASSUMED)
+
+
+def given(about: str, values: Mapping[str, str], source: str) -> Iterator[Given]:
+    """Yield values that all have one source."""
+    for name, value in values.items():
+        yield Given(about=about, name=name, value=value, source=source)
+
+
+def _figures(spec: DeviceSpec) -> Mapping[str, str]:
+    """Return a device's figures as text, those that are not given left out."""
+    values = msgspec.to_builtins(spec)
+    return {key: _text(value) for key, value in values.items() if key not in SELDOM}
+
+
+def _text(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_text(inner)}" for key, inner in value.items())
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
+
+
+def _sources(path: Path, form: re.Pattern[str]) -> Mapping[str, str]:
+    """Return what the comment on a key's line says, or, without one, those right above it."""
+    found: dict[str, str] = {}
+    above: list[str] = []
+    for line in path.read_text().splitlines():
+        text = line.strip()
+        if text.startswith("#"):
+            above = [text.strip("# -")] if text.startswith("# ---") else [*above, text.strip("# ")]
+        elif match := form.fullmatch(text):
+            found[match["key"]] = match["source"] or " ".join(above)
+            if form is _LINE:
+                above = []
+    return found

@@ -1,0 +1,149 @@
+"""A machine as trees of switches and devices, with what a step puts on every link."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+
+from planner.report.schema import LinkUse
+from tensor_partitioner.display import quantity, seconds
+from tensor_partitioner.page.records import TreeNode
+from topologies import Link, Machine
+from topologies.machine import node_of
+
+FULL = 16
+"""Devices of a machine that is drawn in full; of a larger one, parts that look alike are drawn once."""
+
+
+def machine_tree(machine: Machine, uses: Iterable[LinkUse] = ()) -> tuple[TreeNode, ...]:
+    """Return the roots of a machine's trees, in which every link stands once; `uses` are those of its links in a step.
+
+    A device that has links to several switches stands under each. The links of a node to a switch outside are one.
+    """
+    return tuple(_Trees(machine, {use.name: use for use in uses}).roots())
+
+
+class _Trees:
+    def __init__(self, machine: Machine, uses: Mapping[str, LinkUse]) -> None:
+        self._machine, self._uses = machine, uses
+        self._types = {device.name: device.spec.name for device in machine.devices}
+        self._links: defaultdict[str, list[Link]] = defaultdict(list)
+        self._outward: defaultdict[str, defaultdict[str, list[Link]]] = defaultdict(lambda: defaultdict(list))
+        for link in machine.links:
+            one, other = map(node_of, link.ends)
+            if one == other:
+                for end in link.ends:
+                    self._links[end].append(link)
+            else:
+                inner, outer = (one, link.ends[1]) if one else (other, link.ends[0])
+                self._outward[outer][inner].append(link)
+        self._drawn: set[str] = set()
+
+    def roots(self) -> Iterator[TreeNode]:
+        """Yield trees: of what is in no node, then of nodes that no switch outside leads to."""
+        reached = {node for nodes in self._outward.values() for node in nodes}
+        yield from self._collapsed([*self._trees("")])
+        alone = dict.fromkeys(node_of(name) for name in self._types)
+        yield from self._collapsed([self._whole(node, []) for node in alone if node and node not in reached])
+
+    def _trees(self, node: str) -> Iterator[TreeNode]:
+        """Yield trees of a node, from the switches with most links on, then from devices that are linked to devices."""
+        switches = [name for name in self._machine.switches if node_of(name) == node]
+        for name in sorted(switches, key=lambda name: -len(self._links[name])):
+            if name not in self._drawn:
+                yield self._tree(name)
+        for name in (name for name in self._types if node_of(name) == node):
+            beside = [link for link in self._links[name] if link.name not in self._drawn]
+            if beside or not self._links[name]:
+                self._drawn |= {link.name for link in beside}
+                yield self._node(name, [], [self._node(_other(link, name), [link]) for link in beside])
+
+    def _tree(self, root: str) -> TreeNode:
+        """Return the tree from a switch: the links that lead on from it, breadth first, every link once."""
+        below: defaultdict[str, list[tuple[str, Link]]] = defaultdict(list)
+        frontier = [root]
+        self._drawn.add(root)
+        for name in frontier:  # goes on through those that come in
+            for link in self._links[name]:
+                other = _other(link, name)
+                if link.name in self._drawn:
+                    continue
+                self._drawn.add(link.name)
+                below[name].append((other, link))
+                if other not in self._types and other not in self._drawn:
+                    self._drawn.add(other)
+                    frontier.append(other)
+        return self._grown(root, None, below)
+
+    def _grown(self, name: str, link: Link | None, below: Mapping[str, list[tuple[str, Link]]]) -> TreeNode:
+        children = [self._grown(other, to, {**below, name: []}) for other, to in below.get(name, ())]
+        for node, links in self._outward.pop(name, {}).items():
+            children.append(self._whole(node, links))
+        return self._node(name, [] if link is None else [link], children)
+
+    def _whole(self, node: str, links: Sequence[Link]) -> TreeNode:
+        """Return a node of the machine, with its links to a switch outside as one; its trees where it stands first."""
+        inner = [] if node in self._drawn else [*self._trees(node)]
+        self._drawn.add(node)
+        return self._node(node, links, inner)
+
+    def _node(self, name: str, links: Sequence[Link], children: Sequence[TreeNode] = ()) -> TreeNode:
+        ways = {self._machine.resources[way].name for link in links for way in (link.forward, link.backward)}
+        uses = [self._uses[way] for way in sorted(ways) if way in self._uses]
+        return TreeNode(
+            name=name,
+            kind=self._types.get(name) or ("switch" if name in self._machine.switches else "node"),
+            link=_figures(links),
+            bandwidth=sum(link.bandwidth_bytes_per_s for link in links) or None,
+            nbytes=sum(use.nbytes for use in uses) if uses else None,
+            load=max(use.utilisation for use in uses) if uses else None,
+            children=tuple(self._collapsed(children)),
+        )
+
+    def _collapsed(self, nodes: Sequence[TreeNode]) -> Iterator[TreeNode]:
+        """Yield nodes, of a large machine those in a row that look alike as one, with the most load of any."""
+        if len(self._machine.devices) <= FULL:
+            yield from nodes
+            return
+        for _, group in groupby(nodes, key=_looks):
+            alike = list(group)
+            yield _merged(alike) if len(alike) > 1 else alike[0]
+
+
+def _merged(nodes: Sequence[TreeNode]) -> TreeNode:
+    """Return nodes that look alike as one, with the most load of any."""
+    first = nodes[0]
+    loads = [node.load for node in nodes if node.load is not None]
+    moved = [node.nbytes for node in nodes if node.nbytes is not None]
+    below = zip(*(node.children for node in nodes), strict=True)
+    return TreeNode(
+        name=f"{first.name} … {nodes[-1].name}",
+        kind=first.kind,
+        link=first.link,
+        bandwidth=first.bandwidth,
+        nbytes=max(moved, default=None),
+        load=max(loads, default=None),
+        alike=len(nodes),
+        children=tuple(max(group, key=lambda node: node.load or 0.0) for group in below),
+    )
+
+
+def _looks(node: TreeNode) -> object:
+    """Describe a subtree but for its names and loads."""
+    return node.kind, node.link, node.alike, tuple(map(_looks, node.children))
+
+
+def _other(link: Link, end: str) -> str:
+    return link.ends[1] if link.ends[0] == end else link.ends[0]
+
+
+def _figures(links: Sequence[Link]) -> str:
+    """Write what links that are alike have, "" for none."""
+    if not links:
+        return ""
+    first = links[0]
+    count = first.count * len(links)
+    kind = f"{count} x {first.type}, " if count > 1 else f"{first.type}, " if first.type else ""
+    total = sum(link.bandwidth_bytes_per_s for link in links)
+    return f"{kind}{quantity(total, 'B/s')}, {seconds(first.latency_s)}"

@@ -1,0 +1,257 @@
+"""Pages put together from a decision, or from a plan with its reports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from planner.plans.plan import Plan
+from planner.report.schema import Report
+from simulator.projection.cluster import cluster
+from simulator.projection.stack import stack_named
+from simulator.report import Settings, simulation_of
+from simulator.simulation import Simulation
+from simulator.systems import plan_program
+from tensor_partitioner.decision.record import Decision
+from tensor_partitioner.display import percent, product, quantity, seconds
+from tensor_partitioner.page.decisions import (
+    cards_of,
+    decision_part,
+    grid_of,
+    inputs_of_model,
+    stage_rows,
+    trust_of,
+)
+from tensor_partitioner.page.inputs import device_inputs, given, link_inputs, stack_inputs
+from tensor_partitioner.page.machines import machine_tree
+from tensor_partitioner.page.plans import plan_part
+from tensor_partitioner.page.records import Content, Given, Point, Timeline
+from tensor_partitioner.page.rendering import write
+from tensor_partitioner.page.runs import occupied, run_part, simulated_timeline, task_timeline
+from tensor_partitioner.page.stages import schedule_timeline
+from topologies import Machine, TopologyError, load_topology
+
+SAME = 1e-3
+"""How far apart, of one, two predictions of a step may be that count as alike."""
+
+SETTINGS = tuple(field.name for field in fields(Settings))
+
+
+def write_page(
+    decision: Decision,
+    path: str | Path,
+    *,
+    machine: str | Path | None = None,
+    plan: Plan | None = None,
+    points: Sequence[Point] = (),
+) -> None:
+    """Write the page of a decision as one HTML file.
+
+    `machine` is the name or file that was decided for (default: the decision's name), `plan` the best candidate's,
+    `points` what `tensor_partitioner.page.sweep` found for the sliders.
+    """
+    write(decision_content(decision, machine=machine, plan=plan, points=points), path)
+
+
+def decision_content(
+    decision: Decision,
+    *,
+    machine: str | Path | None = None,
+    plan: Plan | None = None,
+    points: Sequence[Point] = (),
+) -> Content:
+    """Return what the page of a decision shows; as `write_page`."""
+    built = _known(machine or decision.machine.name)
+    model, facts = decision.model, decision.machine
+    return Content(
+        title=f"How to train {model.name} on {facts.devices} x {facts.device}",
+        lead=decision.verdict,
+        cards=cards_of(decision),
+        trust=trust_of(decision),
+        commands=decision.commands,
+        decision=decision_part(decision),
+        sweep=tuple(points),
+        grid=grid_of(decision),
+        stages=stage_rows(decision),
+        plan=None if plan is None else plan_part(plan),
+        timelines=(schedule_timeline(decision.best),),
+        machine=() if built is None else machine_tree(built),
+        machine_note=_machine_note(built, facts.devices),
+        inputs=tuple(_decision_inputs(decision, built)),
+    )
+
+
+def _machine_note(built: Machine | None, devices: int) -> str:
+    if built is None:
+        return ""
+    drawn = len(built.devices)
+    some = f"The first {drawn} of {devices} devices. " if drawn < devices else ""
+    return f"{some}Load on links is known for a plan that is simulated: report plan.json simulated.json."
+
+
+def _decision_inputs(decision: Decision, machine: Machine | None) -> Iterator[Given]:
+    yield from given("asked", inputs_of_model(decision), "the command's arguments and the model's graph")
+    yield from stack_inputs(decision.stack, stack_named(decision.stack))
+    if machine is not None:
+        yield from device_inputs(machine)
+        yield from link_inputs(machine)
+
+
+def _known(machine: str | Path) -> Machine | None:
+    """Return a machine as far as it is built; None where neither a file nor the package has it."""
+    try:
+        return cluster(machine).built
+    except TopologyError:
+        return None
+
+
+def write_report(
+    plan: Plan, reports: Sequence[Report], path: str | Path, *, name: str = "plan.json", machine: str | None = None
+) -> None:
+    """Write the page of a plan, and of what was simulated and executed of it, as one HTML file.
+
+    `machine` is a topology's name or file (default: that of the first simulated report); where there is one, the step
+    is simulated again as the report says, for what a report does not keep: who does what when, and memory over time.
+    Raises a TopologyError for a machine that there is not, or that is too small.
+    """
+    write(plan_content(plan, reports, name=name, machine=machine), path)
+
+
+def plan_content(
+    plan: Plan, reports: Sequence[Report], *, name: str = "plan.json", machine: str | None = None
+) -> Content:
+    """Return what the page of a plan shows; as `write_report`."""
+    simulated = next((report for report in reports if report.source == "simulator"), None)
+    built = load_topology(machine) if machine else None if simulated is None else _known(simulated.machine)
+    again = None if built is None else _simulation(plan, built, simulated)
+    part = plan_part(plan, built)
+    return Content(
+        title=f"How {part.model} is split over {plan.workers} workers",
+        lead=_lead(plan, part.model, reports),
+        cards=tuple(_cards(plan, reports)),
+        trust=(*_trust(plan, reports), *_stale(again, simulated)),
+        commands=tuple(_commands(plan, name, built)),
+        plan=part,
+        runs=tuple(map(run_part, reports)),
+        timelines=tuple(_timelines(plan, again, reports)),
+        occupied=() if again is None else tuple(occupied(again, plan.workers)),
+        machine=() if built is None else machine_tree(built, again.links if again else ()),
+        machine_note="Load: the share of the step for which a link is busy, in its busier direction.",
+        inputs=tuple(_plan_inputs(plan, built, reports)),
+    )
+
+
+def _simulation(plan: Plan, machine: Machine, report: Report | None) -> Simulation:
+    """Simulate a step with the settings that a report says."""
+    chosen = {} if report is None else {name: report.settings[name] for name in SETTINGS if name in report.settings}
+    settings = Settings(**chosen)  # type: ignore[arg-type] -- a report's settings are checked there
+    return simulation_of(plan_program(plan, machine, settings.prefetch), settings)
+
+
+def _stale(again: Simulation | None, report: Report | None) -> Iterator[str]:
+    """Yield that a step that was simulated again takes another time than its report says, where it does."""
+    said_s = None if report is None else report.seconds_per_step
+    if again is None or not said_s or abs(again.seconds / said_s - 1) <= SAME:
+        return
+    yield (
+        f"Simulated again for the timeline, the step takes {seconds(again.seconds)}, not the {seconds(said_s)} of the "
+        "report: the plan, the machine or the simulator has changed since."
+    )
+
+
+def _timelines(plan: Plan, again: Simulation | None, reports: Iterable[Report]) -> Iterator[Timeline]:
+    if again is not None:
+        yield simulated_timeline(again, plan.workers)
+    for report in reports:
+        if (report.source == "executor" or again is None) and (timeline := task_timeline(report)) is not None:
+            yield timeline
+
+
+def _lead(plan: Plan, model: str, reports: Iterable[Report]) -> str:
+    """Say in a few sentences what a plan is and what it costs."""
+    said = [
+        f"{model} trains on {plan.workers} workers, split in {len(plan.ways)} steps ({product(plan.ways.factors)}); a "
+        f"step moves {quantity(plan.total_bytes, 'B')} between them."
+    ]
+    for report in reports:
+        verb = "is predicted to take" if report.source == "simulator" else "took"
+        said.append(f"On {report.machine} it {verb} {seconds(report.seconds_per_step)}.")
+        beside = report.data_parallel
+        if beside is not None and beside.seconds_per_step and report.seconds_per_step:
+            ratio = beside.seconds_per_step / report.seconds_per_step
+            said.append(f"Data parallelism of the same model is predicted to take {ratio:.3g} times as long.")
+        if report.overfull:
+            said.append(f"It does not fit in the memory of {', '.join(report.overfull)}.")
+    return " ".join(said)
+
+
+def _cards(plan: Plan, reports: Iterable[Report]) -> Iterator[tuple[str, str, str]]:
+    moved = quantity(plan.total_bytes, "B")
+    yield "Bytes moved in a step", moved, f"{plan.total_bytes:,} bytes between {plan.workers} workers"
+    for report in reports:
+        word = "Predicted step" if report.source == "simulator" else "Measured step"
+        speed = "" if report.samples_per_s is None else f"{report.samples_per_s:.4g} samples/s"
+        yield word, seconds(report.seconds_per_step), f"{speed} on {report.machine}".strip()
+        if fullest := max(report.devices, key=lambda device: device.peak_bytes, default=None):
+            of = "" if fullest.capacity_bytes is None else f" of {quantity(fullest.capacity_bytes, 'B')}"
+            yield "Fullest memory", quantity(fullest.peak_bytes, "B"), f"{fullest.device}{of}: {fullest.verdict}"
+
+
+def _trust(plan: Plan, reports: Sequence[Report]) -> Iterator[str]:
+    """Yield how far the plan is from the least there could be, and how predictions and runs agree."""
+    search = plan.search
+    if search.gap is not None:
+        exact = "it is the least there is" if search.is_exact else f"it costs at most {percent(search.gap)} more"
+        yield f"Search: against a proven lower bound of its space of plans, {exact}."
+    else:
+        yield "Search: this searcher proves no bound; plan --search joint does."
+    by_source = {report.source: report for report in reports}
+    for report in reports:
+        if report.planned_bytes != report.bytes:
+            yield f"Bytes moved in the {report.source}'s report differ from those planned: do not trust it."
+        if report.source == "simulator" and report.compute_seconds and report.seconds_per_step:
+            factor = report.seconds_per_step / max(report.compute_seconds)
+            yield (
+                f"The predicted step takes {factor:.3g} times as long as its busiest worker computes; the bars below "
+                "say what the rest is."
+            )
+    if len(by_source) == 2:
+        yield _agreement(by_source)
+    else:
+        yield "Seconds are predicted from the figures under Inputs; only a run says what they really are."
+
+
+def _agreement(by_source: Mapping[str, Report]) -> str:
+    """Say how a prediction compares with a run."""
+    simulated, executed = by_source["simulator"], by_source["executor"]
+    if not simulated.seconds_per_step or not executed.seconds_per_step:
+        return "One of the two reports has no seconds to compare."
+    if simulated.machine != executed.machine:
+        return (
+            f"The prediction is for {simulated.machine}, the run on {executed.machine}: their seconds do not compare."
+        )
+    ratio = simulated.seconds_per_step / executed.seconds_per_step
+    return f"Predicted over measured seconds: {ratio:.3g} (1 would be exact)."
+
+
+def _commands(plan: Plan, name: str, machine: Machine | None) -> Iterator[str]:
+    yield f"simulate {name} --topo {'MACHINE' if machine is None else machine.name} --json simulated.json"
+    yield f"mpirun -n {plan.workers} execute {name} --json executed.json"
+    yield "compare simulated.json executed.json"
+    yield f"export-plan {name} --to dtensor"
+
+
+def _plan_inputs(plan: Plan, machine: Machine | None, reports: Iterable[Report]) -> Iterator[Given]:
+    training = plan.training_record()
+    told = {
+        "samples of a step": training.batch,
+        "micro-batches": training.micro_batches,
+        "computes in": training.precision,
+    }
+    yield from given("training", {name: str(value) for name, value in told.items()}, "the plan")
+    for report in reports:
+        yield from given(f"{report.source}'s settings", {k: str(v) for k, v in report.settings.items()}, "its report")
+    if machine is not None:
+        yield from device_inputs(machine)
+        yield from link_inputs(machine)

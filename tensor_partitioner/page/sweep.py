@@ -1,0 +1,83 @@
+"""Decisions for other batches and other numbers of devices, which the sliders of a page choose from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from planner.errors import GraphError, PlanError
+from planner.graph.ir import Graph
+from planner.models.zoo import is_zoo_name
+from tensor_partitioner.decision.deciding import decide
+from tensor_partitioner.decision.record import Decision
+from tensor_partitioner.display.progress import tracked
+from tensor_partitioner.page.decisions import rows_of
+from tensor_partitioner.page.records import Point
+from topologies import TopologyError, available
+
+FACTORS = (0.25, 0.5, 1, 2, 4)
+"""Times the batch, and times the devices, that are tried."""
+
+BUDGET_S = 4.0
+"""For each point; what takes longer is decided by bounds."""
+
+MOST_DEVICES = 65_536
+_FAMILY = re.compile(r"(.+-)([1-9]\d*)")
+
+
+def sweep(
+    model: str | Graph,
+    decision: Decision,
+    machine: str | Path | None = None,
+    *,
+    budget_s: float = BUDGET_S,
+    **options: object,
+) -> tuple[Point, ...]:
+    """Decide again around a decision: for other batches where the model is the zoo's, and for more and fewer nodes.
+
+    `machine` is as `decide` takes it (default: the decision's, by name); `options` are the model's. Points that cannot
+    be are left out.
+    """
+    batches = _around(decision.model.batch) if isinstance(model, str) and is_zoo_name(model) else []
+    machines = [*_machines(str(machine or decision.machine.name))]
+    wanted = [(name, batch) for name in machines for batch in batches or [decision.model.batch]]
+    points = []
+    for name, batch in tracked("deciding for the sliders", wanted):
+        given = {} if not batches else {"batch": batch}
+        try:
+            other = decide(model, name, stack=decision.stack, budget_s=budget_s, **given, **options)  # type: ignore[arg-type]
+        except (GraphError, PlanError, TopologyError):
+            continue
+        points.append(_point(other, decision))
+    return tuple(points)
+
+
+def _point(other: Decision, decision: Decision) -> Point:
+    """Return the best of every family, its seconds by the causes of the decision that is shown."""
+    causes = tuple(decision.best.shares)
+    uses = tuple(dict.fromkeys(line.what for row in decision.candidates for line in row.memory))
+    rows = rows_of(other.of_families(), causes, uses)
+    return Point(
+        batch=other.model.batch,
+        devices=other.machine.devices,
+        machine=other.machine.name,
+        rows=tuple(msgspec.structs.replace(row, why="") for row in rows),
+    )
+
+
+def _around(number: int) -> list[int]:
+    """Return the number, and others around it, whole ones only."""
+    return [int(number * factor) for factor in FACTORS if number * factor >= 1 and (number * factor).is_integer()]
+
+
+def _machines(name: str) -> Iterable[str]:
+    """Return machines of the same family, by the number in its name, or of as many of its kind on a network."""
+    numbered = _FAMILY.fullmatch(name)
+    if numbered and f"{numbered[1]}K" in available():
+        return [f"{numbered[1]}{count}" for count in _around(int(numbered[2])) if count <= MOST_DEVICES]
+    if f"{name}-nodes-K" in available():
+        return [name, *(f"{name}-nodes-{count}" for count in (2, 4, 8))]
+    return [name]
