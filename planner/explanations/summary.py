@@ -11,6 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 import topologies
 from planner.explanations import summary_tables  # noqa: F401  # how a summary shows itself
 from planner.explanations.causes import bytes_by_cause, moved_bytes
@@ -18,7 +21,7 @@ from planner.explanations.engines import Engines
 from planner.explanations.seconds import predicted
 from planner.explanations.summary_records import Cause, OperatorGroup, ParameterGroup, Spent, Summary
 from planner.explanations.words import Words, layer_of, over_ways, pattern_of, placement_word
-from planner.graph.ir import ITEM_BYTES, Node, Tensor
+from planner.graph.ir import ITEM_BYTES, Node
 from planner.layout import Strategy, elements, owned_by_all
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
@@ -45,6 +48,7 @@ def summary(plan: Plan | str | Path, machine: topologies.Machine | None = None) 
         tuple(summarized.operators()),
         tuple(summarized.causes()),
         tuple(_spent(plan, machine)),
+        *summarized.held_by_fullest_worker(),
     )
 
 
@@ -54,7 +58,7 @@ class _Summarized:
         self._states = _states_by_weight(plan)
         self._engines = Engines(plan, self._words, self._states)
         self._moved = tuple(moved_bytes(plan, self._words))
-        self._held = cache(lambda shape, layout: max(map(elements, owned_by_all(shape, layout, plan.ways))))
+        self._held = cache(lambda shape, layout: np.array([*map(elements, owned_by_all(shape, layout, plan.ways))]))
 
     def parameters(self) -> Iterator[ParameterGroup]:
         """Yield the groups of parameters: trained and frozen weights, in the graph's order."""
@@ -86,12 +90,26 @@ class _Summarized:
             fsdp=self._engines.fsdp(first),
             is_contracted=any(self._words.contracts(node) for node in self._words.readers(first)),
             nbytes=len(names) * tensor.nbytes,
-            held_bytes=len(names) * self._held_bytes(tensor),
-            state_held_bytes=len(names) * sum(self._held_bytes(self._plan.graph.tensors[state]) for state in states),
+            held_bytes=len(names) * int(self._held_bytes((first,)).max()),
+            state_held_bytes=len(names) * int(self._held_bytes(states).max()),
         )
 
-    def _held_bytes(self, tensor: Tensor) -> int:
-        return int(self._held(tensor.shape, self._plan.layouts[tensor.name])) * ITEM_BYTES[tensor.dtype]
+    def held_by_fullest_worker(self) -> tuple[int, int]:
+        """Return the bytes of parameters and of their state that the worker holds which holds most of both."""
+        tensors = self._plan.graph.tensors.values()
+        weights = [tensor.name for tensor in tensors if tensor.role == "weight" and tensor.init is not None]
+        held = self._held_bytes(weights)
+        state = self._held_bytes([state for weight in weights for state in self._states.get(weight, ())])
+        fullest = int((held + state).argmax())
+        return int(held[fullest]), int(state[fullest])
+
+    def _held_bytes(self, names: Sequence[str]) -> NDArray[np.int64]:
+        """Return the bytes of tensors that every worker holds: [workers]."""
+        total = np.zeros(self._plan.workers, dtype=np.int64)
+        for name in names:
+            tensor = self._plan.graph.tensors[name]
+            total += self._held(tensor.shape, self._plan.layouts[name]) * ITEM_BYTES[tensor.dtype]
+        return total
 
     def _split(self, weight: str, name: str) -> str:
         """Write how a weight, or state of its shape, is split, in the weight's words."""

@@ -66,7 +66,11 @@ class Spent:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Summary(Shown):
-    """What a plan comes to: `parameters` and `operators` in the order of the model, `causes` most bytes first."""
+    """What a plan comes to: `parameters` and `operators` in the order of the model, `causes` most bytes first.
+
+    `held_bytes` and `state_held_bytes` are what the worker that holds most holds of all parameters, and of the
+    optimizer's state of them.
+    """
 
     model: str
     workers: int
@@ -76,8 +80,5 @@ class Summary(Shown):
     operators: tuple[OperatorGroup, ...]
     causes: tuple[Cause, ...]
     seconds: tuple[Spent, ...]
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of parameters and optimizer state that a worker holds."""
-        return sum(group.held_bytes + group.state_held_bytes for group in self.parameters)
+    held_bytes: int
+    state_held_bytes: int

@@ -33,7 +33,8 @@ def parameters_table(summary: Summary) -> Table:
     rows = [_parameter_row(groups) for groups in list(kinds.values())[:PARAMETERS_SHOWN]]
     if more := [group for groups in list(kinds.values())[PARAMETERS_SHOWN:] for group in groups]:
         rows.append([f"{sum(len(group.names) for group in more)} more", *_held(more), "", ""])
-    rows.append(["a worker holds", *_held(summary.parameters), "", ""])
+    held = summary.held_bytes, summary.state_held_bytes
+    rows.append(["a worker holds", *(quantity(nbytes, "B") for nbytes in held), "", ""])
     columns = ["parameters", "held", "state", "split", "known as"]
     title = f"how parameters are split over {grid(summary.ways)} workers"
     return table(title, columns, rows, text=("split", "known as"))

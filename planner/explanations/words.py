@@ -208,7 +208,7 @@ def layer_of(name: str) -> str:
     """Return the part of a network that a name belongs to, as a glob: `h.*.mlp`, `embedding`."""
     parts = name.split(".")
     numbered = next((n for n, part in enumerate(parts[:-1]) if NUMBERED.fullmatch(part)), -1)
-    return ".".join(map(_without_number, parts[: numbered + 2]))
+    return ".".join(map(_without_number, parts[: max(1, min(numbered + 2, len(parts) - 1))]))
 
 
 def _without_number(part: str) -> str:

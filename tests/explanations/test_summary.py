@@ -24,7 +24,7 @@ def parameters(plan):
 
 
 @given(any_plan())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_sums_are_the_plans_for_any_plan(plan):
     found = planner.summary(plan)
     assert sum(cause.nbytes for cause in found.causes) == plan.total_bytes
@@ -37,7 +37,7 @@ def test_sums_are_the_plans_for_any_plan(plan):
 
 
 @given(any_plan())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_a_worker_holds_what_its_regions_hold(plan):
     for group in planner.summary(plan).parameters:
         held = 0
@@ -49,7 +49,22 @@ def test_a_worker_holds_what_its_regions_hold(plan):
 
 
 @given(any_plan())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=10, deadline=None)
+def test_the_fullest_worker_holds_what_its_regions_hold(plan):
+    found, tensors = planner.summary(plan), plan.graph.tensors
+    weights = {name for group in found.parameters for name in group.names}
+    kept = weights | {name for name, tensor in tensors.items() if tensor.role == "state" and name in plan.graph.updates}
+
+    def held(name, worker):
+        own = owned(tensors[name].shape, plan.layouts[name], plan.ways, worker)
+        return elements(own) * tensors[name].nbytes // tensors[name].elements
+
+    totals = [sum(held(name, worker) for name in kept) for worker in range(plan.workers)]
+    assert found.held_bytes + found.state_held_bytes == max(totals)
+
+
+@given(any_plan())
+@settings(max_examples=10, deadline=None)
 def test_a_pattern_is_a_glob_of_its_names(plan):
     for group in planner.summary(plan).parameters:
         assert all(fnmatch.fnmatchcase(name, group.pattern) for name in group.names)
@@ -126,7 +141,7 @@ def test_heads_and_dtensor_of_a_module():
         ("layers.3.mlp.0.weight", "layers.*.mlp.0.weight", "layers.*.mlp"),
         ("stage1.unit2.conv1.w", "stage*.unit*.conv1.w", "stage*.unit*"),
         ("wte.weight", "wte.weight", "wte"),
-        ("fc1.w", "fc*.w", "fc*.w"),
+        ("fc1.w", "fc*.w", "fc*"),
         ("norm", "norm", "norm"),
     ],
 )
