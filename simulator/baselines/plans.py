@@ -1,4 +1,4 @@
-"""The systems that are plans: *tofu*, *planned*, *data-parallel* and *zero-1* to *zero-3*."""
+"""The systems that are plans: *tofu*, *planned*, *data-parallel*, *zero-1* to *zero-3*, and *1f1b*."""
 
 from __future__ import annotations
 
@@ -26,6 +26,15 @@ def zero(stage: int) -> Callable[[SystemRequest], Plan]:
 def recursive(placements: str) -> Callable[[SystemRequest], Plan]:
     """Search recursively with these placements."""
     return lambda request: request.search(placements=placements)
+
+
+def pipeline(request: SystemRequest) -> Plan:
+    """Give every device a stage, which runs a forward and a backward pass of a micro-batch in turn.
+
+    Narayanan and others, "Memory-efficient pipeline-parallel DNN training" (ICML 2021): PipeDream-Flush.
+    """
+    stages = {"stages": request.devices, "machine": request.machine} if request.devices > 1 else {}
+    return request.search(**stages)
 
 
 def plan_system(search: Callable[[SystemRequest], Plan]) -> System:

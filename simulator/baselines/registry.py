@@ -10,9 +10,8 @@ from planner.extensions import register_named
 from planner.graph.ir import Graph
 from planner.plans.plan import Plan
 from planner.report.schema import Report
-from simulator.baselines.pipeline import pipeline
 from simulator.baselines.placement import op_placement
-from simulator.baselines.plans import data_parallel, plan_system, recursive, zero
+from simulator.baselines.plans import data_parallel, pipeline, plan_system, recursive, zero
 from simulator.baselines.replicas import ideal, small_batch
 from simulator.baselines.swapping import swapping
 from simulator.report import Settings, machine_of, report, simulation_of
@@ -27,7 +26,7 @@ SYSTEMS: dict[str, System] = {
     "small-batch": System(small_batch, batch_per_device=True),
     "swapping": System(swapping, batch_per_device=True),
     "op-placement": System(op_placement),
-    "1f1b": System(pipeline),
+    "1f1b": plan_system(pipeline),
     "data-parallel": plan_system(data_parallel),
     "zero-1": plan_system(zero(1)),
     "zero-2": plan_system(zero(2)),

@@ -249,7 +249,7 @@ def test_the_largest_batch_is_found(tmp_path):
     """Of a model that is planned, of one that a system runs, and among those that micro-batches divide."""
     pipelined = ("--system", "1f1b", "--micro-batches", 16)
     for options in (("--search", "data-parallel", "--workers", 8), ("--system", "data-parallel"), pipelined):
-        path, asked = tmp_path / "r.json", ("mlp-1-64", "--topo", "p2.8xlarge", *options)
+        path, asked = tmp_path / "r.json", ("mlp-4-64", "--topo", "p2.8xlarge", *options)
         assert run(*asked, "--largest-batch", "--json", path) == 0
         (report,) = read_reports(path)
         assert not report.overfull

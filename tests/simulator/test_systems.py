@@ -19,7 +19,6 @@ from simulator import SYSTEMS, Switches, interpret, simulate_system
 from simulator.baselines.flow import flow_of, in_order_of_start, seconds_alone, worker_program
 from simulator.baselines.largest_batch import MOST, largest_batch
 from simulator.baselines.layers import layers_of
-from simulator.baselines.pipeline import BACKWARD, FORWARD, balanced, staged
 from simulator.baselines.spread import spread
 from simulator.baselines.swapping import AHEAD, SOON, Pool, room_bytes
 from simulator.lifetimes import holders
@@ -37,7 +36,7 @@ MODELS = {
     "transformer-2-64": {"batch": 4, "sequence": 16, "vocabulary": 32},
 }
 
-OWN = ("ideal", "small-batch", "swapping", "op-placement", "1f1b")
+OWN = ("ideal", "small-batch", "swapping", "op-placement")
 CASES = [(system, model) for system in SYSTEMS for model in MODELS if system in OWN or model == "mlp-3-64"]
 """Other systems are plans, which are tested elsewhere."""
 
@@ -104,11 +103,10 @@ def test_data_parallelism_without_communication_is_one_device(machine):
 # --- placement
 
 
-@pytest.mark.parametrize("system", ["op-placement", "1f1b"])
-def test_every_task_is_done_once_and_no_device_does_more_than_one_would(system, graph):
+def test_every_task_is_done_once_and_no_device_does_more_than_one_would(graph):
     """On devices without launches, which overlap what is before them."""
     machine = star(4)
-    found = built(system, graph, machine)
+    found = built("op-placement", graph, machine)
     done = Counter(node for w in found.program.workers for t in w.tasks if isinstance(t, Compute) for node in t.nodes)
     (worker,) = lower(planner.plan(graph, workers=1)).workers
     assert done == Counter(node for t in worker.tasks if isinstance(t, Compute) for node in t.nodes)
@@ -158,66 +156,6 @@ def test_timesteps_of_placed_layers_are_pipelined(layers, steps):
     order = in_order_of_start(flow.after, device_of, seconds_alone(worker, machine))
     found = spread(flow, device_of, order, layers)
     assert interpret(found, machine).seconds == pytest.approx((layers + steps - 1) * 2.0)
-
-
-def pipeline_program(stages, count, forward_s, backward_s):
-    """Forward passes of every micro-batch through all stages, and backward passes back through them."""
-    tasks, names = [], []
-    for micro in range(count):
-        names += [(FORWARD, micro, stage) for stage in range(stages)]
-        names += [(BACKWARD, micro, stage) for stage in reversed(range(stages))]
-    number = {name: n for n, name in enumerate(names)}
-    for kind, micro, stage in names:
-        if kind == FORWARD:
-            read = [number[FORWARD, micro, stage - 1]] if stage else []
-        else:
-            read = [number[FORWARD, micro, stage]]
-            read += [number[BACKWARD, micro, stage + 1]] if stage + 1 < stages else []
-        took = forward_s if kind == FORWARD else backward_s
-        tasks.append(task(f"{kind}.{micro}.{stage}", read, number[kind, micro, stage], took))
-    buffers = tuple(buffer(str(n), ITEM, 0, len(tasks) - 1, offset=64 * n) for n in range(len(tasks)))
-    stage_of = {f"{kind}.{micro}.{stage}": stage for kind, micro, stage in names}
-    passes = [(kind, micro) for kind, micro, _ in names]
-    return WorkerProgram(0, tuple(tasks), buffers, 0), stage_of, passes
-
-
-@pytest.mark.parametrize("count", [1, 3, 8])
-@pytest.mark.parametrize("stages", [1, 2, 4])
-def test_equal_stages_take_a_forward_and_a_backward_pass_of_all_micro_batches_and_stages_but_one(stages, count):
-    machine = star(stages, link=1e30)
-    worker, stage_of, passes = pipeline_program(stages, count, 2.0, 3.0)
-    flow = flow_of(worker, dict.fromkeys(stage_of, 0))
-    found = staged(flow, stage_of, passes, seconds_alone(worker, machine), stages)
-    assert interpret(found, machine).seconds == pytest.approx((count + stages - 1) * (2.0 + 3.0))
-
-
-def test_a_stage_keeps_no_more_micro_batches_than_stages_follow():
-    """Which is what alternating is for: stage s of p keeps p - s results of its forward passes."""
-    stages, count = 4, 12
-    worker, stage_of, passes = pipeline_program(stages, count, 2.0, 3.0)
-    found = staged(flow_of(worker, dict.fromkeys(stage_of, 0)), stage_of, passes, [1.0] * len(worker.tasks), stages)
-    for stage, program in enumerate(found.workers):
-        alive = most = 0
-        for one in program.tasks:
-            if isinstance(one, Compute):
-                alive += 1 if one.nodes[0].startswith(f"{FORWARD}.") else -1
-                most = max(most, alive)
-        assert most == stages - stage
-
-
-@pytest.mark.parametrize("parts", [1, 2, 3, 7])
-def test_balanced_stages(parts):
-    """Against every way to cut a short sequence."""
-    spent = [3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0]
-    found = balanced(spent, parts)
-
-    def longest(run_of):
-        return max(sum(s for s, run in zip(spent, run_of, strict=True) if run == r) for r in set(run_of))
-
-    cuts = product([0, 1], repeat=len(spent) - 1)
-    every = [np.cumsum([0, *cut]).tolist() for cut in cuts]
-    assert found[-1] < parts
-    assert longest(found) == min(longest(one) for one in every if one[-1] < parts)
 
 
 # --- swapping
