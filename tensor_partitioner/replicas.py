@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 import planner
 from planner.errors import PlanError
 from planner.graph.facts import batch_size
-from planner.graph.ir import Graph
+from planner.graph.ir import Graph, Node
 from planner.graph.samples import depending_on_samples
 from planner.layout import Ways
 from planner.models import gpt, llama
@@ -190,8 +190,18 @@ def sums_of_gradients(graph: Graph) -> tuple[str, ...]:
     dependent = depending_on_samples(graph.tensors, graph.nodes)
     makers = {name: node for node in graph.nodes for name in node.outputs}
     read = [name for new in graph.updates.values() if new in makers for name in makers[new].inputs]
-    sums = [name for name in read if name in dependent and graph.tensors[name].init is None]
+    sums = [_before_casts(graph, makers, name) for name in read if name in dependent and name in makers]
     return tuple(dict.fromkeys((*sums, *([graph.metrics["loss"]] if "loss" in graph.metrics else []))))
+
+
+def _before_casts(graph: Graph, makers: Mapping[str, Node], name: str) -> str:
+    """Return what a tensor is a copy of in another dtype, which adds up as well."""
+    inputs = makers[name].inputs
+    while len(inputs) == 1 and inputs[0] in makers and graph.tensors[inputs[0]].shape == graph.tensors[name].shape:
+        if graph.tensors[inputs[0]].dtype == graph.tensors[name].dtype:
+            break
+        name, inputs = inputs[0], makers[inputs[0]].inputs
+    return name
 
 
 def between(low: Replica, high: Replica, at: float) -> Replica:

@@ -1,0 +1,188 @@
+"""Decisions beside exhaustive enumeration, and replicas beside models that are built in full."""
+
+import json
+import random
+from itertools import product
+
+import pytest
+
+import planner
+from planner.errors import GraphError, PlanError
+from planner.parallel import Parallel
+from simulator.projection.blocks import blocks_of, repeated
+from simulator.projection.cluster import cluster
+from simulator.projection.network import Grid, Network
+from simulator.projection.stack import STACKS, stack_named
+from tensor_partitioner.commands.decide import main
+from tensor_partitioner.decision import decide
+from tensor_partitioner.decision.bounds import LeastWork
+from tensor_partitioner.decision.candidates import Shape, candidate_name, candidates, divisors, family
+from tensor_partitioner.decision.deciding import trained_as
+from tensor_partitioner.projection import project, project_source
+from tensor_partitioner.replicas import GraphModel, ZooModel, with_few_layers
+from tests.project.test_plan_command import run
+
+SMALL = {"heads": 4, "sequence": 32, "vocabulary": 256, "dtype": "mixed", "optimizer": "adam"}
+MODELS = (
+    ("transformer-4-64", {**SMALL, "flash": True}),
+    ("transformer-4-128", SMALL),
+    ("transformer-6-64", {**SMALL, "sequence": 64, "tied": False}),
+    ("mlp-4-512", {"dtype": "mixed", "optimizer": "adam"}),
+)
+MACHINES = ("hgx-h100", "p4d.24xlarge", "dgx-a100", "p4d-nodes-2")
+
+
+def shape_of(name, options, machine, batch):
+    layers = with_few_layers(name, options)[2] or 0
+    stores = "transformer" in name and not options.get("flash", False)
+    devices = cluster(machine).devices
+    return Shape(devices, 8, batch, layers, options.get("sequence", 1), stores)
+
+
+def cases(count, seed):
+    chance = random.Random(seed)
+    every = [*product(MODELS, MACHINES, (16, 32, 64), ("compile", "eager", "megatron"))]
+    return [(*model, machine, batch, stack) for model, machine, batch, stack in chance.sample(every, count)]
+
+
+def projections(name, options, machine, batch, stack):
+    source, whole = ZooModel.of(name, options), cluster(machine)
+    for candidate in candidates(shape_of(name, options, machine, batch)):
+        try:
+            yield candidate, project_source(source, batch, candidate, whole, stack)
+        except (PlanError, GraphError):
+            continue
+
+
+@pytest.mark.parametrize(("name", "options", "machine", "batch", "stack"), cases(6, seed=1))
+def test_nothing_is_faster_than_what_is_recommended(name, options, machine, batch, stack):
+    """Every candidate is projected, whatever its bound; plans of a search come besides."""
+    decision = decide(name, machine, batch=batch, stack=stack, budget_s=600, **options)
+    fastest = min(step.seconds for _, step in projections(name, options, machine, batch, stack) if step.fits)
+    assert decision.best.fits
+    assert decision.best.seconds_per_step <= fastest * (1 + 1e-12)
+    assert decision.search.gap == 0
+    named = [candidate for candidate in decision.candidates if candidate.fits]
+    assert named == sorted(named, key=lambda candidate: candidate.seconds_per_step)
+    assert decision.candidates[: len(named)] == tuple(named)
+
+
+@pytest.mark.parametrize(("name", "options", "machine", "batch", "stack"), cases(4, seed=2))
+def test_no_step_is_below_its_bound(name, options, machine, batch, stack):
+    device = cluster(machine).built.devices[0]
+    source, runs = ZooModel.of(name, options), stack_named(stack)
+    inner = source.inner(Parallel(), 1)
+    blocks = blocks_of(inner.replica, runs.kernels, device, Network(cluster(machine), Grid(1, 1, 1)))
+    blocks = repeated(blocks, inner.layers) if inner.layers else blocks
+    work = LeastWork.of(blocks, 1, device.peak(inner.dtype) * device.spec.efficiency.matmul)
+    steps = [*projections(name, options, machine, batch, stack)]
+    assert len(steps) > 10
+    for candidate, step in steps:
+        assert work.bound_s(candidate, batch) <= step.seconds * (1 + 1e-9), str(candidate)
+
+
+@pytest.mark.parametrize("spec", ["dp=2", "tp=2,dp=2,sp", "tp=4,dp=2", "cp=2,dp=2", "pp=2,tp=2,dp=2,micro-batch=2"])
+def test_a_layer_stands_for_all(spec):
+    """A model of five layers, of which three are built, is that of which all are."""
+    name, options = "transformer-5-64", SMALL
+    parallel, machine = Parallel.read(spec), cluster("hgx-h100")
+    few = project(name, options, batch=16, parallel=parallel, machine="hgx-h100")
+    source = GraphModel(planner.model(name, **options, batch=2 * 4, micro_batches=2))
+    micro_batch = 16 // parallel.dp if parallel.micro_batch is None else parallel.micro_batch
+    whole = project_source(source, 16, parallel, machine)
+    assert micro_batch in {2, 8}
+    assert few.seconds == pytest.approx(whole.seconds, rel=1e-9)
+    assert few.needed_bytes == pytest.approx(whole.needed_bytes, rel=1e-3)
+
+
+@pytest.mark.parametrize("within", [Parallel(), Parallel(tp=2, sp=True), Parallel(tp=2, cp=2)], ids=str)
+@pytest.mark.parametrize("samples", [1, 3, 8])
+def test_shares_of_other_samples_follow(within, samples):
+    """What a worker does with some samples follows, exactly, from what it does with two other numbers of them.
+
+    An embedding reads no more rows than there are, which tokens of eight samples are here.
+    """
+    graph = planner.model("transformer-2-64", **SMALL, batch=2 * 4, micro_batches=2)
+    followed = GraphModel(graph).inner(within, samples).replica
+    built = GraphModel(planner.model("transformer-2-64", **SMALL, batch=2 * samples, micro_batches=2))
+    expected = built.inner(within, samples).replica
+    for ours, theirs in zip(followed.shares, expected.shares, strict=True):
+        assert ours.operations == pytest.approx(theirs.operations, rel=1e-9), ours.node.name
+        assert (ours.reads, ours.writes, ours.products) == (theirs.reads, theirs.writes, theirs.products)
+        assert (ours.before, ours.after) == (theirs.before, theirs.after)
+    assert followed.held == expected.held
+
+
+def test_a_graph_without_micro_batches_adds_up_as_one_with_them():
+    plain = GraphModel(planner.model("transformer-2-64", **SMALL, batch=4))
+    cut = GraphModel(planner.model("transformer-2-64", **SMALL, batch=8, micro_batches=2))
+    for spec in ("dp=2", "dp=2,tp=2,zero=1"):
+        steps = [project_source(m, 8, Parallel.read(spec), cluster("hgx-h100")) for m in (plain, cut)]
+        assert steps[0].seconds == pytest.approx(steps[1].seconds, rel=0.02)
+        assert steps[0].needed_bytes == pytest.approx(steps[1].needed_bytes, rel=0.02)
+
+
+@pytest.mark.parametrize("stack", STACKS)
+@pytest.mark.parametrize(
+    "spec", ["dp=8,zero=3", "dp=8,zero=1", "tp=2,pp=2,dp=2,sp,micro-batch=1,recompute=full", "dp=8"]
+)
+def test_causes_add_up(stack, spec):
+    step = project("transformer-4-128", SMALL, batch=64, parallel=Parallel.read(spec), machine="hgx-h100", stack=stack)
+    assert sum(step.shares.values()) == pytest.approx(step.seconds, rel=1e-9)
+    assert step.needed_bytes == sum(line.nbytes for line in step.memory)
+
+
+def test_candidates_are_all_products_of_divisors():
+    """By enumeration: every candidate uses all devices, divides batch and layers, and comes once."""
+    shape = Shape(devices=16, per_node=8, batch=64, layers=12, sequence=128, stores_scores=True)
+    every = [*candidates(shape)]
+    assert len(every) == len(set(every))
+    for candidate in every:
+        assert candidate.workers == shape.devices
+        assert shape.batch % (candidate.dp * candidate.micro_batch) == 0
+        assert candidate.pp == 1 or shape.layers >= candidate.pp
+        assert Parallel.read(candidate_name(candidate)) == candidate
+    degrees = {(c.tp, c.pp, c.dp) for c in every}
+    expected = {
+        (tp, pp, 16 // tp // pp)
+        for tp in divisors(8)
+        for pp in divisors(16 // tp)
+        if pp <= shape.layers and shape.batch % (16 // tp // pp) == 0
+    }
+    assert degrees == expected
+    assert {family(c) for c in every if c.dp == 16} == {"data (DDP)", "ZeRO-1", "ZeRO-2", "FSDP (ZeRO-3)"}
+
+
+def test_precisions_are_those_that_the_device_has():
+    assert trained_as("gpt2", cluster("hgx-h100"))["dtype"] == "mixed"
+    assert trained_as("gpt2", cluster("dgx-1-v100"))["dtype"] == "mixed-float16"
+    assert trained_as("gpt2", cluster("p2.8xlarge"))["dtype"] == "float32"
+
+
+def test_the_command_writes_what_it_shows(tmp_path, capsys):
+    file, plan = tmp_path / "decision.json", tmp_path / "plan.json"
+    arguments = ("--heads", "4", "--sequence", "32", "--vocabulary", "256", "--batch", "16")
+    written = ("--json", file, "-o", plan)
+    assert run(main, "transformer-2-64", "--topo", "hgx-h100", *arguments, *written) == 0
+    record = json.loads(file.read_text())
+    assert record["format"] == "decision/1"
+    best = record["candidates"][0]
+    assert {"name", "seconds_per_step", "fits", "memory", "why"} <= best.keys()
+    assert record["verdict"] in capsys.readouterr().out
+    assert planner.load(plan).workers == 8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("gpt2", "--topo", "hgx-h1000"), "did you mean"),
+        (("gpt2",), "Missing option '--topo'"),
+        (("gpt2", "--topo", "hgx-h100", "--budget", "soon"), "a time above 0, as in 30s"),
+        (("gpt2", "--topo", "hgx-h100", "--stack", "mxnet"), "is not one of"),
+    ],
+)
+def test_what_makes_no_sense(arguments, message, capsys):
+    assert run(main, *arguments) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
