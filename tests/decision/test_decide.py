@@ -23,6 +23,7 @@ from tensor_partitioner.replicas import GraphModel, ZooModel, with_few_layers
 from tests.project.test_plan_command import run
 
 SMALL = {"heads": 4, "sequence": 32, "vocabulary": 256, "dtype": "mixed", "optimizer": "adam"}
+MANY_WORDS = {**SMALL, "vocabulary": 4096}
 MODELS = (
     ("transformer-4-64", {**SMALL, "flash": True}),
     ("transformer-4-128", SMALL),
@@ -100,11 +101,11 @@ def test_a_layer_stands_for_all(spec):
 def test_shares_of_other_samples_follow(within, samples):
     """What a worker does with some samples follows, exactly, from what it does with two other numbers of them.
 
-    An embedding reads no more rows than there are, which tokens of eight samples are here.
+    But for what an embedding reads, which is no more rows than it has: here more than there are tokens.
     """
-    graph = planner.model("transformer-2-64", **SMALL, batch=2 * 4, micro_batches=2)
+    graph = planner.model("transformer-2-64", **MANY_WORDS, batch=2 * 4, micro_batches=2)
     followed = GraphModel(graph).inner(within, samples).replica
-    built = GraphModel(planner.model("transformer-2-64", **SMALL, batch=2 * samples, micro_batches=2))
+    built = GraphModel(planner.model("transformer-2-64", **MANY_WORDS, batch=2 * samples, micro_batches=2))
     expected = built.inner(within, samples).replica
     for ours, theirs in zip(followed.shares, expected.shares, strict=True):
         assert ours.operations == pytest.approx(theirs.operations, rel=1e-9), ours.node.name
