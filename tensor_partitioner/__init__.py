@@ -32,9 +32,13 @@ if TYPE_CHECKING:
     )
     from simulator import simulate
     from tensor_partitioner.decision import decide
+    from tensor_partitioner.projection import project
     from topologies import load_topology
 
 __version__ = "0.3.0"
+
+PACKAGES = ("planner", "topologies", "simulator", "tensor_partitioner.decision", "tensor_partitioner.projection")
+"""Where the names are, in the order in which they are looked for."""
 
 __all__ = [
     "Workbench",
@@ -49,6 +53,7 @@ __all__ = [
     "lower",
     "model",
     "plan",
+    "project",
     "simulate",
     "summary",
     "training_graph",
@@ -60,7 +65,7 @@ def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     require_packages()
-    packages = map(import_module, ("planner", "topologies", "simulator", "tensor_partitioner.decision"))
+    packages = map(import_module, PACKAGES)
     return next(getattr(package, name) for package in packages if hasattr(package, name))
 
 

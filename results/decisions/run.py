@@ -1,0 +1,209 @@
+"""Decisions for models of the zoo and examples on machines, beside what people would do anyway.
+
+    python -m results.decisions.run
+
+writes data.json and the tables in README.md. Every model is decided on every machine that has as many devices; what
+people would do is the best micro-batch of data parallelism, of FSDP, and of what Megatron-LM's users are told: tensor
+parallel in a node as far as a layer needs, stages beyond.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from planner.errors import GraphError, PlanError
+from planner.parallel import Parallel
+from results.experiment import Pages, machine, publish, table
+from tensor_partitioner.decision import decide
+from tensor_partitioner.decision.record import Candidate, Decision
+from tensor_partitioner.projection import project
+
+HERE = Path(__file__).parent
+BUDGET_S = 60.0
+
+MODELS: dict[str, dict[str, Any]] = {
+    "gpt2": {"batch": 256},
+    "gpt2-xl": {"batch": 256},
+    "transformer-24-2048": {"batch": 256},
+    "llama-3.1-8b": {"batch": 256},
+    "llama-2-70b": {"batch": 256},
+    "mixtral-8x7b": {"batch": 256},
+    "vgg-16": {"batch": 512},
+    "mlp-4-8192": {"batch": 512},
+}
+MACHINES = (
+    *("hgx-h100", "p4d.24xlarge", "dgx-1-v100", "p2.8xlarge"),
+    *("hgx-h100-nodes-2", "p4d-nodes-2", "hgx-h100-nodes-8", "p4d-nodes-8"),
+)
+
+KNOWN: dict[str, dict[str, Any]] = {
+    "GPT-3 175B on 1 024 A100 (Narayanan and others, 2021)": {
+        "model": "gpt-3-175b", "machine": "dgx-a100-pod-128", "batch": 1536,
+        "parallel": ("tp=8,pp=8,dp=16,sp,micro-batch=1", "tp=8,pp=16,dp=8,sp,micro-batch=1"),
+    },
+    "BLOOM 176B on 384 A100 (BigScience, 2022)": {
+        "model": "bloom-176b", "machine": "dgx-a100-pod-48", "batch": 2048,
+        "parallel": ("tp=4,pp=12,dp=8,zero=1,micro-batch=2",),
+    },
+    "Llama 2 70B on 64 H100": {
+        "model": "llama-2-70b", "machine": "hgx-h100-nodes-8", "batch": 256,
+        "parallel": ("tp=8,pp=8,sp,micro-batch=1", "tp=4,pp=4,dp=4,sp,zero=1,micro-batch=1", "dp=64,zero=3"),
+    },
+    "Llama 3 405B on 16 384 H100 (Grattafiori and others, 2024)": {
+        "model": "llama-3.1-405b", "machine": "hgx-h100-nodes-2048", "batch": 2048,
+        "parallel": ("tp=8,pp=16,dp=128,sp,zero=1,micro-batch=1",),
+    },
+}  # fmt: skip
+"""What was chosen by those who had the machines; any schedule and recomputation with it."""
+
+Row = dict[str, Any]
+
+
+def by_hand(decision: Decision) -> dict[str, Candidate]:
+    """Return what people would do anyway, the best of each that fits."""
+    groups = {
+        "DDP": lambda p: p.dp == p.workers and p.zero == 0,
+        "FSDP": lambda p: p.dp == p.workers and p.zero == 3,
+        "Megatron": lambda p: p.tp > 1 and p.zero <= 1 and p.cp == 1,
+    }
+    found: dict[str, Candidate] = {}
+    for candidate in decision.candidates:
+        parallel = Parallel.read(candidate.parallel) if candidate.parallel else None
+        for name, is_of in groups.items():
+            if parallel is not None and candidate.fits and is_of(parallel):
+                found.setdefault(name, candidate)
+    return found
+
+
+def decided(model: str, machine_name: str) -> Row:
+    """Return a row: the decision, and what others come to."""
+    started = time.process_time()
+    try:
+        decision = decide(model, machine_name, budget_s=BUDGET_S, **MODELS[model])
+    except (PlanError, GraphError) as error:
+        return {"model": model, "machine": machine_name, "refused": str(error)}
+    best, others = decision.best, by_hand(decision)
+    print(model, machine_name, decision.verdict, flush=True)
+    return {
+        "model": model,
+        "machine": machine_name,
+        "fits": best.fits,
+        "best": best.name,
+        "family": best.family,
+        "seconds": best.seconds_per_step,
+        "gap": decision.search.gap,
+        "considered": decision.search.considered,
+        "projected": decision.search.projected,
+        "by_hand": {name: [one.name, one.seconds_per_step] for name, one in others.items()},
+        "least_named": min(one.seconds_per_step for one in decision.candidates if one.fits or not best.fits),
+        "cpu_s": round(time.process_time() - started, 2),
+    }
+
+
+def known(name: str) -> Row:
+    """Return a row: a choice that is known to be good, beside our own best."""
+    about, started = KNOWN[name], time.process_time()
+    decision = decide(about["model"], about["machine"], batch=about["batch"], budget_s=BUDGET_S)
+    print(name, decision.verdict, flush=True)
+    options = {"dtype": "mixed", "optimizer": "adamw"}
+    steps = []
+    for text in about["parallel"]:
+        for more in _variants(text):
+            try:
+                step = project(
+                    about["model"], options, batch=about["batch"], parallel=Parallel.read(text + more),
+                    machine=about["machine"], stack="compile",
+                )  # fmt: skip
+            except PlanError:
+                continue
+            steps.append((not step.fits, step.seconds, text + more))
+    overfull, seconds, chosen = min(steps)
+    return {
+        "name": name,
+        "chosen": chosen,
+        "chosen_fits": not overfull,
+        "seconds": seconds,
+        "best": decision.best.name,
+        "best_seconds": decision.best.seconds_per_step,
+        "gap": decision.search.gap,
+        "cpu_s": round(time.process_time() - started, 2),
+    }
+
+
+def _variants(text: str) -> Iterator[str]:
+    schedules = ("", *(f",schedule={s}" for s in ("zero-bubble", "interleaved:2", "interleaved:3", "interleaved:5")))
+    for schedule in schedules if "pp=" in text else ("",):
+        for recompute in ("", ",recompute=full"):
+            yield schedule + recompute
+
+
+def pages(data: Any) -> Pages:
+    """Make the tables."""
+    rows = [row for row in data["decisions"] if "refused" not in row]
+    fitting = [row for row in rows if row["fits"]]
+    ratios = [row["seconds"] / min(s for _, s in row["by_hand"].values()) for row in fitting if row["by_hand"]]
+    named_faster = sum(row["least_named"] < row["seconds"] * (1 - 1e-12) for row in rows)
+    said = (
+        f"{len(rows)} decisions, of which in {len(fitting)} something fits. In {named_faster} of them anything that is "
+        "named is predicted to be faster than what is recommended. Beside the best of data parallelism, FSDP and tensor "
+        f"parallelism by hand, where one of them fits ({len(ratios)}), a step takes {min(ratios):.2f} to "
+        f"{max(ratios):.2f} times as long, {sorted(ratios)[len(ratios) // 2]:.2f} in the median."
+    )
+    return {
+        "said": said,
+        "decisions": table(
+            ("model", "machine", "recommended", "a step", "DDP", "FSDP", "tensor, by hand", "gap", "CPU, s"),
+            [_row(row) for row in rows],
+        ),
+        "refused": "\n".join(
+            f"- {row['model']} on {row['machine']}: {row['refused']}" for row in data["decisions"] if "refused" in row
+        )
+        or "None.",
+        "known": table(
+            ("who", "chosen, with its best schedule", "a step", "our best", "a step", "chosen / best", "gap", "CPU, s"),
+            [
+                (
+                    row["name"],
+                    f"`{row['chosen']}`" + ("" if row["chosen_fits"] else " (does not fit)"),
+                    f"{row['seconds']:.4g} s",
+                    f"`{row['best']}`",
+                    f"{row['best_seconds']:.4g} s",
+                    f"{row['seconds'] / row['best_seconds']:.3f}",
+                    f"{row['gap']:.1%}",
+                    row["cpu_s"],
+                )
+                for row in data["known"]
+            ],
+        ),
+        "machine": f"CPU seconds of {data['machine']}.",
+    }
+
+
+def _row(row: Row) -> tuple[object, ...]:
+    def other(name: str) -> str:
+        return f"{row['by_hand'][name][1] / row['seconds']:.2f}" if name in row["by_hand"] else "-"
+
+    best = f"{row['family']}: `{row['best']}`" if row["fits"] else "nothing fits"
+    others = map(other, ("DDP", "FSDP", "Megatron"))
+    return row["model"], row["machine"], best, _seconds(row["seconds"]), *others, f"{row['gap']:.1%}", row["cpu_s"]
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.4g} s" if value >= 1 else f"{value * 1e3:.4g} ms"
+
+
+def main() -> None:
+    """Decide everything."""
+    data = {
+        "machine": machine(),
+        "decisions": [decided(model, name) for model in MODELS for name in MACHINES],
+        "known": [known(name) for name in KNOWN],
+    }
+    publish(HERE, data, pages)
+
+
+if __name__ == "__main__":
+    main()
