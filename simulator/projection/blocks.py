@@ -39,10 +39,30 @@ class Part:
         exchanged = self.exchanged_s + other.exchanged_s, self.exchanges + other.exchanges
         return Part(self.work + other.work, *exchanged)
 
+    @property
+    def device_s(self) -> float:
+        """Seconds of the device and its exchanges."""
+        return self.work.seconds + self.exchanged_s
+
+    def host_s(self, stack: Stack) -> float:
+        """Seconds of the host that launches its kernels and exchanges."""
+        return self.work.launches * stack.host_s + self.exchanges * stack.host_exchange_s
+
     def seconds(self, stack: Stack) -> float:
-        """Seconds, of the device or of the host that launches its kernels."""
-        host_s = self.work.launches * stack.host_s + self.exchanges * stack.host_exchange_s
-        return max(self.work.seconds + self.exchanged_s, host_s)
+        """Seconds, of the device or of the host."""
+        return max(self.device_s, self.host_s(stack))
+
+
+def queued_s(parts: Iterable[Part], stack: Stack, begun_s: float = 0.0) -> float:
+    """Return the seconds of parts in turn that the device begins when it is free and the host has launched them.
+
+    The host begins to launch at `begun_s`.
+    """
+    launched, ended = begun_s, 0.0
+    for part in parts:
+        begun, launched = max(ended, launched), launched + part.host_s(stack)
+        ended = max(begun + part.device_s, launched)
+    return ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +73,7 @@ class Block:
     that stores its matrix. `once` is done once in an iteration, and `reduced_s` exchanged among inner workers. Bytes:
     of weights, of states of the optimizer, of copies of weights for computing, of gradients as computed, of
     activations that are kept for the backward pass, of those within attention, of what later blocks read, of the
-    largest gradient of an activation. `parameters` are a worker's elements of weights.
+    largest gradient of an activation. `parameters` are a worker's elements of weights, of so many `weight_tensors`.
     """
 
     name: str
@@ -64,6 +84,7 @@ class Block:
     once: Work = field(default_factory=Work)
     reduced_s: float = 0.0
     parameters: int = 0
+    weight_tensors: int = 0
     weight_bytes: int = 0
     state_bytes: int = 0
     copied_bytes: int = 0
@@ -212,7 +233,7 @@ class _Blocks:
 
     def _lasting(self) -> list[dict[str, int]]:
         """Return what each block's first readers hold of weights and states."""
-        held: list[dict[str, int]] = [{"weight": 0, "state": 0, "parameters": 0} for _ in self._names]
+        held: list[dict[str, int]] = [{"weight": 0, "state": 0, "parameters": 0, "tensors": 0} for _ in self._names]
         seen: set[str] = set()
         for share in self._replica.shares:
             for name in share.reads:
@@ -222,6 +243,7 @@ class _Blocks:
                     block = held[self._of_node[share.node.name]]
                     block[tensor.role] += self._replica.held[name]
                     if tensor.role == "weight":
+                        block["tensors"] += 1
                         block["parameters"] += self._replica.held[name] * tensor.elements // tensor.nbytes
         return held
 
@@ -240,6 +262,7 @@ class _Blocks:
             once=self._work(once),
             reduced_s=sum(self._network.transfer_s(t) for s in shares for t in self._once_exchanged(s)),
             parameters=lasting["parameters"],
+            weight_tensors=lasting["tensors"],
             weight_bytes=lasting["weight"],
             state_bytes=lasting["state"],
             copied_bytes=sum(size for s in once if s.phase == BEFORE for size in s.writes.values()),
@@ -259,7 +282,7 @@ class _Blocks:
 
     def _work(self, shares: Sequence[NodeShare]) -> Work:
         runs = fused(shares, self._kernels.fusion, self._readers)
-        return sum((work_of(run, self._readers, self._device) for run in runs), Work())
+        return sum((work_of(run, self._readers, self._device, self._kernels) for run in runs), Work())
 
     def _kept_bytes(self, forward: Iterable[NodeShare], *, again: bool = False) -> int:
         """Return what the backward pass reads of what some forward nodes make, and masks of what they drop.

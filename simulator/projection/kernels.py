@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import tdl
-
 from simulator.projection.replica import NodeShare
-from simulator.projection.stack import Fusion
+from simulator.projection.stack import Fusion, Kernels
 from topologies.kernels import Kernel
 from topologies.machine import Device
 
@@ -156,11 +155,16 @@ def kernel_of(run: Sequence[NodeShare], readers: Readers) -> Kernel:
     return Kernel(run[-1].category, run[-1].dtype, sum(share.operations for share in run), float(nbytes))
 
 
-def work_of(run: Sequence[NodeShare], readers: Readers, device: Device) -> Work:
+LOSSES = ("cross_entropy", "cross_entropy_backward")
+
+
+def work_of(run: Sequence[NodeShare], readers: Readers, device: Device, kernels: Kernels) -> Work:
     """Return what a run of nodes takes a device by one kernel; of several products, by one each."""
     if all(share.is_view for share in run):
         return Work()
     kernel = kernel_of(run, readers)
+    if any(share.node.op in LOSSES for share in run):
+        kernel = replace(kernel, nbytes=kernel.nbytes * kernels.loss_traffic)
     if is_product(run[0]):
         kernel = replace(kernel, category=run[0].category)
     products = run[0].products if is_product(run[0]) else ()

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from planner.parallel import Parallel
 from planner.program.pipeline import Schedule
-from simulator.projection.blocks import Block, Part
+from simulator.projection.blocks import Block, Part, queued_s
 from simulator.projection.kernels import Work
 from simulator.projection.memory import (
     GRADIENTS,
@@ -168,16 +168,43 @@ class _Projecting:
             return block.forward
         return block.attention if self._parallel.recompute == "selective" else Part()
 
+    def _backward(self, block: Block) -> Part:
+        """Return a block's backward pass: what is done again, its own, and gradients as they are added up."""
+        return self._again(block) + block.backward + self._added_up(block)
+
+    def _added_up(self, block: Block) -> Part:
+        """Return what adding up a block's gradients over micro-batches takes, in the mean over them."""
+        stack, count = self._stack, self._job.micro_batches
+        if not block.parameters or (stack.gradient_bytes is None and count == 1):
+            return Part()
+        read, total = block.gradient_bytes, gradient_bytes(block, stack)
+        times = 1.0 if stack.gradient_bytes is not None else 1 - 1 / count
+        nbytes = 2 * total - read if stack.adds_up_beside else 2 * total + read
+        spec = self._job.device.spec
+        seconds = times * nbytes / (spec.memory_bandwidth_bytes_per_s * spec.efficiency.elementwise)
+        return Part(Work(seconds, 0.0, 0 if stack.adds_up_beside else round(block.weight_tensors * times)))
+
     def _step_seconds(self, chunk: Sequence[Block]) -> StepSeconds:
-        forward = [block.forward.seconds(self._stack) for block in chunk]
-        backward = [(block.backward + self._again(block)).seconds(self._stack) for block in chunk]
-        weights_s = sum(block.weights.seconds(self._stack) for block in chunk)
-        if self._parallel.zero < WEIGHTS or self._parallel.dp == 1:
-            return StepSeconds(sum(forward), sum(backward), weights_s)
-        gathered = [self._gather_s(block) for block in chunk]
-        reduced = [self._scatter_s(block) for block in chunk]
-        both = [a + b for a, b in zip(gathered, reduced, strict=True)]
-        return StepSeconds(self._beside(forward, gathered), self._beside(backward[::-1], both[::-1]), weights_s)
+        stack = self._stack
+        forward, backward = [block.forward for block in chunk], [self._backward(block) for block in chunk[::-1]]
+        weights_s = sum(block.weights.seconds(stack) for block in chunk)
+        if self._gathers:
+            gathered = [self._gather_s(block) for block in chunk]
+            both = [self._gather_s(block) + self._scatter_s(block) for block in chunk[::-1]]
+            computed = [[part.seconds(stack) for part in parts] for parts in (forward, backward)]
+            return StepSeconds(self._beside(computed[0], gathered), self._beside(computed[1], both), weights_s)
+        if self._parallel.pp > 1:  # stages wait for messages with every step
+            begun_s = stack.host_micro_batch_s / self._parallel.chunks
+            return StepSeconds(queued_s(forward, stack, begun_s), queued_s(backward, stack), weights_s)
+        first_s, second_s = (sum(part.device_s for part in parts) for parts in (forward, backward))
+        host_s = stack.host_micro_batch_s + sum(part.host_s(stack) for part in (*forward, *backward))
+        longer = max(1.0, host_s / (first_s + second_s))
+        return StepSeconds(first_s * longer, second_s * longer, weights_s)
+
+    @property
+    def _gathers(self) -> bool:
+        """Whether weights are gathered for every step."""
+        return self._parallel.zero >= WEIGHTS and self._parallel.dp > 1
 
     def _beside(self, computed: Sequence[float], exchanged: Sequence[float]) -> float:
         """Return how long blocks take whose exchanges go on while the block before is computed, but the first's."""
@@ -245,30 +272,24 @@ class _Projecting:
         self, stage: int, seconds: Sequence[Sequence[StepSeconds]], end: _End, total: float
     ) -> Mapping[str, float]:
         """Return the seconds of the stage that ends last, by cause."""
-        count = self._job.micro_batches
+        count, stack = self._job.micro_batches, self._stack
         blocks = [block for chunk in self._chunks[stage] for block in chunk]
         again = sum((self._again(block) for block in blocks), Part())
         once = sum((block.forward + block.backward for block in blocks), Part())
-        device_s = sum(
-            part.work.seconds + part.exchanged_s
-            for block in blocks
-            for part in (block.forward, block.backward + self._again(block))
-        )
-        busy_s = count * sum(step.forward_s + step.backward_s for step in seconds[stage])
-        host_s = count * sum(
-            max(0.0, part.seconds(self._stack) - part.work.seconds - part.exchanged_s)
-            for block in blocks
-            for part in (block.forward, block.backward + self._again(block))
-        )
-        gathered_s = busy_s - count * device_s - host_s
+        added = sum((self._added_up(block) for block in blocks), Part())
+        parts = [part for block in blocks for part in (block.forward, self._backward(block))]
+        device_s = sum(part.device_s for part in parts)
+        busy_s = sum(step.forward_s + step.backward_s for step in seconds[stage])
+        host_s = sum(part.seconds(stack) for part in parts) - device_s if self._gathers else busy_s - device_s
+        gathered_s = busy_s - device_s - host_s
         return {
             "kernels at the roof": count * once.work.roof_s,
-            "kernels below the roof": count * (once.work.seconds - once.work.roof_s),
+            "kernels below the roof": count * (once.work.seconds - once.work.roof_s + added.work.seconds),
             "recomputation": count * again.work.seconds,
             "tensor and context parallel exchanges": count * (once.exchanged_s + again.exchanged_s) + end.inner_s,
-            "weights gathered and gradients scattered, exposed": gathered_s,
-            "waiting for the host": host_s,
-            "pipeline bubble and messages": end.pipeline_s - busy_s,
+            "weights gathered and gradients scattered, exposed": count * gathered_s,
+            "waiting for the host": count * host_s,
+            "pipeline bubble and messages": end.pipeline_s - count * busy_s,
             "gradients reduced, exposed": end.exposed_s,
             "optimizer": end.update_s,
         }

@@ -24,6 +24,9 @@ ATTENTION = {"attention": (2, 2), "attention_backward_query": (3, 1), "attention
 Kernels that make both gradients at once compute scores and probabilities once.
 """
 
+GATHERS = ("embedding",)
+"""Operators that read of their first operand only the rows that are asked for."""
+
 WORKER = 0
 """The worker that is looked at; the others of a replica do the same."""
 
@@ -115,6 +118,8 @@ class _Shares:
         writes = {
             name: count * self._item(name) for name, count in zip(node.outputs, share.output_elements, strict=True)
         }
+        if node.op in GATHERS:
+            reads[node.inputs[0]] = min(reads[node.inputs[0]], sum(writes.values()))
         dtypes = [self._plan.graph.tensors[name].dtype for name in node.outputs]
         return NodeShare(
             node=node,
