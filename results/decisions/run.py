@@ -148,7 +148,7 @@ def pages(data: Any) -> Pages:
     named_faster = sum(row["least_named"] < row["seconds"] * (1 - 1e-12) for row in rows)
     said = (
         f"{len(rows)} decisions, of which in {len(fitting)} something fits. In {named_faster} of them anything that is "
-        "named is predicted to be faster than what is recommended. Beside the best of data parallelism, FSDP and tensor "
+        "named is predicted to be faster than what is recommended. Beside the best of DDP, FSDP and tensor "
         f"parallelism by hand, where one of them fits ({len(ratios)}), a step takes {min(ratios):.2f} to "
         f"{max(ratios):.2f} times as long, {sorted(ratios)[len(ratios) // 2]:.2f} in the median."
     )

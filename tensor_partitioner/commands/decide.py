@@ -30,6 +30,11 @@ from tensor_partitioner.decision.tables import candidates_table
 from topologies import available
 
 PAGE = "tensor_partitioner.page"
+SHOWN_DEVICES = 16
+"""Up to so many devices a page has the plan of the best, tensor by tensor."""
+
+SLIDERS_HELP = "Decide for other batches and more devices, too, for the page's sliders: a minute or more."
+STACK = "compile"
 HELP = f"""Decide how to train a MODEL on all devices of a machine: the fastest way, as we predict, whose memory fits.
 
 Data parallelism, ZeRO 1 to 3 (FSDP), tensor, context and pipeline parallelism with every schedule, their products, and
@@ -55,7 +60,7 @@ def _budget(_context: click.Context, _option: click.Parameter, value: str) -> fl
 @click.command("decide", cls=Command, examples=EXAMPLES, context_settings={"show_default": True}, help=HELP)
 @click.argument("source", metavar="MODEL")
 @click.option("--topo", required=True, help=f"A topology file, or one of {', '.join(available())}.")
-@click.option("--stack", default="compile", type=click.Choice([*STACKS]), help="The software that runs it.")
+@click.option("--stack", default=STACK, type=click.Choice([*STACKS]), help="The software that runs it.")
 @click.option(
     "--budget", default=f"{BUDGET_S:g}s", callback=_budget, metavar="TIME", help="Stop looking after so long."
 )
@@ -64,17 +69,20 @@ def _budget(_context: click.Context, _option: click.Parameter, value: str) -> fl
 @click.option("-o", "output", type=WRITTEN, help="Write the plan of the best here.")
 @click.option("--json", "json_path", type=WRITTEN, help="Write the decision with all candidates, best first.")
 @click.option("--page", "page_path", type=WRITTEN, help="Write a page of it, one HTML file; needs the extra page.")
+@click.option("--sliders", is_flag=True, help=SLIDERS_HELP)
 def main(source: str, **options: Any) -> None:
     """Run the command; `HELP` says what it does."""
     collect_seldom()
     written = (options["output"], options["json_path"], options["page_path"])
     check_written(written, (*source_files(source), *options["operator_files"]))
     load_operators(options["operator_files"])
+    if options["sliders"] and options["page_path"] is None:
+        raise click.UsageError("--sliders are on a page: expected --page FILE, too")
     decision = _decided(source, options)
     if options["json_path"] is not None:
         write_json(options["json_path"], decision)
     if options["page_path"] is not None:
-        import_module(PAGE).write_page(decision, options["page_path"])
+        _write_page(decision, source, options)
     if options["show_all"]:
         stdout().print(candidates_table(decision.candidates))
     stdout().print(*display.tables(decision), sep="\n")
@@ -86,10 +94,26 @@ def main(source: str, **options: Any) -> None:
         plan_of(decision, source, options).save(options["output"])
 
 
+def _write_page(decision: Decision, source: str, options: Mapping[str, Any]) -> None:
+    """Write the page, with the plan where it is small and fits."""
+    page, machine = import_module(PAGE), options["topo"]
+    few = decision.best.fits and decision.machine.devices <= SHOWN_DEVICES
+    plan = plan_of(decision, source, options) if few else None
+    given = {name: value for name, value in given_options(options).items() if name != "batch"}
+    points = page.sweep(source, decision, machine, **given) if options["sliders"] else ()
+    page.write_page(decision, options["page_path"], machine=machine, plan=plan, points=points)
+
+
 def _decided(source: str, options: Mapping[str, Any]) -> Decision:
     given = given_options(options)
     batch = given.pop("batch", None)
     return decide(source, options["topo"], batch=batch, stack=options["stack"], budget_s=options["budget"], **given)
+
+
+def planned_for_time(source: str, options: Mapping[str, Any]) -> tuple[Plan, str]:
+    """Return the plan of the fastest way that fits on all of a machine's devices, and the verdict."""
+    decision = _decided(source, {**options, "stack": STACK, "budget": BUDGET_S})
+    return plan_of(decision, source, options), decision.verdict
 
 
 def _searched(decision: Decision) -> str:

@@ -52,8 +52,14 @@ SUMMARY, WHAT_IF, FRONTIER = (
     "planner.explanations.what_if",
     "planner.explanations.frontier",
 )
+DECIDE = "tensor_partitioner.commands.decide"
 PROCESS, VERIFICATION = "executor.process.bootstrap", "executor.torch.verification"
 """Modules that few calls need: they are imported by those."""
+
+DIVIDING = ("workers", "ways", "parallel", "memory", "shares")
+"""The options that say over what a model is divided: without them --topo asks for the least time on its devices."""
+
+LEAST_BYTES = "This plan moves the fewest bytes that were found; for the least time: decide MODEL --topo MACHINE."
 
 SHOWING = ("diff", "explain", "json_file", "operator_files")
 """The options that have a meaning where nothing is searched."""
@@ -72,6 +78,8 @@ MOST_SECONDS = 10.0
 RIVALS = tuple(name for name, searcher in SEARCHERS.items() if searcher.rival_under)
 
 HELP = f"""Find how to split the training step of MODEL over workers so that few bytes move, or little time is taken.
+
+With --workers it is bytes; with --topo alone the time of a step on all its devices, as decide finds it.
 
 {MODEL_HELP} A saved plan.json is shown as it is, without searching. An option of models is for those families that
 have it, and for functions with a parameter of its name.
@@ -109,6 +117,7 @@ def main(context: click.Context, /, model: str | None, diff: tuple[Path, Path] |
     load_operators(options["operator_files"])
     shown: list[Shown]
     plan: Plan | None = None
+    said = ""
     if diff is not None:
         refuse_others(context, "--diff compares saved plans", allowed=SHOWING)
         compared = _compared(diff)
@@ -122,7 +131,7 @@ def main(context: click.Context, /, model: str | None, diff: tuple[Path, Path] |
     elif options["export"]:
         record, shown = _exported(context, model, options), []
     else:
-        plan = _plan(context, model, options)
+        plan, said = _plan_and_verdict(context, model, options)
         split = _summary(plan, options["topo"])
         record, shown = summary.to_data(plan) | {"summary": msgspec.to_builtins(split)}, [plan, split]
         if options["explain"]:
@@ -131,8 +140,23 @@ def main(context: click.Context, /, model: str | None, diff: tuple[Path, Path] |
     if options["json_file"] is not None:
         write_json(options["json_file"], record)
     stdout().print(*(table for part in shown for table in display.tables(part)), sep="\n")
+    if said:
+        stdout().print(said, soft_wrap=True)
     if plan is not None and options["verify"] is None and _is_imported(plan, str(model)):
         stdout().print(_comparison(plan.graph, str(model), options), soft_wrap=True)
+
+
+def _plan_and_verdict(context: click.Context, model: str, options: dict[str, Any]) -> tuple[Plan, str]:
+    """Return a plan, and what is to be said of it: with a machine alone it is that of least time."""
+    if is_saved_plan(model):
+        return _plan(context, model, options), ""
+    if options["topo"] is not None and not any(options[name] for name in DIVIDING) and options["objective"] == "bytes":
+        plan, verdict = import_module(DECIDE).planned_for_time(model, options)
+        if options["output"] is not None:
+            plan.save(options["output"])
+        return plan, verdict
+    alone = options["objective"] == "bytes" and options["parallel"] is None
+    return _plan(context, model, options), LEAST_BYTES if alone else ""
 
 
 def _exported(context: click.Context, model: str, options: dict[str, Any]) -> dict[str, Any]:
