@@ -6,8 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 
+import numpy as np
+
 from planner.plans.plan import Plan
-from planner.report.schema import Report
+from planner.report.schema import LinkUse, Report
 from simulator.projection.cluster import cluster
 from simulator.projection.stack import stack_named
 from simulator.report import Settings, simulation_of
@@ -76,17 +78,35 @@ def decision_content(
         stages=stage_rows(decision),
         plan=None if plan is None else plan_part(plan),
         timelines=(schedule_timeline(decision.best),),
-        machine=() if built is None else machine_tree(built),
-        machine_note=_machine_note(built, facts.devices),
+        machine=() if built is None else machine_tree(built, _loads(plan, built, decision.best.seconds_per_step)),
+        machine_note=_machine_note(built, facts.devices, plan),
         inputs=tuple(_decision_inputs(decision, built)),
     )
 
 
-def _machine_note(built: Machine | None, devices: int) -> str:
+def _loads(plan: Plan | None, machine: Machine, step_s: float) -> Iterator[LinkUse]:
+    """Yield what the bytes that a plan moves between workers put on every link, over a step of so many seconds."""
+    if plan is None or plan.workers > len(machine.devices):
+        return
+    crossed = [0.0] * len(machine.resources)
+    for source, target in zip(*np.nonzero(plan.bytes), strict=True):
+        for resource, amount in machine.route(int(source), int(target)).uses:
+            crossed[resource] += amount * float(plan.bytes[source, target])
+    for resource, nbytes in zip(machine.resources, crossed, strict=True):
+        if resource.kind == "link":
+            yield LinkUse(name=resource.name, nbytes=round(nbytes), utilisation=nbytes / (resource.capacity * step_s))
+
+
+def _machine_note(built: Machine | None, devices: int, plan: Plan | None) -> str:
     if built is None:
         return ""
     drawn = len(built.devices)
     some = f"The first {drawn} of {devices} devices. " if drawn < devices else ""
+    if plan is not None and plan.workers <= drawn:
+        return (
+            "Load: the bytes that workers lack of each other, each pair's on its route, as a share of what the link "
+            "could carry in a step."
+        )
     return f"{some}Load on links is known for a plan that is simulated: report plan.json simulated.json."
 
 

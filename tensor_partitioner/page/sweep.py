@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
 
 import msgspec
@@ -18,10 +19,13 @@ from tensor_partitioner.page.decisions import rows_of
 from tensor_partitioner.page.records import Point
 from topologies import TopologyError, available
 
-FACTORS = (0.25, 0.5, 1, 2, 4)
+FACTORS = (0.5, 1, 2)
 """Times the batch, and times the devices, that are tried."""
 
-BUDGET_S = 4.0
+NODES = (2, 4)
+"""Of a machine that is a node alone, so many on a network are tried, too."""
+
+BUDGET_S = 2.0
 """For each point; what takes longer is decided by bounds."""
 
 MOST_DEVICES = 65_536
@@ -43,8 +47,9 @@ def sweep(
     """
     batches = _around(decision.model.batch) if isinstance(model, str) and is_zoo_name(model) else []
     machines = [*_machines(str(machine or decision.machine.name))]
-    wanted = [(name, batch) for name in machines for batch in batches or [decision.model.batch]]
-    points = []
+    here = decision.machine.name, decision.model.batch
+    wanted = [at for at in product(machines, batches or here[1:]) if at != here]
+    points = [_point(decision, decision)]
     for name, batch in tracked("deciding for the sliders", wanted):
         given = {} if not batches else {"batch": batch}
         try:
@@ -70,7 +75,7 @@ def _point(other: Decision, decision: Decision) -> Point:
 
 def _around(number: int) -> list[int]:
     """Return the number, and others around it, whole ones only."""
-    return [int(number * factor) for factor in FACTORS if number * factor >= 1 and (number * factor).is_integer()]
+    return [int(number * factor) for factor in FACTORS if number * factor >= 1 and float(number * factor).is_integer()]
 
 
 def _machines(name: str) -> Iterable[str]:
@@ -79,5 +84,5 @@ def _machines(name: str) -> Iterable[str]:
     if numbered and f"{numbered[1]}K" in available():
         return [f"{numbered[1]}{count}" for count in _around(int(numbered[2])) if count <= MOST_DEVICES]
     if f"{name}-nodes-K" in available():
-        return [name, *(f"{name}-nodes-{count}" for count in (2, 4, 8))]
+        return [name, *(f"{name}-nodes-{count}" for count in NODES)]
     return [name]
