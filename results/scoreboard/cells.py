@@ -82,6 +82,14 @@ def read_degree(text: str) -> int:
     return 1 if text.strip() in {"0", "0.0"} or words(text) in {"none", "no"} else read_count(text)
 
 
+def read_share(text: str) -> float:
+    """Read a share from 0 to below 1."""
+    number, scale = read_number(text, UNITS["share"])
+    if not 0 <= number * (scale or 1.0) < 1:
+        raise SetError(f"expected a share from 0 to below 1, found {text!r}")
+    return number * (scale or 1.0)
+
+
 SWITCH = dict.fromkeys(("1", "1 0", "true", "yes", "y", "on", "x"), True) | dict.fromkeys(
     ("0", "0 0", "false", "no", "n", "off", "none"), False
 )

@@ -15,6 +15,7 @@ from results.scoreboard.cells import (
     one_of,
     read_count,
     read_degree,
+    read_share,
     read_switch,
     read_text,
     spelled,
@@ -33,7 +34,7 @@ PRECISION: dict[Cell, str] = {
     "mixed-float16": "fp16, float16, half, amp, amp_fp16, fp16-mixed, f16",
     "float32": "fp32, f32, float, single",
     "bfloat16": "pure bf16, bf16-true, bf16 without masters",
-    "fp8": "float8, amp_fp8, e4m3, fp8 mixed, te_fp8",
+    "mixed-float8": "fp8, float8, amp_fp8, e4m3, fp8 mixed, te_fp8",
 }
 RECOMPUTE: dict[Cell, str] = {
     "none": "no, false, 0, off, n",
@@ -84,7 +85,8 @@ class Row:
     )
     vocabulary: int | None = said(read_count, "different tokens", "vocab, vocab size, vocabulary size")
     tied: bool | None = said(read_switch, "embeddings are the output layer's weights", "tied embeddings")
-    dropout: float | None = said(float, "of what is dropped")
+    dropout: float | None = said(read_share, "probability that an element is dropped", "hidden dropout")
+    attention_dropout: float | None = said(read_share, "the same of what a position attends to", "attn dropout")
     attention: bool | None = said(
         one_of(dict.fromkeys(("flash", "flash attention", "fa2", "fa3", "sdpa", "true", "yes", "1"), True)
                | dict.fromkeys(("unfused", "eager", "matrix", "false", "no", "0", "stored"), False)),

@@ -16,7 +16,7 @@ KEPT = (
     "line", "label", "part", "batch", "devices", "parallel", "machine", "measured_s", "predicted_s", "null_s",
     "calculon_s", "error", "measured_bytes", "predicted_bytes", "why",
 )  # fmt: skip
-AXES = ("device", "tp", "pp", "micro_batch", "hidden", "devices")
+AXES = ("device", "axes", "tp", "pp", "micro_batch", "hidden", "devices")
 
 
 def kept(data: dict[str, Any]) -> dict[str, Any]:

@@ -32,6 +32,9 @@ STACKS = {
 SHARDED = re.compile(r"fsdp|titan|foundry|mosaic|composer")
 """Frameworks whose data parallel workers share out weights unless it is said that they do not."""
 
+SEQUENCE_PARALLEL = ("megatron", "fsdp2", "compile")
+"""Stacks whose tensor parallelism splits sequences too unless it is said that it does not."""
+
 MICRO_BATCHES = (1, 2, 4, 8, 16)
 CHUNKS = (1, 2, 3, 4, 5, 6, 7, 8)
 
@@ -67,7 +70,7 @@ def run_of(row: Row, folder: Path) -> Run:
         raise SetError(f"expert parallelism is not expressed (ep {row.ep})")
     size = size_of(row)
     stack = _stack_of(row)
-    shape = _degrees(row)
+    shape = _degrees(row, stack)
     machine, machine_name = machine_of(row, shape.workers, folder)
     sequence = size.sequence if size else row.sequence
     batch = _batch(row, shape.dp, sequence)
@@ -87,7 +90,7 @@ def _stack_of(row: Row) -> str:
     raise SetError(f"framework: expected one of {', '.join(STACKS)}, found {row.framework!r}{nearest(plain, known)}")
 
 
-def _degrees(row: Row) -> Parallel:
+def _degrees(row: Row, stack: str) -> Parallel:
     """Return the degrees; what is left of the devices is data parallel."""
     pp, tp, cp = row.pp or 1, row.tp or 1, row.cp or 1
     others = pp * tp * cp
@@ -99,8 +102,9 @@ def _degrees(row: Row) -> Parallel:
         raise SetError(f"expected tp {tp} x pp {pp} x cp {cp} x dp {row.dp} devices, found {devices}")
     sharded = row.framework is not None and SHARDED.search(row.framework.lower()) is not None
     zero = (3 if sharded else 0) if row.zero is None else row.zero
+    sp = stack in SEQUENCE_PARALLEL if row.sp is None else row.sp
     return Parallel(
-        pp=pp, dp=dp, cp=cp, tp=tp, sp=bool(row.sp) and tp > 1, zero=zero if dp > 1 else 0,
+        pp=pp, dp=dp, cp=cp, tp=tp, sp=sp and tp > 1, zero=zero if dp > 1 else 0,
         recompute=row.recompute or "none",
     )  # fmt: skip
 

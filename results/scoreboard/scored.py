@@ -17,7 +17,7 @@ from results.scoreboard.sets import MeasuredSet, Refused
 
 Data = dict[str, Any]
 
-AXES = ("device", "devices", "tp", "pp", "dp", "micro_batch", "hidden", "model", "recompute")
+AXES = ("device", "devices", "axes", "tp", "pp", "dp", "micro_batch", "hidden", "model", "recompute")
 """What errors are summed up by."""
 
 
@@ -146,6 +146,8 @@ def _value(axis: str, one: Prediction) -> Any:
         return None
     if axis in {"tp", "pp", "dp", "micro_batch", "recompute"}:
         return getattr(one.way, axis)
+    if axis == "axes":
+        return "+".join(name for name in ("dp", "cp", "tp", "pp") if getattr(one.way, name) > 1) or "one device"
     if axis == "hidden":
         return one.run.size.hidden if one.run.size else None
     if axis == "device":
