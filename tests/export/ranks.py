@@ -56,19 +56,21 @@ RECEIVED = {
 
 
 def made(name):
-    """Return a case's module with known weights, inputs and targets."""
+    """Return a case's module with known weights, inputs and targets; of "gpt@tp=2" what is before the @."""
     torch.manual_seed(1)
-    module, (x,), loss, (target,) = CASES[name]()
+    module, (x,), loss, (target,) = CASES[name.partition("@")[0]]()
     x = torch.randint(0, 32, x.shape) if x.dtype == torch.long else torch.randn_like(x)
     return module.double(), x.double() if x.is_floating_point() else x, loss, target
 
 
 def exported(name, ways, placements="S,R"):
-    """Return a case's plan for an engine and the module of the written file."""
+    """Return a case's plan for an engine, by the parallelism behind an @ or of these ways, and the written module."""
     module, x, loss, target = made(name)
     graph = planner.from_torch(module, (x,), loss=loss, targets=(target,))
-    found = export(planner.plan(graph, ways=ways, placements=placements), "dtensor")
-    file = type(sys)(f"exported_{name}")
+    _, named, parallel = name.partition("@")
+    search = {"parallel": parallel} if named else {"ways": ways, "placements": placements}
+    found = export(planner.plan(graph, **search), "dtensor")
+    file = type(sys)("exported")
     exec(found.source(file.__name__), file.__dict__)
     return found, file
 

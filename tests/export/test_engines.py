@@ -9,6 +9,7 @@ import sys
 import pytest
 
 pytest.importorskip("torch")
+from tensor_partitioner.commands.export import main as export_plan
 from tests.pages import ROOT
 
 NO_JAX = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="JAX is not installed")
@@ -49,6 +50,21 @@ def test_dtensor_trains_like_one_process(workers, cases):
     assert all(found[ways]["wrong"] == [] for ways in layouts)
 
 
+NAMED = [(2, {"gpt@dp=2": 1e-4, "gpt@tp=2": 0.1}), (4, {"gpt@dp=4": 1e-4, "gpt@dp=2,tp=2": 0.1})]
+"""How far from what a file says the bytes are that DTensor moves: data parallelism adds up the loss besides, and of
+tensor parallelism the projection to queries, keys and values is gathered, as its view as heads mixes them."""
+
+
+@pytest.mark.parametrize(("workers", "cases"), NAMED)
+def test_dtensor_moves_what_the_file_says_of_named_parallelism(workers, cases):
+    found = printed("tests.export.ranks", str(workers), *cases)
+    for name, tolerance in cases.items():
+        case = found[name]
+        assert case["losses"] == pytest.approx(case["expected"], rel=1e-12)
+        assert case["worst"] < 1e-12
+        assert case["dtensor_bytes"] == pytest.approx(case["predicted"], rel=tolerance)
+
+
 @NO_JAX
 def test_jax_trains_like_one_device():
     found = printed("tests.export.devices", **DEVICES)
@@ -71,3 +87,26 @@ def test_fsdp2_trains_like_one_process_and_moves_what_the_file_says(ranks):
         assert found[zero]["worst"] < 1e-6
         assert found[zero]["moved"] == found["said"][zero] > 0
     assert found["said"]["0"] == found["said"]["1"] < found["said"]["2"] < found["said"]["3"]
+
+
+def test_lines_for_torchrun_train(tmp_path):
+    """The script as it is written, from making the plan to its last step."""
+    saved = tmp_path / "run.sh"
+    with pytest.raises(SystemExit) as ended:
+        export_plan(["mlp-2-16", "--batch", "8", "--parallel", "dp=2", "--to", "torchrun", "-o", str(saved)])
+    assert ended.value.code == 0
+    folder = os.path.dirname(sys.executable)
+    environment = {"PATH": os.pathsep.join([folder, os.environ["PATH"]]), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        ["sh", "-e", saved.name],
+        cwd=tmp_path,
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    said = done.stdout.splitlines()[-1]
+    assert "mlp-2-16 on 2 ranks of" in said
+    assert said.endswith("exactly the planned bytes moved, 4,104 a step.")
