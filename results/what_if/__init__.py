@@ -1,0 +1,1 @@
+"""How fast and how exactly a workbench answers what pins would cost."""
