@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import ceil
 
 import tdl
 from simulator.projection.replica import NodeShare
@@ -99,7 +100,7 @@ def _joins_elementwise(run: Sequence[NodeShare], share: NodeShare, readers: Read
 
 
 def _adds_bias(product: NodeShare, share: NodeShare) -> bool:
-    """Tell if a node adds few elements to each row of a product's result, which the product's kernel does in passing."""
+    """Tell if a node adds few elements to each row of a product's result, which the product's kernel does itself."""
     others = sum(nbytes for name, nbytes in share.reads.items() if name not in product.writes)
     return (
         share.category == "elementwise"
@@ -155,16 +156,12 @@ def kernel_of(run: Sequence[NodeShare], readers: Readers) -> Kernel:
     return Kernel(run[-1].category, run[-1].dtype, sum(share.operations for share in run), float(nbytes))
 
 
-LOSSES = ("cross_entropy", "cross_entropy_backward")
-
-
 def work_of(run: Sequence[NodeShare], readers: Readers, device: Device, kernels: Kernels) -> Work:
     """Return what a run of nodes takes a device by one kernel; of several products, by one each."""
     if all(share.is_view for share in run):
         return Work()
     kernel = kernel_of(run, readers)
-    if any(share.node.op in LOSSES for share in run):
-        kernel = replace(kernel, nbytes=kernel.nbytes * kernels.loss_traffic)
+    passes = max(kernels.passes_of(share.node.op) for share in run)
     if is_product(run[0]):
         kernel = replace(kernel, category=run[0].category)
     products = run[0].products if is_product(run[0]) else ()
@@ -172,7 +169,7 @@ def work_of(run: Sequence[NodeShare], readers: Readers, device: Device, kernels:
         kernel = replace(kernel, operations=run[0].attention.operations, attention=run[0].attention)
     if not products:
         seconds, roof_s = _kernel_s(device, kernel)
-        return Work(seconds, roof_s, 1, kernel.operations if is_product(run[0]) else 0.0)
+        return Work(passes * seconds, roof_s, ceil(passes), kernel.operations if is_product(run[0]) else 0.0)
     part = 1 / len(products)
     total = Work()
     for product in products:

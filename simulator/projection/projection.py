@@ -170,23 +170,38 @@ class _Projecting:
 
     def _backward(self, block: Block) -> Part:
         """Return a block's backward pass: what is done again, its own, and gradients as they are added up."""
-        return self._again(block) + block.backward + self._added_up(block)
+        return self._again(block) + block.backward + self._added_up(block) + self._unpacked(block, reduces=True)
 
     def _added_up(self, block: Block) -> Part:
         """Return what adding up a block's gradients over micro-batches takes, in the mean over them."""
         stack, count = self._stack, self._job.micro_batches
-        if not block.parameters or (stack.gradient_bytes is None and count == 1):
+        if not block.parameters or self._gathers or (stack.gradient_bytes is None and count == 1):
             return Part()
         read, total = block.gradient_bytes, gradient_bytes(block, stack)
         times = 1.0 if stack.gradient_bytes is not None else 1 - 1 / count
         nbytes = 2 * total - read if stack.adds_up_beside else 2 * total + read
-        spec = self._job.device.spec
-        seconds = times * nbytes / (spec.memory_bandwidth_bytes_per_s * spec.efficiency.elementwise)
+        seconds = times * self._streamed_s(nbytes)
         return Part(Work(seconds, 0.0, 0 if stack.adds_up_beside else round(block.weight_tensors * times)))
+
+    def _unpacked(self, block: Block, *, reduces: bool) -> Part:
+        """Return the copies of a block's weights out of the buffer of a gather, and of gradients into a reduction's."""
+        if not self._gathers or not block.parameters:
+            return Part()
+        nbytes = 2 * (block.copied_bytes or block.weight_bytes)
+        if reduces:
+            nbytes += block.gradient_bytes + gradient_bytes(block, self._stack)
+        return Part(Work(self._streamed_s(nbytes), 0.0, 1 + reduces))
+
+    def _streamed_s(self, nbytes: float) -> float:
+        spec = self._job.device.spec
+        return nbytes / (spec.memory_bandwidth_bytes_per_s * spec.efficiency.elementwise)
+
+    def _forward(self, block: Block) -> Part:
+        return self._unpacked(block, reduces=False) + block.forward
 
     def _step_seconds(self, chunk: Sequence[Block]) -> StepSeconds:
         stack = self._stack
-        forward, backward = [block.forward for block in chunk], [self._backward(block) for block in chunk[::-1]]
+        forward, backward = list(map(self._forward, chunk)), list(map(self._backward, chunk[::-1]))
         weights_s = sum(block.weights.seconds(stack) for block in chunk)
         if self._gathers:
             gathered = [self._gather_s(block) for block in chunk]
@@ -276,15 +291,15 @@ class _Projecting:
         blocks = [block for chunk in self._chunks[stage] for block in chunk]
         again = sum((self._again(block) for block in blocks), Part())
         once = sum((block.forward + block.backward for block in blocks), Part())
-        added = sum((self._added_up(block) for block in blocks), Part())
-        parts = [part for block in blocks for part in (block.forward, self._backward(block))]
+        parts = [part for block in blocks for part in (self._forward(block), self._backward(block))]
+        added_s = sum(part.work.seconds for part in parts) - once.work.seconds - again.work.seconds
         device_s = sum(part.device_s for part in parts)
         busy_s = sum(step.forward_s + step.backward_s for step in seconds[stage])
         host_s = sum(part.seconds(stack) for part in parts) - device_s if self._gathers else busy_s - device_s
         gathered_s = busy_s - device_s - host_s
         return {
             "kernels at the roof": count * once.work.roof_s,
-            "kernels below the roof": count * (once.work.seconds - once.work.roof_s + added.work.seconds),
+            "kernels below the roof": count * (once.work.seconds - once.work.roof_s + added_s),
             "recomputation": count * again.work.seconds,
             "tensor and context parallel exchanges": count * (once.exchanged_s + again.exchanged_s) + end.inner_s,
             "weights gathered and gradients scattered, exposed": count * gathered_s,

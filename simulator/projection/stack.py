@@ -17,13 +17,17 @@ class Kernels:
     """Which operators a stack computes by one kernel, and whether dropout stores its masks.
 
     `fusion`: kernels are one for each operator (a norm or a softmax is one), or one for each run of element-wise
-    operators besides, or one for everything between two matrix products. A mask has one byte an element. `loss_traffic`
-    is how many times as many bytes the loss moves as by a kernel that reads logits once forward and once backward.
+    operators besides, or one for everything between two matrix products. A mask has one byte an element. `passes` are
+    operators that are written as several element-wise ones, and how many times as long they take as one kernel.
     """
 
     fusion: Fusion
     keeps_masks: bool = True
-    loss_traffic: float = 1.0
+    passes: tuple[tuple[str, float], ...] = ()
+
+    def passes_of(self, operator: str) -> float:
+        """How many times as long as by one kernel an operator takes."""
+        return next((times for prefix, times in self.passes if operator.startswith(prefix)), 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +35,12 @@ class Stack:
     """What of a step depends on who runs it, not on the device.
 
     `host_s` is the host's time to launch a kernel, `host_exchange_s` an exchange, and `host_micro_batch_s` what it
-    does for a micro-batch besides, such as loading it. `gradient_bytes` are those of an
-    element of a weight's gradient as it adds up over micro-batches; None: as computed. `adds_up_beside`: the product
-    that makes it adds it up, else another kernel. `overlaps_gradients`: they are reduced while the last backward pass
-    goes on, in buckets; computing beside communication takes `slowdown` as long. `gathers_ahead`: weights of the next layer are gathered while one computes. `even_stages`: stages have as many
-    layers each, where they divide them. `fragmentation` is what the allocator holds, of what is live.
+    does for a micro-batch besides, such as loading it. `gradient_bytes` are those of an element of a weight's gradient
+    as it adds up over micro-batches; None: as computed. `adds_up_beside`: the product that makes it adds it up, else
+    another kernel. `overlaps_gradients`: they are reduced while the last backward pass goes on, in buckets; computing
+    beside communication takes `slowdown` as long. `gathers_ahead`: weights of the next layer are gathered while one
+    computes. `even_stages`: stages have as many layers each, where they divide them. `fragmentation` is what the
+    allocator holds, of what is live.
     """
 
     kernels: Kernels
@@ -51,24 +56,29 @@ class Stack:
     fragmentation: float = 1.03
 
 
-EAGER_LOSS = 2.0
-"""PyTorch: a log-softmax and a loss; the gradient of the loss is filled with zeros, and then that of the log-softmax."""
+EAGER = Kernels("operators", passes=(("cross_entropy", 2.0), ("rms_norm", 8.0), ("rotary", 5.0)))
+"""PyTorch, in passes through memory, of which a kernel makes one or two.
 
-PARALLEL_LOSS = 3.3
-"""Megatron-LM's, over a vocabulary in parts: ten element-wise passes where one kernel has three."""
+A loss is a log-softmax and what is picked of it, whose gradient is filled with zeros first. `rms_norm` is converted to
+float32, squared, averaged, scaled, converted and scaled: 36 bytes an element of 16 bits for 4. A rotation by position
+is converted, multiplied and converted: 20 for 4.
+"""
+
+MEGATRON = Kernels("elementwise", passes=(("cross_entropy", 3.3),))
+"""Megatron-LM's loss, over a vocabulary in parts, has ten passes where one kernel has three."""
 
 STACKS: Mapping[str, Stack] = {
-    "eager": Stack(Kernels("operators", loss_traffic=EAGER_LOSS), host_s=6e-6, even_stages=False),
+    "eager": Stack(EAGER, host_s=6e-6, even_stages=False),
     "compile": Stack(Kernels("all"), host_s=2e-6, even_stages=False),
-    "fsdp2": Stack(Kernels("operators", loss_traffic=EAGER_LOSS), host_s=6e-6, even_stages=False),
+    "fsdp2": Stack(EAGER, host_s=6e-6, gradient_bytes=4, even_stages=False),
     "megatron": Stack(
-        Kernels("elementwise", loss_traffic=PARALLEL_LOSS), host_s=6e-6, gradient_bytes=4, adds_up_beside=True
+        MEGATRON, host_s=6e-6, gradient_bytes=4, adds_up_beside=True
     ),
     "megatron-2021": Stack(
-        Kernels("elementwise", loss_traffic=PARALLEL_LOSS), host_s=6e-6, gradient_bytes=4, overlaps_gradients=False
+        MEGATRON, host_s=6e-6, gradient_bytes=4, overlaps_gradients=False
     ),
     "megatron-deepspeed": Stack(
-        Kernels("elementwise", loss_traffic=PARALLEL_LOSS),
+        MEGATRON,
         host_s=49e-6, host_exchange_s=40e-6, host_micro_batch_s=3.4e-3, gradient_bytes=2, overlaps_gradients=False,
     ),
 }  # fmt: skip
