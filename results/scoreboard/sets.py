@@ -8,51 +8,25 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-import msgspec
-import yaml
 
 from results.scoreboard.cells import BROKEN, FAILED, MISSING, UNITS, Cell, Quantity, SetError, words
+from results.scoreboard.description import (
+    Description,
+    Named,
+    SetFile,
+    Split,
+    known_field,
+    read_description,
+    read_fields,
+    read_text,
+)
 from results.scoreboard.row import FIELDS, MEASURED, NAMES, Row, field_of, plain
 from tensor_partitioner.display import nearest
 
 HERE = Path(__file__).parent / "sets"
 SUFFIXES = (".yaml", ".yml")
-
-
-class Split(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A share of the rows that something was fitted on, drawn by a seed."""
-
-    share: float
-    seed: int = 0
-
-
-class Named(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A column of the CSV, and the unit of its bare numbers."""
-
-    column: str
-    unit: str | None = None
-
-
-class SetFile(msgspec.Struct, frozen=True):
-    """The YAML of a set.
-
-    `columns` says which column is which field, `constants` what holds for all rows; `cases` what a cell of a column
-    means where that is more than one field, or in other words. `assumed` is what the source does not say, in sentences;
-    `fit` what was fitted on: "none", "all" or a split.
-    """
-
-    name: str = ""
-    source: str = ""
-    rows: str | None = None
-    columns: dict[str, str | Named] = {}
-    constants: dict[str, Any] = {}
-    cases: dict[str, dict[str, dict[str, Any]]] = {}
-    ignored: tuple[str, ...] = ()
-    assumed: tuple[str, ...] = ()
-    fit: Split | str = "none"
-    format: str = "scoreboard/1"
+MOST_COMMENTS = 10
+"""Lines at the start of a CSV that may be about it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,19 +90,22 @@ def read_set(path: Path) -> MeasuredSet:
     """Read a set by its YAML or its CSV; rows that cannot be read are kept apart. SetError for all else."""
     beside = [path.with_suffix(suffix) for suffix in SUFFIXES]
     described = path if path.suffix in SUFFIXES else next((one for one in beside if one.is_file()), None)
-    file, notes = _described(described) if described else (SetFile(), [f"{path}: no YAML beside it"])
+    if described is None:
+        description = Description(SetFile(), {}, (), (f"{path}: no YAML beside it",))
+    else:
+        description = read_description(described)
+    file = description.file
     table = path if described is None else _table_of(described, file)
     header, lines = _lines(table)
     columns, unread = _columns(described or path, file, header)
-    constants = _fields(described or path, "constants", file.constants)
-    if not any(field in (*MEASURED, "memory", "oom", "status") for field in _said(columns, constants)):
+    fields = set(_said(columns, description.constants))
+    if fields.isdisjoint((*MEASURED, "memory", "oom", "status")):
         expected = "seconds, tokens_per_s, model_flop_per_s, mfu, memory"
         raise SetError(f"{table}: expected a column of what was measured ({expected} ...), found {', '.join(header)}")
-    rows, refused = _rows(lines, header, columns, constants)
-    name = file.name or table.stem
+    rows, refused = _rows(lines, header, columns, description.constants)
     return MeasuredSet(
-        name, file.source, file.assumed, table.parent, tuple(_split(rows, file.fit, described or path)), tuple(refused),
-        (*notes, *unread),
+        file.name or table.stem, file.source, description.assumed, table.parent,
+        tuple(_split(rows, file.fit, described or path)), tuple(refused), (*description.notes, *unread),
     )  # fmt: skip
 
 
@@ -140,17 +117,6 @@ def _said(columns: Mapping[int, Column], constants: Mapping[str, Cell]) -> Itera
         yield from (field for case in column.cases.values() for field in case)
 
 
-def _described(path: Path) -> tuple[SetFile, list[str]]:
-    try:
-        data = yaml.safe_load(_text(path))
-        file = msgspec.convert({} if data is None else data, SetFile, strict=False)
-    except (yaml.YAMLError, msgspec.ValidationError) as error:
-        raise SetError(f"{path}: {' '.join(str(error).split())}") from error
-    known = [field.name for field in msgspec.structs.fields(SetFile)]
-    notes = [f"{path}: {key!r} is not read{nearest(str(key), known)}" for key in data or () if key not in known]
-    return file, notes
-
-
 def _table_of(described: Path, file: SetFile) -> Path:
     table = described.parent / file.rows if file.rows else described.with_suffix(".csv")
     if not table.is_file():
@@ -158,33 +124,28 @@ def _table_of(described: Path, file: SetFile) -> Path:
     return table
 
 
-def _text(path: Path) -> str:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise SetError(f"{path}: {error.strerror}") from error
-    for encoding in ("utf-8-sig", "cp1252"):
-        try:
-            return data.decode(encoding)
-        except UnicodeDecodeError:
-            continue
-    raise SetError(f"{path}: expected text in UTF-8, found other bytes")
-
-
 def _lines(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     """Return the header, and every further line that is not empty with its number."""
-    text = _text(path).replace("\0", "")
-    first = next((line for line in text.splitlines() if line.strip()), "")
-    delimiter = max(",;\t|", key=first.count)
+    text = read_text(path).replace("\0", "")
+    starts = [line for line in text.splitlines() if line.strip()][:MOST_COMMENTS]
+    delimiter = max(",;\t|", key=lambda mark: max((line.count(mark) for line in starts), default=0))
     reader = csv.reader(io.StringIO(text), delimiter=delimiter, skipinitialspace=True)
     try:
         lines = [(reader.line_num, [cell.strip() for cell in line]) for line in reader]
     except csv.Error as error:
         raise SetError(f"{path}: line {reader.line_num}: {error}") from error
     lines = [(number, line) for number, line in lines if any(line)]
+    while len(lines) > 1 and _is_comment(lines[0][1], lines[1][1]):
+        del lines[0]
     if len(lines) < 2:
         raise SetError(f"{path}: expected a line of column names and rows, found {len(lines)} lines")
     return lines[0][1], lines[1:]
+
+
+def _is_comment(line: Sequence[str], following: Sequence[str]) -> bool:
+    """Tell a comment at the start from names of columns, of which the first may begin with the same sign."""
+    names = [sum(field_of(cell) is not None for cell in one) for one in (line, following)]
+    return line[0].startswith("#") and (len(line) < len(following) or names[0] < names[1])
 
 
 def _columns(where: Path, file: SetFile, header: Sequence[str]) -> tuple[dict[int, Column], list[str]]:
@@ -219,7 +180,7 @@ def _said_columns(where: Path, file: SetFile, header: Sequence[str]) -> dict[str
         named = Named(value) if isinstance(value, str) else value
         turned = key in header and named.column not in header and plain(named.column) in NAMES  # the other way round
         name, column = (named.column, key) if turned else (key, named.column)
-        field = _known(where, "columns", name)
+        field = known_field(where, "columns", name)
         if column not in header:
             raise SetError(
                 f"{where}: columns: {key}: expected one of the CSV's columns ({', '.join(header)}), "
@@ -227,13 +188,6 @@ def _said_columns(where: Path, file: SetFile, header: Sequence[str]) -> dict[str
             )
         said[column] = (field, Named(column, named.unit))
     return said
-
-
-def _known(where: Path, section: str, key: str) -> str:
-    field = NAMES.get(plain(key))
-    if field is None:
-        raise SetError(f"{where}: {section}: expected a field of a row, found {key!r}{nearest(key, FIELDS)}")
-    return field
 
 
 def _scale(where: Path, field: str, named: Named) -> float | None:
@@ -258,25 +212,9 @@ def _cases(where: Path, file: SetFile, header: Sequence[str]) -> dict[str, dict[
             hint = nearest(column, header)
             raise SetError(f"{where}: cases: expected one of {', '.join(header)}, found {column!r}{hint}")
     return {
-        column: {words(str(cell)): _fields(where, f"cases: {column}", said) for cell, said in cells.items()}
+        column: {words(str(cell)): read_fields(where, f"cases: {column}", said) for cell, said in cells.items()}
         for column, cells in file.cases.items()
     }
-
-
-def _plain(value: object) -> str:
-    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _fields(where: Path, section: str, said: Mapping[str, Any]) -> dict[str, Cell]:
-    found: dict[str, Cell] = {}
-    for key, value in said.items():
-        field, text = _known(where, section, key), _plain(value)
-        try:
-            if text.lower() not in MISSING:
-                found[field] = FIELDS[field].metadata["read"](text)
-        except ValueError as error:
-            raise SetError(f"{where}: {section}: {key}: {error}") from error
-    return found
 
 
 def _rows(

@@ -172,6 +172,18 @@ def test_cases_are_several_fields_and_go_before_constants(tmp_path):
     assert [(row.tp, row.pp) for row in measured.rows] == [(4, 2), (2, None), (2, None)]
 
 
+def test_what_holds_for_all_rows_may_stand_in_several_places(tmp_path):
+    described = {
+        "machine": {"name": "dgx-a100", "network": "ib-hdr"}, "vocabulary": 1000, "assumed": {"tp": 2, "sequence": 512},
+        "constants": {"tp": 4}, "licence": "MIT",
+    }  # fmt: skip
+    measured = written(tmp_path, "# from a page, read, by hand\nmodel,seconds\ngpt2,1\n", described)
+    row = only(measured)
+    assert (row.machine, row.network, row.vocabulary, row.sequence, row.tp) == ("dgx-a100", "ib-hdr", 1000, 512, 4)
+    assert measured.assumed == ("tp: 2", "sequence: 512")
+    assert [note for note in measured.notes if "licence" not in note] == []
+
+
 def test_other_delimiters_and_encodings(tmp_path):
     (tmp_path / "a.csv").write_bytes("\ufeffgpu;seconds;note\nA100;2,5;größer\n".encode())
     (tmp_path / "b.csv").write_bytes("gpu\tseconds\tnote\nA100\t2.5\tgrößer\n".encode("cp1252"))
