@@ -18,6 +18,8 @@ from planner.export.targets import Target, mesh_target
 from planner.graph.entries import entries_of, groups
 from planner.graph.ir import Graph
 from planner.layout import EVERYWHERE, PARTIAL, TERMS, Layout, signatures
+from planner.layout.ways import STAGES
+from planner.parallel import Parallel
 from planner.plans.plan import Plan
 from tensor_partitioner import display
 from tensor_partitioner.display import Shown, exact_bytes, facts, grid, table
@@ -112,6 +114,9 @@ def export(plan: Plan, name: str) -> Exported:
         raise PlanError("expected a plan for at least 2 workers: there is nothing to place on one")
     if shares := plan.ways.shares:
         raise PlanError(f"expected workers of equal shares, as {target.title} has, found {', '.join(map(str, shares))}")
+    if STAGES in plan.ways.axes:
+        raise PlanError(f"expected a plan without stages, as {target.title} splits tensors alone, found one with them")
+    _refuse_shared_state(plan, target)
     _refuse_recurrent_layers(graph, target)
     asked = _outputs_of_modules(graph) if target.torch_modules else _activations(graph)
     outputs = {path: one for path, one in asked.items() if PARTIAL not in plan.layouts[one]}
@@ -167,6 +172,14 @@ def _placed_outputs(plan: Plan, mesh: Mesh, outputs: Mapping[str, str], target: 
         if not reason:
             wanted[output] = placements
     return wanted
+
+
+def _refuse_shared_state(plan: Plan, target: Target) -> None:
+    parallel = Parallel.read(plan.search.details.get("parallel"))
+    if target.torch_modules and parallel is not None and parallel.zero:
+        raise PlanError(
+            f"{target.title} cannot run {parallel}: what ZeRO shares out is FSDP2's (export-plan --to fsdp2)"
+        )
 
 
 def _refuse_recurrent_layers(graph: Graph, target: Target) -> None:

@@ -89,9 +89,7 @@ def read_delimited(content: bytes, kinds: Iterator[type[Message]], where: object
         try:
             message.ParseFromString(content[at : at + length])
         except DecodeError as error:
-            raise InputError(
-                f"{where}: expected messages behind their lengths, found other bytes"
-            ) from error
+            raise InputError(f"{where}: expected messages behind their lengths, found other bytes") from error
         at += length
         yield message
 

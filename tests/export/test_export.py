@@ -24,6 +24,10 @@ def plan(name="mlp-2-16", ways=(2, 2), **options):
     return planner.plan(planner.model(name, **{"batch": 8} | options), ways=ways, **searched)
 
 
+def named(parallel):
+    return planner.plan(planner.model("mlp-2-16", batch=8), parallel=parallel)
+
+
 def written(found):
     file = {}
     constants = found.source("exported").split("import ")[-1].split("\n\n\n")[0].partition("\n")[2]
@@ -117,6 +121,11 @@ def test_the_file_has_every_parameter_and_all_data():
 def test_what_is_refused():
     with pytest.raises(PlanError, match=r"images: expected a dimension 0 that 4 parts divide, found 6"):
         export(plan(ways=(4,), batch=6, searcher="data-parallel"), "dtensor")
+    with pytest.raises(PlanError, match="JAX splits tensors alone"):
+        export(named("pp=2,dp=2"), "jax")
+    with pytest.raises(PlanError, match="cannot run dp=2,tp=2,zero=3: what ZeRO shares out is FSDP2's"):
+        export(named("dp=2,tp=2,zero=3"), "dtensor")
+    assert export(named("dp=2,tp=2,zero=3"), "jax").target_bytes > 0
     with pytest.raises(PlanError, match="at least 2 workers"):
         export(planner.plan(planner.model("mlp-2-16"), workers=1), "jax")
     found = plan()
