@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
@@ -13,6 +14,7 @@ from planner.files import write_json
 from planner.model_source import model as load_model
 from planner.models.zoo import is_zoo_name
 from planner.parallel import Parallel
+from planner.plans.plan_json import load_plan
 from simulator.projection.cluster import cluster
 from simulator.projection.projection import Projection
 from simulator.projection.stack import STACKS
@@ -25,6 +27,9 @@ from tensor_partitioner.replicas import GraphModel, Source, ZooModel
 
 EXPANDED_WORKERS = 16
 """Up to so many workers `--parallel` is simulated worker by worker, unless it is said otherwise."""
+
+SAVED_WORKERS = 64
+"""Up to so many workers a saved plan of named parallelism is, as every other saved plan."""
 
 FORMAT = "projection/1"
 PROJECT_HELP = (
@@ -49,13 +54,33 @@ def is_projected(options: Mapping[str, Any]) -> bool:
     return bool(options["project"]) or parallel.workers > EXPANDED_WORKERS or options["memory_report"]
 
 
+def project_saved(source: str, options: Mapping[str, Any]) -> bool:
+    """Project a saved plan of named parallelism, if it has many workers or it is asked for; return whether it was."""
+    if options["project"] is False:
+        return False
+    plan = load_plan(source)
+    named = Parallel.read((plan.search.details or {}).get("parallel"))
+    if options["project"] and named is None:
+        raise click.UsageError(f"--project: expected a plan of --parallel, found {source}, which is searched otherwise")
+    if named is None or not (options["project"] or plan.workers > SAVED_WORKERS):
+        return False
+    model = GraphModel(plan.graph)
+    batch = model.samples * model.graph.micro_batches
+    step = project_source(model, batch, named, cluster(options["topo"]), options["stack"])
+    _show(Path(source).name, step, named, options)
+    return True
+
+
 def project_model(source: str, options: Mapping[str, Any]) -> None:
     """Project a model as a command's options say, show the step, and write it where they say."""
-    given, parallel = given_options(options), options["parallel"]
-    model, batch = _model(source, given)
-    step = project_source(model, batch, parallel, cluster(options["topo"]), options["stack"])
+    model, batch = _model(source, given_options(options))
+    step = project_source(model, batch, options["parallel"], cluster(options["topo"]), options["stack"])
+    _show(source, step, options["parallel"], options)
+
+
+def _show(source: str, step: Projection, parallel: Parallel, options: Mapping[str, Any]) -> None:
     if options["json_path"] is not None:
-        write_json(options["json_path"], _data(source, options, step))
+        write_json(options["json_path"], _data(source, parallel, options, step))
     tables = [step_table(step), shares_table(step.shares, step.seconds)]
     stdout().print(*tables, *([memory_table(step)] if options["memory_report"] else []), sep="\n")
     stdout().print(said(source, str(parallel), str(options["topo"]), step))
@@ -86,12 +111,12 @@ def said(source: str, parallel: str, machine: str, step: Projection) -> str:
     )
 
 
-def _data(source: str, options: Mapping[str, Any], step: Projection) -> dict[str, Any]:
+def _data(source: str, parallel: Parallel, options: Mapping[str, Any], step: Projection) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "model": source,
         "machine": str(options["topo"]),
-        "parallel": str(options["parallel"]),
+        "parallel": str(parallel),
         "stack": options["stack"],
         **{name: value for name, value in asdict(step).items() if name not in ("stages", "memory")},
         "memory": [asdict(line) for line in step.memory],

@@ -37,6 +37,7 @@ from tensor_partitioner.commands.projecting import (
     memory_option,
     project_model,
     project_option,
+    project_saved,
     stack_option,
 )
 from tensor_partitioner.commands.simulation_request import ALSO_DATA_PARALLEL, SimulationRequest
@@ -46,7 +47,7 @@ from topologies import available, load_topology
 
 SIMULATING = (
     *("source", "topo", "prefetch", "overlap", "collectives", "data_parallel", "operator_files", "system"),
-    *("json_path", "tasks", "trace_path", "plot_folder", "sweep"),
+    *("json_path", "tasks", "trace_path", "plot_folder", "sweep", "project", "stack", "memory_report"),
 )
 """The arguments that have a meaning where the plan is there already."""
 
@@ -108,7 +109,11 @@ def main(context: click.Context, /, source: str, **options: Any) -> None:
     _check_system(context, options, dict(swept))
     if options["topo"] is None and "topo" not in dict(swept):
         raise click.UsageError("Missing option '--topo'.")
-    if not swept and not is_saved_plan(source) and options["system"] is None and is_projected(options):
+    alone = not swept and options["system"] is None
+    saved = is_saved_plan(source)
+    if alone and saved and project_saved(source, options):
+        return
+    if alone and not saved and is_projected(options):
         project_model(source, options)
     elif swept:
         _sweep(context, source, options)

@@ -14,6 +14,8 @@ from simulator.projection.cluster import cluster
 from simulator.projection.network import Grid, Network
 from simulator.projection.stack import STACKS, stack_named
 from tensor_partitioner.commands.decide import main
+from tensor_partitioner.commands.plan import main as plan_command
+from tensor_partitioner.commands.simulate import main as simulate
 from tensor_partitioner.decision import decide
 from tensor_partitioner.decision.bounds import LeastWork
 from tensor_partitioner.decision.candidates import Shape, candidate_name, candidates, divisors, family
@@ -187,3 +189,20 @@ def test_what_makes_no_sense(arguments, message, capsys):
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_a_saved_plan_is_projected_as_its_model_is(tmp_path, capsys):
+    plan, spec = tmp_path / "plan.json", "dp=2,tp=2,sp,micro-batch=2"
+    arguments = ("--heads", "4", "--sequence", "32", "--vocabulary", "4096", "--batch", "16", "--dtype", "mixed")
+    written = tmp_path / "saved.json", tmp_path / "model.json"
+    model = ("transformer-4-64", *arguments, "--parallel", spec)
+    assert run(plan_command, *model, "-o", plan) == 0
+    assert run(simulate, plan, "--topo", "hgx-h100", "--project", "--json", written[0]) == 0
+    assert run(simulate, *model, "--topo", "hgx-h100", "--project", "--memory-report", "--json", written[1]) == 0
+    saved, named = (json.loads(file.read_text()) for file in written)
+    assert saved["seconds"] == pytest.approx(named["seconds"], rel=1e-9)
+    assert saved["memory"] == named["memory"]
+    assert "memory of the fullest device" in capsys.readouterr().out
+    assert run(plan_command, "mlp-2-16", "--workers", "2", "-o", plan) == 0
+    assert run(simulate, plan, "--topo", "hgx-h100", "--project") == 2
+    assert "expected a plan of --parallel" in capsys.readouterr().err
