@@ -1,6 +1,7 @@
 """Shortest routes between the devices of a machine, worked out when they are asked for.
 
-Fewest links; of those the one with the widest narrowest link; of those the one whose links come first in the file.
+Fewest links; of those the ones with the widest narrowest link; of those, in the order of the file, devices take turns:
+two that have two adapters side by side use one each.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from topologies.machine import Device, Link, Memory, Route
 
 Path = tuple[tuple[int, bool], ...]  # numbers of links in order, and whether each is passed forwards
 Step = tuple[str, int, bool]  # a neighbour, the number of the link to it, and whether that is passed forwards
+
+SIDE_BY_SIDE = 8
+"""Devices take turns with no more paths than so many."""
 
 
 class Routes(Mapping[tuple[int, int], Route]):
@@ -33,7 +37,7 @@ class Routes(Mapping[tuple[int, int], Route]):
             a, b = link.ends
             self._neighbours.setdefault(a, []).append((b, number, True))
             self._neighbours.setdefault(b, []).append((a, number, False))
-        self._paths: dict[int, Mapping[str, Path]] = {}
+        self._paths: dict[int, Mapping[str, tuple[Path, ...]]] = {}
         self._found: dict[tuple[int, int], Route] = {}
         self._check_connected()
 
@@ -45,7 +49,8 @@ class Routes(Mapping[tuple[int, int], Route]):
             if source not in self._paths:
                 self._paths[source] = self._shortest_paths(self._devices[source].name)
             ends = (self._devices[source], self._devices[target])
-            self._found[pair] = self._route(ends, self._paths[source][ends[1].name])
+            paths = self._paths[source][ends[1].name]
+            self._found[pair] = self._route(ends, paths[source % len(paths)])
         return self._found[pair]
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
@@ -81,23 +86,28 @@ class Routes(Mapping[tuple[int, int], Route]):
                 waiting += [other for other, _, _ in steps if other in self._forwarding and other not in numbers]
         return numbers
 
-    def _shortest_paths(self, source: str) -> Mapping[str, Path]:
-        """Paths from `source` to every node that it reaches; only some nodes pass traffic on."""
-        paths: dict[str, tuple[float, Path]] = {source: (-math.inf, ())}  # less the narrowest link, and the path
-        frontier = dict(paths)
+    def _shortest_paths(self, source: str) -> Mapping[str, tuple[Path, ...]]:
+        """A few of the best paths from `source` to every node that it reaches; only some nodes pass traffic on."""
+        found: dict[str, tuple[float, tuple[Path, ...]]] = {source: (-math.inf, ((),))}  # less the narrowest link
+        frontier = dict(found)
         while frontier:
-            reached: dict[str, tuple[float, Path]] = {}
-            for node, (narrowest, path) in frontier.items():
+            reached: dict[str, tuple[float, tuple[Path, ...]]] = {}
+            for node, (narrowest, paths) in frontier.items():
                 for neighbour, number, forwards in (
                     self._neighbours[node] if node == source or node in self._forwarding else ()
                 ):
-                    width = self._links[number].bandwidth_bytes_per_s
-                    longer = max(narrowest, -width), (*path, (number, forwards))
-                    if neighbour not in paths and longer < reached.get(neighbour, (math.inf,)):
-                        reached[neighbour] = longer
-            paths.update(reached)
+                    if neighbour in found:
+                        continue
+                    width = max(narrowest, -self._links[number].bandwidth_bytes_per_s)
+                    longer = tuple((*path, (number, forwards)) for path in paths)
+                    best, others = reached.get(neighbour, (math.inf, ()))
+                    if width < best:
+                        reached[neighbour] = width, longer
+                    elif width == best:
+                        reached[neighbour] = width, tuple(sorted((*others, *longer)))[:SIDE_BY_SIDE]
+            found.update(reached)
             frontier = reached
-        return {node: path for node, (_, path) in paths.items()}
+        return {node: paths for node, (_, paths) in found.items()}
 
     def _route(self, ends: tuple[Device, Device], path: Path) -> Route:
         links = [self._links[number] for number, _ in path]
