@@ -79,7 +79,8 @@ def _best_over_factorisations(
     graph: Graph, workers: int, options: SearchOptions, coarsenings: Coarsenings
 ) -> SearchResult:
     """Search every factorisation; rivals for the finest alone where bytes alone count: elsewhere they move no less."""
-    results, tried, failed, refused = [], [], [], []
+    results, tried = list[SearchResult](), list[Tried]()
+    failed, refused = list[DoesNotFitError](), list[PinError]()
     bytes_alone = options.objective == "bytes" and options.memory_bytes is None
     for number, ways in enumerate(tracked("searching", factorisations(workers))):
         if coarsenings.lower_bounds.get(ways, -1) >= min((result.cost for result in results), default=math.inf):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -58,17 +59,18 @@ def measured(model: str, setting: str) -> Row:
     graph, chance, options = planner.model(model), random.Random(0), SETTINGS[setting]
     found = signatures(graph)
     bench, first_s = timed(lambda: planner.Workbench(graph, **options))
-    warm, new, equal, refused = [], [], 0, 0
+    warm, new = list[float](), list[float]()
+    equal = refused = 0
     while len(warm) < PINS:
         pin = drawn_pin(graph, found, chance)
         try:
-            answer, answer_s = timed(lambda pin=pin: bench.why_not(pin))
+            answer, answer_s = timed(partial(bench.why_not, pin))
         except PlanError:  # a placement that some of these tensors cannot have
             refused += 1
             continue
         if answer.is_kept:  # nothing is searched
             continue
-        plan, plan_s = timed(lambda pin=pin: planner.plan(graph, **options, pins=[pin]))
+        plan, plan_s = timed(partial(planner.plan, graph, **options, pins=[pin]))
         equal += answer.nbytes[1] == plan.total_bytes
         warm.append(answer_s)
         new.append(plan_s)

@@ -132,7 +132,7 @@ def main(context: click.Context, /, model: str | None, diff: tuple[Path, Path] |
         record, shown = _exported(context, model, options), []
     else:
         plan, said = _plan_and_verdict(context, model, options)
-        split = _summary(plan, options["topo"])
+        split = _summary(plan, options["topo"] if is_saved_plan(model) else None)
         record, shown = summary.to_data(plan) | {"summary": msgspec.to_builtins(split)}, [plan, split]
         if options["explain"]:
             explained = import_module(EXPLANATION).explain(plan)
@@ -170,7 +170,7 @@ def _exported(context: click.Context, model: str, options: dict[str, Any]) -> di
 
 
 def _summary(plan: Plan, machine: str | None) -> Summary:
-    """Return how a plan splits a model, on a machine with its seconds."""
+    """Return how a plan splits a model, on a machine with its seconds there; else with those that were predicted."""
     result: Summary = import_module(SUMMARY).summary(plan, None if machine is None else load_topology(machine))
     return result
 
