@@ -102,10 +102,10 @@ def test_every_command_says_its_version(command, name):
 @pytest.mark.parametrize(
     ("line", "status", "text"),
     [
-        ([], 0, "  topo       show, check and import machines"),
+        ([], 0, "  topo         show, check and import machines"),
         (["--version"], 0, tensor_partitioner.__version__),
         (["compare", "--version"], 0, tensor_partitioner.__version__),
-        (["sketch"], 2, "error: expected a command among plan, simulate, "),
+        (["sketch"], 2, "error: expected a command among decide, plan, simulate, "),
     ],
 )
 def test_the_front_door_as_a_program(line, status, text, tmp_path):
