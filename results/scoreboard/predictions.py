@@ -138,7 +138,7 @@ def _cached(  # noqa: PLR0913, PLR0917 -- what a projection is of
 def _flop(row: Row, run: Run, projection: Projection) -> float:
     """Return a step's operations: of a transformer counted by its sizes, of others as the predictor counts them."""
     if run.size is None:
-        return projection.hardware_operations
+        return max(projection.hardware_operations, 1.0)
     return float(run.size.hardware_flop(run.batch, row.recompute))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from statistics import mean
 from typing import Any
@@ -21,12 +21,17 @@ AXES = ("device", "devices", "axes", "tp", "pp", "dp", "micro_batch", "hidden", 
 """What errors are summed up by."""
 
 
-def score(measured: MeasuredSet, progress: Callable[[int], None] = lambda _: None) -> Data:
-    """Predict a set and score it: all of it, and apart what something was fitted on and what not."""
+def score(
+    measured: MeasuredSet, progress: Callable[[int], None] = lambda _: None, known: Mapping[int, float] | None = None
+) -> Data:
+    """Predict a set and score it: all of it, and apart what something was fitted on and what not.
+
+    `known` are Calculon's seconds by line, for where it is not there.
+    """
     predictions = list(predict(measured, progress))
     expressed = [one for one in predictions if not one.why]
     parts = {name: [one for one in expressed if one.row.part == name] for name in ("test", "fit")}
-    rivals = {one.row.line: _calculon(one) for one in expressed if one.error is not None}
+    rivals = {one.row.line: _calculon(one, known or {}) for one in expressed if one.error is not None}
     timed = [(one, row) for one in expressed if (row := _timed(one)) is not None]
     nulls = {one.row.line: row.predicted_s for (one, _), row in zip(timed, _null_rows(timed)[2], strict=True)}
     return {
@@ -48,10 +53,10 @@ def score(measured: MeasuredSet, progress: Callable[[int], None] = lambda _: Non
     }
 
 
-def _calculon(prediction: Prediction) -> float | str | None:
-    """Return Calculon's seconds, why it has none, or None where it is not there."""
+def _calculon(prediction: Prediction, known: Mapping[int, float]) -> float | str | None:
+    """Return Calculon's seconds, why it has none, or None where it is not there and they are not known."""
     if calculon_rows.version() is None or prediction.run is None:
-        return None
+        return known.get(prediction.row.line)
     try:
         return calculon_rows.seconds(prediction.run)
     except SetError as error:
@@ -121,7 +126,6 @@ def _of_calculon(timed: Sequence[tuple[Prediction, Timed]], rivals: dict[int, fl
     why = Counter(said for one, _ in timed if isinstance(said := rivals[one.row.line], str))
     rows = [Timed(row.group, row.samples, row.measured_s, seconds) for row, seconds in both]
     return {
-        "version": calculon_rows.version(),
         "not_expressed": dict(why),
         **scores.times(rows),
         "we_on_the_same": scores.times([row for row, _ in both]),
