@@ -35,7 +35,7 @@ def summary(plan: Plan | str | Path, machine: topologies.Machine | None = None) 
     >>> import planner
     >>> plan = planner.plan(planner.model("mlp-2-16", batch=8), workers=4)
     >>> [(group.pattern, group.split, group.held_bytes) for group in planner.summary(plan).parameters]
-    [('fc*.w', 'columns over 2, rows over 2', 512)]
+    [('fc*.w', 'columns over 4', 256), ('fc*.w', 'rows over 2, columns over 2', 256)]
     """
     plan = plan_of(plan)
     summarized = _Summarized(plan)

@@ -66,7 +66,7 @@ class Workbench:
     >>> import planner
     >>> bench = planner.Workbench(planner.model("mlp-2-16", batch=8), workers=4)
     >>> bench.plan.total_bytes, bench.why_not("fc1.w=R").nbytes
-    (2200, (2200, 2968))
+    (2200, (2200, 5272))
     """
 
     def __init__(
