@@ -116,6 +116,7 @@ def _record(search: SearchRecord, plan: Plan, stages: int) -> SearchRecord:
         placements=search.placements,
         winner=winner,
         ties=search.ties,
+        pins=search.pins,
         bytes={winner: plan.total_bytes},
         details={name: text for name, text in search.details.items() if name == "parallel"} | {"stages": stages},
     )
