@@ -113,4 +113,65 @@ HWLOC = """<?xml version="1.0" encoding="UTF-8"?>
 </topology>
 """
 
-SAMPLES = {"nccl.xml": NCCL, "provider.xml": PROVIDER, "matrix.txt": MATRIX, "nvlinks.txt": NVLINKS, "hwloc.xml": HWLOC}
+HOST = """
+  - name: host
+    components:
+      - {name: cpu, count: 1, choice: cpu, cpu: {}}
+      - {name: xpu, count: 4, choice: xpu, xpu: {}}
+      - {name: nvsw, count: 2, choice: switch, switch: {}}
+      - {name: plx, count: 2, choice: switch, switch: {}}
+      - {name: card, count: 2, choice: device, device: {}}
+      - {name: ram, count: 1, choice: memory, memory: {}}
+    links:
+      - {name: pcie, description: PCI Express Gen4 x16}
+      - {name: nvlink, physical: {bandwidth: {choice: gigabytes_per_second, gigabytes_per_second: 60}}}
+      - {name: ddr}
+    edges:
+      - {ep1: {component: "cpu[0]"}, ep2: {component: "plx[:]"}, scheme: many2many, link: pcie}
+      - {ep1: {component: "plx[0]"}, ep2: {component: "xpu[:2]"}, scheme: many2many, link: pcie}
+      - {ep1: {component: "plx[1]"}, ep2: {component: "xpu[-2:]"}, scheme: many2many, link: pcie}
+      - {ep1: {component: "xpu"}, ep2: {component: "nvsw"}, scheme: many2many, link: nvlink}
+      - {ep1: {component: "plx"}, ep2: {component: "card[0:2].slot[0]"}, scheme: one2one, link: pcie}
+      - {ep1: {component: "cpu"}, ep2: {component: "ram"}, scheme: one2one, link: ddr}
+"""
+CARD = """
+  - name: card
+    components:
+      - {name: slot, count: 1, choice: custom, custom: {type: pcie}}
+      - {name: port, count: 1, choice: port, port: {}}
+    links: [{name: inside}]
+    edges: [{ep1: {component: "slot[0]"}, ep2: {component: "port[0]"}, scheme: one2one, link: inside}]
+"""
+LEAF = """
+  - name: leaf
+    components:
+      - {name: asic, count: 1, choice: cpu, cpu: {}}
+      - {name: port, count: 4, choice: port, port: {}}
+    links: [{name: ic}]
+    edges: [{ep1: {component: asic}, ep2: {component: port}, scheme: many2many, link: ic}]
+"""
+BETWEEN = """
+instances:
+  - {name: host, device: host, count: 2}
+  - {name: leaf, device: leaf, count: 1}
+links:
+  - name: eth
+    physical:
+      bandwidth: {choice: gigabits_per_second, gigabits_per_second: 200}
+      latency: {choice: us, us: 1.5}
+edges:
+  - ep1: {instance: "host[0:2]", component: "card[0:2].port[0]"}
+    ep2: {instance: "leaf[0]", component: "port[0:4]"}
+    scheme: one2one
+    link: eth
+"""
+INFRAGRAPH = f"name: cluster\ndevices:{HOST}{CARD}{LEAF}{BETWEEN}"
+
+SAMPLES = {
+    "cluster.yaml": INFRAGRAPH,
+    "nccl.xml": NCCL,
+    "provider.xml": PROVIDER,
+    "matrix.txt": MATRIX,
+    "nvlinks.txt": NVLINKS,
+    "hwloc.xml": HWLOC,
+}
