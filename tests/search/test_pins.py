@@ -212,16 +212,16 @@ def test_pins_are_read_from_all_that_is_given():
         assert pin.allows(option, step) == (option == "S0")
 
 
-@pytest.mark.parametrize(("seed", "name", "maker"), [(0, "f0.grad", "fc1.grad_a"), (3, "fc0", "fc0")])
+@pytest.mark.parametrize(("seed", "name", "maker"), [(10, "left0", "left0"), (69, "fc", "fc"), (117, "fc", "fc")])
 def test_a_sum_that_is_to_stay_in_terms_does_or_the_pins_are_named(seed, name, maker):
     graph = random_graph(seed)
     space = space_of(graph, SearchOptions(Ways((2,)), placements="S,R,P", ties=UNTIED))
     candidates = candidates_by_hand(space, [("tensor", name, ["P+"], False)])
-    least = least_bytes(space, 10 * MOST, candidates)
+    least = least_bytes(space, 5 * MOST, candidates)
     options = {"ways": (2,), "placements": "S,R,P", "ties": UNTIED}
     for searcher in ("recursive", "joint"):
         plan = planner.plan(graph, searcher=searcher, pins=[f"{name}=P+"], **options)
         assert list(map(str, plan.layouts[name])) == ["P+"]
-        assert least is None or plan.total_bytes == least
+        assert plan.total_bytes == least
     with pytest.raises(PlanError, match=rf"'{name}=P\+' and pin '{maker}=i': a sum would have to stay in terms"):
         planner.plan(graph, pins=[f"{name}=P+", f"{maker}=i"], **options)
