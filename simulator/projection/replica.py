@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from planner.graph.ir import FLOATING, ITEM_BYTES, Graph, Node
-from planner.layout import Exchange, collectives, elements, owned_by_all
+from planner.layout import Exchange, Region, collectives, elements, owned_by_all
 from planner.plans.plan import Plan
 from planner.plans.traffic import NodeTraffic
 from planner.program.calls import NodeWork, node_work
@@ -108,6 +108,7 @@ class _Shares:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._work: dict[object, NodeWork] = {}
+        self._fetched: set[tuple[str, str, tuple[Region, ...]]] = set()
 
     def share(self, work: NodeTraffic) -> NodeShare:
         """Return the worker's share of a node."""
@@ -156,8 +157,13 @@ class _Shares:
         return ITEM_BYTES[self._plan.graph.tensors[name].dtype]
 
     def _fetches(self, work: NodeTraffic) -> Iterator[Transfer]:
+        """Yield what is fetched for a node: once in a phase for all that read the same of a tensor, as frameworks do."""
         for read in work.reads:
-            if read.exchange is not None:
+            if read.exchange is None:
+                continue
+            fetched = work.phase, read.tensor, read.exchange.targets
+            if fetched not in self._fetched:
+                self._fetched.add(fetched)
                 yield from self._transfers(read.tensor, (read.exchange,))
 
     def _stores(self, work: NodeTraffic, *, adding_up: bool) -> Iterator[Transfer]:
