@@ -82,7 +82,9 @@ def fastest(among: Sequence[Choice], nbytes: float) -> Choice:
 
 def _choice(machine: Machine, pattern: Pattern, entry: CollectiveEntry) -> Choice:
     hop_s = entry.hop_s
-    hops = (count * (_hop_s(machine, pair) if hop_s is None else hop_s) for pair, count in pattern.chain.items())
+    hops = (
+        count * (message_delay_s(machine, pair) if hop_s is None else hop_s) for pair, count in pattern.chain.items()
+    )
     load: defaultdict[int, float] = defaultdict(float)
     for pair, share in pattern.flows.items():
         for resource, units in machine.route(*pair).uses:
@@ -92,7 +94,7 @@ def _choice(machine: Machine, pattern: Pattern, entry: CollectiveEntry) -> Choic
     return Choice(entry.algorithm, pattern, delay_s, s_per_byte / share, share)
 
 
-def _hop_s(machine: Machine, pair: Pair) -> float:
+def message_delay_s(machine: Machine, pair: Pair) -> float:
     """Seconds of a message beside its bytes."""
     route = machine.route(*pair)
     return route.latency_s + route.half_bandwidth_bytes / machine.bandwidth_bytes_per_s(*pair)
@@ -140,13 +142,19 @@ def _double_tree(devices: Devices) -> Pattern:
 
 
 def _tree(devices: Devices) -> Pattern:
-    parents = {devices[place]: devices[(place - 1) // 2] for place in range(1, len(devices))}
-    both_ways = [pair for ends in parents.items() for pair in (ends, ends[::-1])]
-    path, at = {}, devices[-1]
-    while at in parents:
-        path[at, parents[at]] = path[parents[at], at] = 1.0
-        at = parents[at]
-    return Pattern(dict.fromkeys(both_ways, 1.0), path)
+    ends = [(devices[place], devices[parent_place(place)]) for place in range(1, len(devices))]
+    both_ways = [pair for end in ends for pair in (end, end[::-1])]
+    path, place = [], len(devices) - 1
+    while place:
+        end = devices[place], devices[parent_place(place)]
+        path += [end, end[::-1]]
+        place = parent_place(place)
+    return Pattern(dict.fromkeys(both_ways, 1.0), dict.fromkeys(path, 1.0))
+
+
+def parent_place(place: int) -> int:
+    """Return whom a member of a tree reports to, by their places in a group; that of the first is itself."""
+    return max(0, (place - 1) // 2)
 
 
 def _in_switch(devices: Devices) -> Pattern:

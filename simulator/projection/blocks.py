@@ -94,6 +94,12 @@ class Block:
     boundary_bytes: int = 0
     largest_bytes: int = 0
 
+    def slowed(self, factor: float) -> Block:
+        """Return it on a device whose kernels take so many times as long."""
+        parts = {name: getattr(self, name) for name in ("forward", "backward", "weights", "attention")}
+        slow = {name: replace(part, work=part.work.slowed(factor)) for name, part in parts.items()}
+        return replace(self, once=self.once.slowed(factor), **slow)
+
 
 @lru_cache(MOST)
 def blocks_of(replica: Replica, kernels: Kernels, device: Device, network: Network) -> tuple[Block, ...]:

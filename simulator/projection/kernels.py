@@ -44,11 +44,9 @@ class Work:
             self.product_operations + other.product_operations,
         )
 
-    def times(self, count: float) -> Work:
-        """Do it so many times."""
-        return Work(
-            self.seconds * count, self.roof_s * count, round(self.launches * count), self.product_operations * count
-        )
+    def slowed(self, factor: float) -> Work:
+        """Do it on a device that takes so many times as long."""
+        return replace(self, seconds=self.seconds * factor)
 
 
 def readers_of(shares: Iterable[NodeShare]) -> Readers:

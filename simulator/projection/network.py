@@ -8,14 +8,20 @@ kind has one, too: a link carries what all of them put on it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from simulator.projection.cluster import Cluster
 from simulator.projection.replica import PAIRS, Transfer
-from topologies.collectives import Choice, choices
+from topologies.collectives import Choice, choices, message_delay_s, parent_place
 from topologies.schema import Operation
+
+MESSAGE_SHARE = 0.69
+"""Of its links' bandwidth, what a message between two ranks attains.
+
+164 of 240e9 bytes/s within a node of A100s, 8.3 of 12.0e9 between nodes (github.com/PKU-DAIR/Hetu-Galvatron, cea12ff).
+"""
 
 Group = tuple[int, ...]
 MOST = 1 << 12
@@ -91,24 +97,61 @@ def _message(cluster: Cluster, grid: Grid) -> Line:
             load[resource] += units
     route = machine.route(source, target)
     s_per_byte = max(load[resource] / machine.resources[resource].capacity for resource, _ in route.uses)
+    s_per_byte /= MESSAGE_SHARE
     return Line(route.latency_s + route.half_bandwidth_bytes * s_per_byte, s_per_byte)
 
 
 @lru_cache(MOST)
 def _lines(cluster: Cluster, workers: int, kind: Operation, group: Group) -> tuple[Line, ...]:
     """Return what each algorithm takes a group of ranks, while all groups alike have the same operation."""
-    inside = tuple(rank for rank in group if rank < len(cluster.built.devices))
-    few = inside if len(inside) > 1 else tuple(dict.fromkeys(map(cluster.place, group)))
-    beside = [choices(cluster.built, kind, other) for other in _alike(cluster, workers, few) if other != few]
-    lines = []
-    for number, choice in enumerate(choices(cluster.built, kind, few)):
+    if group[-1] < len(cluster.built.devices):
+        return tuple(run.line for run in _runs(cluster, workers, kind, group))
+    nodes = _by_node(cluster, group)
+    built = len(cluster.built.devices) // cluster.per_node
+    if len(nodes) <= built:
+        return tuple(run.line for run in _runs(cluster, workers, kind, _moved(cluster, nodes)))
+    many, few = (_runs(cluster, workers, kind, _moved(cluster, nodes[:count])) for count in (built, built // 2))
+    return tuple(_grown(cluster, pair, (built, built // 2, len(nodes)), group) for pair in zip(many, few, strict=True))
+
+
+def _by_node(cluster: Cluster, group: Group) -> tuple[Group, ...]:
+    """Return the places that a group has in each of its nodes."""
+    nodes: defaultdict[int, list[int]] = defaultdict(list)
+    for rank in group:
+        nodes[rank // cluster.per_node].append(rank % cluster.per_node)
+    return tuple(map(tuple, nodes.values()))
+
+
+def _moved(cluster: Cluster, nodes: Sequence[Group]) -> Group:
+    """Return a group with such places in its nodes, in the first of all, which are all alike."""
+    return tuple(node * cluster.per_node + place for node, places in enumerate(nodes) for place in places)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """An algorithm among ranks that are built: delay, and the seconds a byte that each resource takes it."""
+
+    algorithm: str
+    delay_s: float
+    s_per_byte: Mapping[int, float]
+
+    @property
+    def line(self) -> Line:
+        """As a line over the payload."""
+        return Line(self.delay_s, max(self.s_per_byte.values()))
+
+
+def _runs(cluster: Cluster, workers: int, kind: Operation, group: Group) -> tuple[_Run, ...]:
+    """Return each algorithm, with what all groups alike put on the resources that this one uses."""
+    machine = cluster.built
+    beside = [choices(machine, kind, other) for other in _alike(cluster, workers, group) if other != group]
+    runs = []
+    for number, choice in enumerate(choices(machine, kind, group)):
         load = _load(cluster, (choice, *(others[number] for others in beside if len(others) > number)))
-        used = {resource for pair in choice.pattern.flows for resource, _ in cluster.built.route(*pair).uses}
-        s_per_byte = max(load[resource] / cluster.built.resources[resource].capacity for resource in used)
-        line = Line(choice.delay_s, s_per_byte / choice.bandwidth_share)
-        alone = few, choice.algorithm, line
-        lines.append(line if len(few) == len(group) else _grown(cluster, kind, alone, len(group)))
-    return tuple(lines)
+        used = {resource for pair in choice.pattern.flows for resource, _ in machine.route(*pair).uses}
+        rates = {r: load[r] / machine.resources[r].capacity / choice.bandwidth_share for r in used}
+        runs.append(_Run(choice.algorithm, choice.delay_s, rates))
+    return tuple(runs)
 
 
 def _alike(cluster: Cluster, workers: int, group: Group) -> Iterator[Group]:
@@ -132,17 +175,32 @@ def _load(cluster: Cluster, operations: Iterable[Choice]) -> Mapping[int, float]
     return load
 
 
-def _grown(cluster: Cluster, kind: Operation, built: tuple[Group, str, Line], members: int) -> Line:
-    """Return what an algorithm takes so many members, from what it takes the few of them that are built.
+def _grown(cluster: Cluster, runs: tuple[_Run, _Run], nodes: tuple[int, int, int], group: Group) -> Line:
+    """Return what an algorithm takes a group in many nodes, from what it takes those in two numbers of nodes.
 
-    A ring's links carry (n - 1) / n of the payload, and its chain of messages grows by as much with every node.
+    What a resource carries is a line over the inverse of the number of nodes, as (n - 1) / n is; the chain of messages
+    one over that number, and in a tree over its depth.
     """
-    few, algorithm, line = built
-    per_node = sum(rank < few[0] - few[0] % cluster.per_node + cluster.per_node for rank in few)
-    half = few[: max(per_node, len(few) // 2 // per_node * per_node)]
-    if algorithm in ("tree", "in-switch") or len(half) == len(few):
-        return line
-    shorter = next((choice for choice in choices(cluster.built, kind, half) if choice.algorithm == algorithm), None)
-    each_s = 0.0 if shorter is None else (line.delay_s - shorter.delay_s) / (len(few) - len(half))
-    growth = 1.0 if algorithm == "hierarchical" else ((members - 1) / members) / ((len(few) - 1) / len(few))
-    return Line(line.delay_s + each_s * (members - len(few)), line.s_per_byte * growth)
+    (many, few), (larger, smaller, all_nodes) = runs, nodes
+    share = (1 / larger - 1 / all_nodes) / (1 / smaller - 1 / larger)
+    rates = [rate + (rate - few.s_per_byte[r]) * share for r, rate in many.s_per_byte.items() if r in few.s_per_byte]
+    if many.algorithm == "tree":
+        members = sum(rank < larger * cluster.per_node for rank in _moved(cluster, _by_node(cluster, group)))
+        more_s = _tree_delay_s(cluster, group) - _tree_delay_s(cluster, group[:members])
+        return Line(many.delay_s + more_s, max(many.s_per_byte.values()))
+    each_s = (many.delay_s - few.delay_s) / (larger - smaller)
+    return Line(many.delay_s + each_s * (all_nodes - larger), max(rates))
+
+
+def _tree_delay_s(cluster: Cluster, group: Group) -> float:
+    """Return the delay of the chain of a tree's messages: up from the last member, and down again."""
+    place, total = len(group) - 1, 0.0
+    while place:
+        ends = group[place], group[parent_place(place)]
+        inside = [rank % cluster.per_node for rank in ends]
+        if ends[0] // cluster.per_node != ends[1] // cluster.per_node:
+            inside[0] += cluster.per_node
+        total += message_delay_s(cluster.built, (inside[0], inside[1]))
+        total += message_delay_s(cluster.built, (inside[1], inside[0]))
+        place = parent_place(place)
+    return total

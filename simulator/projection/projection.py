@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -114,7 +114,14 @@ class Job:
 
 def project(job: Job) -> Projection:
     """Project a step; PlanError where a schedule or a cut cannot be."""
-    return _Projecting(job).result()
+    step, factor = _Projecting(job).result(), job.stack.slowest(job.network.grid.workers)
+    if factor == 1:
+        return step
+    slow = _Projecting(replace(job, blocks=tuple(block.slowed(factor) for block in job.blocks))).result()
+    return replace(slow, shares={**step.shares, WAITING: slow.seconds - step.seconds})
+
+
+WAITING = "waiting for the slowest device"
 
 
 class _Projecting:

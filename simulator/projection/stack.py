@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import log, sqrt
 from typing import Literal
 
 from planner.errors import InputError
@@ -40,7 +41,8 @@ class Stack:
     another kernel. `overlaps_gradients`: they are reduced while the last backward pass goes on, in buckets; computing
     beside communication takes `slowdown` as long. `gathers_ahead`: weights of the next layer are gathered while one
     computes. `even_stages`: stages have as many layers each, where they divide them. `fragmentation` is what the
-    allocator holds, of what is live.
+    allocator holds, of what is live. The slowest device takes `straggler` times as long as others for its kernels;
+    from device to device their seconds have a standard deviation of `jitter` of their mean.
     """
 
     kernels: Kernels
@@ -54,6 +56,18 @@ class Stack:
     even_stages: bool = True
     slowdown: float = 1.13
     fragmentation: float = 1.03
+    straggler: float = 1.0
+    jitter: float = 0.0
+
+    def slowest(self, devices: int) -> float:
+        """How many times as long as a device in the mean the one takes that all wait for.
+
+        Of many normal variables the largest is expected sqrt(2 ln n) standard deviations above their mean.
+
+        >>> Stack(Kernels("all"), 0.0, jitter=0.01).slowest(1024).__round__(3)
+        1.037
+        """
+        return self.straggler * (1 + self.jitter * sqrt(2 * log(devices)))
 
 
 EAGER = Kernels("operators", passes=(("cross_entropy", 2.0), ("rms_norm", 8.0), ("rotary", 5.0)))
