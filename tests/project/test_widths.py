@@ -19,6 +19,8 @@ PREPARED = (
 )
 LINES = (
     "plan plan.json --explain",
+    f"plan {MODEL} --why-not fc1.w=R",
+    f"plan {MODEL} --frontier",
     "plan --diff plan.json other.json",
     "plan plan.json --export jax",
     "simulate plan.json --topo p2.8xlarge",
