@@ -157,7 +157,7 @@ class _Shares:
         return ITEM_BYTES[self._plan.graph.tensors[name].dtype]
 
     def _fetches(self, work: NodeTraffic) -> Iterator[Transfer]:
-        """Yield what is fetched for a node: once in a phase for all that read the same of a tensor, as frameworks do."""
+        """Yield what is fetched for a node: once in a phase for all that read the same of a tensor."""
         for read in work.reads:
             if read.exchange is None:
                 continue
