@@ -212,7 +212,7 @@ def trust_of(decision: Decision) -> tuple[str, ...]:
     return (
         gap,
         f"The step takes {best.roof_factor:.3g} times as long as its kernels alone would at the best rates that large "
-        f"kernels attain on a {decision.machine.device}. The bars below say what the difference goes to.",
+        f"kernels attain on a {decision.machine.device}. The bars under “Where time goes” say what the rest is.",
         "Seconds are predicted, not measured: from the device's figures listed under Inputs and the software stack "
         f"“{decision.stack}”. Differences of a few percent between candidates are within the error of such a "
         "prediction; run the first two or three where they are close.",

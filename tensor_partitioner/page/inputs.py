@@ -18,7 +18,7 @@ from topologies.schema import DeviceSpec
 OWN_FILE = "the machine's file"
 ASSUMED = "simulator/projection/stack.py: the slowdown measured by Hetu-Galvatron, others assumed, or fitted as it says"
 SELDOM = ("name", "pci_ids", "nvlinks", "measured")
-_LINE = re.compile(r"(?P<key>\w+): (?P<value>[^#]*?)\s*(?:# *(?P<source>.*))?")
+_LINE = re.compile(r"(?P<key>\w+):\s*(?P<value>[^#]*?)\s*(?:# *(?P<source>.*))?")
 _LINK = re.compile(r"- \{name: (?P<key>[\w-]+),.*\}\s*(?:# *(?P<source>.*))?")
 
 
@@ -26,9 +26,11 @@ def device_inputs(machine: Machine) -> Iterator[Given]:
     """Yield the figures of a machine's types of devices."""
     specs = {device.spec.name: device.spec for device in machine.devices}
     for name, spec in specs.items():
-        sources = _sources(DEVICES / f"{name}.yaml", _LINE) if name in device_names() else {}
-        for key, value in _figures(spec).items():
-            yield Given(about=f"device {name}", name=key, value=value, source=sources.get(key, OWN_FILE))
+        is_ours = name in device_names()
+        sources = _sources(DEVICES / f"{name}.yaml", _LINE) if is_ours else {}
+        for key, inner, value in _figures(spec, sources):
+            source = sources.get(inner) or (f"topologies/devices/{name}.yaml" if is_ours else OWN_FILE)
+            yield Given(about=f"device {name}", name=key, value=value, source=source)
 
 
 def link_inputs(machine: Machine) -> Iterator[Given]:
@@ -54,10 +56,15 @@ def given(about: str, values: Mapping[str, str], source: str) -> Iterator[Given]
         yield Given(about=about, name=name, value=value, source=source)
 
 
-def _figures(spec: DeviceSpec) -> Mapping[str, str]:
-    """Return a device's figures as text, those that are not given left out."""
-    values = msgspec.to_builtins(spec)
-    return {key: _text(value) for key, value in values.items() if key not in SELDOM}
+def _figures(spec: DeviceSpec, sources: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Yield a device's figures: their names, their keys in the file, and values as text; a record's by itself."""
+    for key, value in msgspec.to_builtins(spec).items():
+        if key in SELDOM:
+            continue
+        if isinstance(value, dict) and not sources.get(key):
+            yield from ((f"{key}: {inner}", inner, _text(figure)) for inner, figure in value.items())
+        else:
+            yield key, key, _text(value)
 
 
 def _text(value: object) -> str:
@@ -67,15 +74,24 @@ def _text(value: object) -> str:
 
 
 def _sources(path: Path, form: re.Pattern[str]) -> Mapping[str, str]:
-    """Return what the comment on a key's line says, or, without one, those right above it."""
+    """Return what the comment on a key's line says, else those above it, else those of its section (`# ---`)."""
     found: dict[str, str] = {}
+    section: list[str] = []
     above: list[str] = []
+    was_comment = False
     for line in path.read_text().splitlines():
         text = line.strip()
-        if text.startswith("#"):
-            above = [text.strip("# -")] if text.startswith("# ---") else [*above, text.strip("# ")]
+        is_comment = text.startswith("#")
+        if text.startswith("# ---"):
+            above = section = [text.strip("# -")]
+        elif is_comment and was_comment:
+            above.append(text.strip("# "))
+        elif is_comment:
+            above = [text.strip("# ")]
+        elif not text:
+            above = section
         elif match := form.fullmatch(text):
             found[match["key"]] = match["source"] or " ".join(above)
-            if form is _LINE:
-                above = []
+            above = above if form is _LINK else []
+        was_comment = is_comment
     return found

@@ -76,7 +76,7 @@ def decision_content(
         sweep=tuple(points),
         grid=grid_of(decision),
         stages=stage_rows(decision),
-        plan=None if plan is None else plan_part(plan),
+        plan=None if plan is None else plan_part(plan, is_named=decision.best.parallel is not None),
         timelines=(schedule_timeline(decision.best),),
         machine=() if built is None else machine_tree(built, _loads(plan, built, decision.best.seconds_per_step)),
         machine_note=_machine_note(built, facts.devices, plan),
@@ -233,8 +233,8 @@ def _trust(plan: Plan, reports: Sequence[Report]) -> Iterator[str]:
         if report.source == "simulator" and report.compute_seconds and report.seconds_per_step:
             factor = report.seconds_per_step / max(report.compute_seconds)
             yield (
-                f"The predicted step takes {factor:.3g} times as long as its busiest worker computes; the bars below "
-                "say what the rest is."
+                f"The predicted step takes {factor:.3g} times as long as its busiest worker computes; the bars "
+                "under “Where time goes” say what the rest is."
             )
     if len(by_source) == 2:
         yield _agreement(by_source)

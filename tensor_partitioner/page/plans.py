@@ -33,8 +33,8 @@ MOST_WORKERS = 64
 """Up to so many workers, bytes are drawn pair by pair."""
 
 
-def plan_part(plan: Plan, machine: Machine | None = None) -> PlanPart:
-    """Return a plan's layers, causes and search; with a machine, the predicted seconds of operators, too."""
+def plan_part(plan: Plan, machine: Machine | None = None, *, is_named: bool = False) -> PlanPart:
+    """Return a plan's layers and causes, its search unless parallelism is named; on a machine, operators' seconds."""
     whole = summary(plan)
     return PlanPart(
         model=plan.search.model or plan.graph.name or "model",
@@ -47,8 +47,8 @@ def plan_part(plan: Plan, machine: Machine | None = None) -> PlanPart:
         layers=tuple(_layers(plan, whole, machine)),
         causes=tuple(_causes(whole)),
         matrix=tuple(tuple(row) for row in plan.bytes.tolist()) if plan.workers <= MOST_WORKERS else (),
-        searched=tuple(_searched(plan.search)),
-        bounds=tuple(_bounds(plan.search)),
+        searched=() if is_named else tuple(_searched(plan.search)),
+        bounds=() if is_named else tuple(_bounds(plan.search)),
         bounds_unit="bytes" if plan.search.predicted is None else "seconds",
     )
 

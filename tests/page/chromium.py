@@ -1,6 +1,7 @@
 """Headless Chromium, driven by its DevTools protocol."""
 
 import base64
+import contextlib
 import json
 import shutil
 import subprocess
@@ -36,7 +37,8 @@ class Chromium:
             stderr=subprocess.DEVNULL,
         )
         port, path = self._address(profile / "DevToolsActivePort")
-        self._socket = connect(f"ws://127.0.0.1:{port}{path}", max_size=None, proxy=None)
+        self._open = contextlib.ExitStack()
+        self._socket = self._open.enter_context(connect(f"ws://127.0.0.1:{port}{path}", max_size=None, proxy=None))
         self._number, self.events, self._session = 0, [], None
         target = self.send("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
@@ -52,7 +54,7 @@ class Chromium:
         raise TimeoutError(f"{file}: expected it within {WAITING_S} s")
 
     def close(self):
-        self._socket.close()
+        self._open.close()
         self._process.terminate()
         self._process.wait(WAITING_S)
         self._folder.cleanup()

@@ -42,7 +42,8 @@ function sliders(decision, points) {
   for (const input of [batch, devices, limit]) input.addEventListener("input", draw);
   draw();
   chart(byId("sweep"), (width) => {
-    const best = points.map((point) => ({point, row: d3.least(point.rows.filter((row) => row.fits), (row) => row.seconds)})).filter((entry) => entry.row);
+    const best = points.map((point) => ({point, row: d3.least(point.rows.filter((row) => row.fits), (row) => row.seconds)})).filter((entry) => entry.row)
+      .sort((a, b) => d3.ascending(a.point.batch, b.point.batch));
     if (!best.length) return make("p", {class: "note"}, "Nothing fits at any of these points.");
     const names = counts.map(String), colors = counts.map((_, n) => PALETTE[n % PALETTE.length]);
     return [make("p", {class: "note"}, "devices"), legend(names, colors), plot({

@@ -1,0 +1,85 @@
+import msgspec
+import pytest
+
+import planner
+import simulator
+from planner.report.schema import TaskSeconds
+from tensor_partitioner.decision import decide
+from tensor_partitioner.page import write_page, write_report
+from tensor_partitioner.page.decisions import decision_part
+from tensor_partitioner.page.records import Point
+from tests.page.chromium import Chromium
+
+MODEL, MACHINE, BATCH = "transformer-2-64", "uniform-4", 8
+
+
+def slower(rows, times):
+    """Rows whose steps take so many times as long."""
+    return tuple(msgspec.structs.replace(row, seconds=row.seconds * times) for row in rows)
+
+
+@pytest.fixture(scope="session")
+def decision():
+    return decide(MODEL, MACHINE, batch=BATCH, budget_s=2)
+
+
+@pytest.fixture(scope="session")
+def pipelined(decision):
+    """The same with a pipeline first, whose page has a schedule and stages."""
+    first = next(row for row in decision.candidates if row.parallel and "pp=2" in row.parallel and row.fits)
+    others = [row for row in decision.candidates if row is not first]
+    return msgspec.structs.replace(decision, candidates=(first, *others))
+
+
+@pytest.fixture(scope="session")
+def plan():
+    return planner.plan(planner.model("transformer-2-64", batch=8), workers=4)
+
+
+@pytest.fixture(scope="session")
+def reports(plan):
+    """A simulated report, and one as a run would write it: without links, with the seconds of tasks."""
+    report = simulator.simulate(plan, "p2.8xlarge")
+    nodes = [node.name for node in plan.graph.nodes[:40]]
+    tasks = tuple(
+        TaskSeconds(
+            worker=worker, task=n, kind="wait" if n % 5 == 4 else "compute", what=name, seconds=1e-4 * (1 + n % 3)
+        )
+        for worker in range(plan.workers)
+        for n, name in enumerate(nodes)
+    )
+    executed = msgspec.structs.replace(
+        report, source="executor", seconds_per_step=2 * report.seconds_per_step, links=(), spending=(), tasks=tasks
+    )
+    return report, executed
+
+
+@pytest.fixture(scope="session")
+def pages(tmp_path_factory, decision, pipelined, plan, reports):
+    """The paths of pages, by what they are of."""
+    folder = tmp_path_factory.mktemp("pages")
+    best = planner.plan(planner.model(MODEL, batch=BATCH), workers=4)
+    rows = decision_part(decision).rows
+    points = [
+        Point(batch=batch, devices=devices, machine=f"uniform-{devices}", rows=slower(rows, batch / devices))
+        for batch in (8, 16)
+        for devices in (4, 8)
+    ]
+    write_page(decision, folder / "decision.html", machine=MACHINE, plan=best, points=points)
+    write_page(pipelined, folder / "pipeline.html", machine=MACHINE)
+    write_report(plan, reports, folder / "plan.html")
+    return {path.stem: path for path in sorted(folder.iterdir())}
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    browser = Chromium()
+    yield browser
+    browser.close()
+
+
+@pytest.fixture
+def browser(chromium):
+    chromium.theme("light")
+    chromium.size(900)
+    return chromium

@@ -1,0 +1,200 @@
+"""What pages say, without a browser."""
+
+import re
+import subprocess
+import sys
+from collections import Counter
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+import simulator
+import topologies
+from planner.failures import describe_failure
+from planner.report.schema import write_reports
+from tensor_partitioner.commands.report import main
+from tensor_partitioner.decision import decide
+from tensor_partitioner.page.decisions import decision_part
+from tensor_partitioner.page.inputs import device_inputs, link_inputs
+from tensor_partitioner.page.machines import machine_tree
+from tensor_partitioner.page.pages import decision_content, plan_content, write_page
+from tensor_partitioner.page.rendering import html
+from tensor_partitioner.page.runs import RESOLUTION, simulated_timeline
+from tensor_partitioner.page.stages import schedule_timeline
+from tensor_partitioner.page.sweep import sweep
+
+
+def pipeline_of(pipelined, *, stages, micro_batches, schedule="1f1b"):
+    """A candidate with equal stages, of a second forward and two backward."""
+    stage = msgspec.structs.replace(pipelined.best.stages[0], forward_s=1.0, backward_s=2.0)
+    parallel = f"pp={stages},schedule={schedule}"
+    return msgspec.structs.replace(
+        pipelined.best, parallel=parallel, micro_batches=micro_batches, stages=(stage,) * stages
+    )
+
+
+@pytest.mark.parametrize(
+    ("schedule", "seconds"),
+    [
+        ("1f1b", lambda p, m: (m + p - 1) * 3),  # Narayanan and others, SC 2021, section 2.2
+        ("gpipe", lambda p, m: (m + p - 1) * 3),
+        ("interleaved:2", lambda p, m: m * 3 + (p - 1) * 3 / 2),  # the bubble is as many times smaller
+    ],
+)
+@pytest.mark.parametrize(("stages", "micro_batches"), [(2, 4), (4, 8), (4, 16)])
+def test_schedules_take_what_closed_forms_say(pipelined, schedule, seconds, stages, micro_batches):
+    timeline = schedule_timeline(pipeline_of(pipelined, stages=stages, micro_batches=micro_batches, schedule=schedule))
+    assert timeline.seconds == pytest.approx(seconds(stages, micro_batches))
+    for lane in timeline.lanes:
+        busy = sum(span.end_s - span.begin_s for span in lane.spans)
+        assert busy == pytest.approx(3 * micro_batches)
+        assert all(one.end_s <= other.begin_s + 1e-12 for one, other in zip(lane.spans, lane.spans[1:], strict=False))
+
+
+def test_a_long_schedule_is_cut(pipelined):
+    timeline = schedule_timeline(pipeline_of(pipelined, stages=8, micro_batches=4096))
+    assert sum(len(lane.spans) for lane in timeline.lanes) < 5000
+    assert "of 4096 micro-batches" in timeline.note
+
+
+def links_of(nodes):
+    for node in nodes:
+        if node.link:
+            yield node
+        yield from links_of(node.children)
+
+
+@pytest.mark.parametrize("name", ["p2.8xlarge", "hgx-h100", "dgx-1-p100", "dgx-1-v100", "uniform-4"])
+def test_every_link_stands_once(name):
+    machine = topologies.load_topology(name)
+    drawn = Counter(node.bandwidth for node in links_of(machine_tree(machine)))
+    assert drawn == Counter(link.bandwidth_bytes_per_s for link in machine.links)
+
+
+def devices_of(nodes, of=1):
+    for node in nodes:
+        many = of * node.alike
+        if node.kind.startswith("h100"):
+            yield many
+        yield from devices_of(node.children, many)
+
+
+def test_a_large_machine_is_drawn_once_for_all_nodes():
+    tree = machine_tree(topologies.load_topology("hgx-h100-nodes-16"))
+    assert len(list(links_of(tree))) < 20
+    assert sum(devices_of(tree)) == 2 * 16 * 8  # under the switch of NVLinks, and under those of PCIe
+    (network,) = (node for node in tree if node.name == "network")
+    assert (network.children[0].alike, network.children[0].link) == (16, "8 x ib-ndr, 384 GB/s, 7 us")
+
+
+def test_links_have_the_load_of_the_report(plan, reports):
+    simulated = reports[0]
+    nodes = list(links_of(plan_content(plan, reports).machine))
+    assert max(node.load for node in nodes) == pytest.approx(max(link.utilisation for link in simulated.links))
+    assert sum(node.nbytes for node in nodes) == sum(link.nbytes for link in simulated.links)
+
+
+def test_figures_have_sources():
+    machine = topologies.load_topology("hgx-h100")
+    by_name = {given.name: given for given in (*device_inputs(machine), *link_inputs(machine))}
+    assert "NVIDIA, H100 data sheet" in by_name["peak_flop_per_s"].source
+    assert by_name["launch_latency_s"].source == "assumed"
+    assert "nvidia-smi" in by_name["memory_bytes"].source
+    assert all(given.source for given in by_name.values() if given.about.startswith("device"))
+    assert by_name["products: depth"].source.startswith("assumed: a tile begins")
+    assert by_name["nvlink4-switch"].source.startswith("assumed")
+
+
+def test_the_timeline_keeps_the_seconds_of_what_it_draws_together(plan):
+    program = simulator.plan_program(plan, topologies.load_topology("p2.8xlarge"), 1)
+    simulation = simulator.simulated(program.program, program.machine)
+    timeline = simulated_timeline(simulation, plan.workers)
+    assert timeline.seconds == simulation.seconds
+    for worker, lane in enumerate(timeline.lanes):
+        assert len(lane.spans) <= 2 * RESOLUTION
+        drawn = sum(span.end_s - span.begin_s for span in lane.spans if span.kind == "computing")
+        assert drawn == pytest.approx(simulation.timeline.compute_s[worker], rel=0.1)
+
+
+def test_all_candidates_are_there(decision):
+    part = decision_part(decision)
+    assert part.left_out == 0
+    for row, candidate in zip(part.rows, decision.candidates, strict=True):
+        assert sum(row.memory) == candidate.needed_bytes
+        assert sum(row.shares) == pytest.approx(candidate.seconds_per_step, rel=1e-3)
+
+
+def test_text_of_a_model_ends_no_script(decision):
+    name = "</script><script>alert(1)</script>&amp;"
+    model = msgspec.structs.replace(decision.model, name=name)
+    page = html(decision_content(msgspec.structs.replace(decision, model=model)))
+    assert name not in page
+    text = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1]
+    assert msgspec.json.decode(text)["decision"]["model"]["name"] == name
+
+
+def test_sweep_decides_as_decide_does():
+    model, options = "mlp-2-16", {"budget_s": 5.0}
+    decision = decide(model, "uniform-2", batch=8, **options)
+    points = {(point.devices, point.batch): point for point in sweep(model, decision, "uniform-2", **options)}
+    assert set(points) == {(devices, batch) for devices in (1, 2, 4) for batch in (4, 8, 16)}
+    other = decide(model, "uniform-4", batch=16, **options)
+    assert [row.name for row in points[4, 16].rows] == [row.name for row in other.of_families()]
+
+
+@pytest.fixture
+def files(tmp_path, plan, reports, decision):
+    plan.save(tmp_path / "plan.json")
+    write_reports(tmp_path / "simulated.json", reports[0])
+    write_reports(tmp_path / "executed.json", reports[1])
+    (tmp_path / "decision.json").write_bytes(msgspec.json.encode(decision))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("names", "title"),
+    [
+        (("plan.json",), "is split over 4 workers"),
+        (("executed.json", "plan.json", "simulated.json"), "is split over 4 workers"),
+        (("decision.json",), "How to train"),
+    ],
+)
+def test_report(files, names, title):
+    output = files / "page.html"
+    done = CliRunner().invoke(main.command, [*(str(files / name) for name in names), "-o", str(output)])
+    assert (done.exit_code, done.exception) == (0, None)
+    assert title in re.search("<title>(.*?)</title>", output.read_text())[1]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("simulated.json",), "expected one plan with reports of it, or one decision, found report"),
+        (("plan.json", "decision.json"), "expected one plan with reports of it, or one decision"),
+        (("other.json",), "expected a plan, a report or a decision, found none of these"),
+    ],
+)
+def test_report_refuses(files, names, message):
+    (files / "other.json").write_text("{}")
+    done = CliRunner().invoke(main.command, [str(files / name) for name in names], standalone_mode=False)
+    assert message in describe_failure(done.exception)[0]
+    assert describe_failure(done.exception)[1] == 2
+
+
+def test_without_the_template_engine_one_line_says_what_to_install(files):
+    code = (
+        "import sys; sys.modules['jinja2'] = None\n"
+        "from tensor_partitioner.commands.report import main\n"
+        f"main([{str(files / 'plan.json')!r}])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=files)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "pip install 'tensor-partitioner[page]'" in done.stderr
+
+
+def test_a_page_of_what_does_not_fit_says_so(decision, tmp_path):
+    rows = [msgspec.structs.replace(row, fits=False, margin_bytes=-1.0, why="too large") for row in decision.candidates]
+    nothing = msgspec.structs.replace(decision, candidates=tuple(rows), verdict="Nothing fits.")
+    write_page(nothing, tmp_path / "page.html")
+    assert "Nothing fits." in (tmp_path / "page.html").read_text()
