@@ -24,6 +24,7 @@ from simulator.projection.memory import (
     with_fragmentation,
 )
 from simulator.projection.network import Network
+from simulator.projection.replica import Transfer
 from simulator.projection.stack import Stack
 from simulator.projection.stages import MOST_IN_FLIGHT, StepSeconds, cut, most_kept, pipeline, schedule_of
 from topologies.machine import Device
@@ -249,9 +250,14 @@ class _Projecting:
 
     def _message_s(self) -> float:
         """Return the seconds of what crosses between two stages: the most of any cut."""
-        ends = [stage[chunk][-1] for chunk in range(self._parallel.chunks) for stage in self._chunks]
+        parallel, network = self._parallel, self._job.network
+        ends = [stage[chunk][-1] for chunk in range(parallel.chunks) for stage in self._chunks]
         nbytes = max((block.boundary_bytes for block in ends[:-1]), default=0)
-        return self._job.network.stages_s(nbytes)
+        whole_s = network.stages_s(nbytes)
+        if not self._stack.scatters_messages or parallel.sp or parallel.tp == 1 or not nbytes:
+            return whole_s
+        gather = Transfer("all-gather", tuple(range(parallel.tp)), nbytes)
+        return min(whole_s, network.stages_s(nbytes / parallel.tp) + network.transfer_s(gather))
 
     # --- the end of a step
 

@@ -40,7 +40,8 @@ class Stack:
     as it adds up over micro-batches; None: as computed. `adds_up_beside`: the product that makes it adds it up, else
     another kernel. `overlaps_gradients`: they are reduced while the last backward pass goes on, in buckets; computing
     beside communication takes `slowdown` as long. `gathers_ahead`: weights of the next layer are gathered while one
-    computes. `even_stages`: stages have as many layers each, where they divide them. `fragmentation` is what the
+    computes. `scatters_messages`: what all tensor parallel workers of a stage have alike they send in shares, gathered
+    again. `even_stages`: stages have as many layers each, where they divide them. `fragmentation` is what the
     allocator holds, of what is live. The slowest device takes `straggler` times as long as others for its kernels;
     from device to device their seconds have a standard deviation of `jitter` of their mean.
     """
@@ -53,6 +54,7 @@ class Stack:
     adds_up_beside: bool = False
     overlaps_gradients: bool = True
     gathers_ahead: bool = True
+    scatters_messages: bool = False
     even_stages: bool = True
     slowdown: float = 1.13
     fragmentation: float = 1.03
@@ -86,14 +88,15 @@ STACKS: Mapping[str, Stack] = {
     "compile": Stack(Kernels("all"), host_s=2e-6, even_stages=False),
     "fsdp2": Stack(EAGER, host_s=6e-6, gradient_bytes=4, even_stages=False),
     "megatron": Stack(
-        MEGATRON, host_s=6e-6, gradient_bytes=4, adds_up_beside=True
+        MEGATRON, host_s=6e-6, gradient_bytes=4, scatters_messages=True, adds_up_beside=True
     ),
     "megatron-2021": Stack(
-        MEGATRON, host_s=6e-6, gradient_bytes=4, overlaps_gradients=False
+        MEGATRON, host_s=6e-6, gradient_bytes=4, scatters_messages=True, overlaps_gradients=False
     ),
     "megatron-deepspeed": Stack(
         MEGATRON,
         host_s=49e-6, host_exchange_s=40e-6, host_micro_batch_s=3.4e-3, gradient_bytes=2, overlaps_gradients=False,
+        scatters_messages=True,
     ),
 }  # fmt: skip
 """By name. Slowdown: measured on A100s by Hetu-Galvatron (github.com/PKU-DAIR/Hetu-Galvatron, cea12ff).
