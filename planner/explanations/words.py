@@ -38,9 +38,9 @@ class Words:
         for node in graph.nodes:
             for name in node.inputs if node.forward is None else ():
                 self._readers.setdefault(name, []).append(node)
-        self._numbers = self._axes()
-        self._heads = self._axes_of(self._heads_of_products())
-        self._vocabulary = self._axes_of(self._variables_looked_up())
+        heads, vocabulary = [*self._heads_of_products()], [*self._variables_looked_up()]
+        self._numbers = self._axes() if heads or vocabulary else {}
+        self._heads, self._vocabulary = self._axes_of(heads), self._axes_of(vocabulary)
 
     def of_dimension(self, name: str, dim: int) -> str:
         """Return what a dimension of a tensor is called."""
