@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain, pairwise
 
 from planner.errors import PlanError
 from planner.graph.micro_batches import BACKWARD, FORWARD
@@ -12,7 +13,11 @@ from planner.plans.phases import WEIGHTS
 from planner.program.pipeline import SCHEDULES, Schedule, Step
 
 LONG = 4
-"""Of a schedule of more than so many micro-batches a stage, what is left out repeats."""
+"""A schedule is followed for no less than so many micro-batches a stage."""
+
+TURNS = 2
+STEADY = 1e-12
+"""How far apart, of their size, what turns add may be: rounding."""
 
 MOST_IN_FLIGHT = 2
 """A chunk never has more micro-batches in flight than so many a stage, whatever their number, but under `gpipe`."""
@@ -102,20 +107,28 @@ def _filled(costs: Sequence[float], most: float) -> list[int]:
 def pipeline(name: str, micro_batches: int, seconds: Sequence[Sequence[StepSeconds]], message_s: float) -> Pipeline:
     """Return when stages end, given the seconds of their chunks: [stage][chunk], and those of a message between them.
 
-    A long schedule is followed for fewer micro-batches: what is left out is as often what the last ones add.
+    A long schedule is followed until as many micro-batches as there are stages always add the same to every stage, no
+    less than the slowest takes for them; all that is left out adds that, too.
     """
     stages, chunks = len(seconds), len(seconds[0])
     if chunks > 1 and micro_batches % stages:
         raise PlanError(f"an interleaved schedule needs a multiple of {stages} micro-batches, found {micro_batches}")
+    busy_s = max(sum(chunk.forward_s + chunk.backward_s for chunk in stage) for stage in seconds)
     few = micro_batches % stages + LONG * stages
-    if micro_batches <= few + stages:
-        return _followed(schedule_of(name, stages, micro_batches, chunks), seconds, message_s)
-    shorter, longer = (
-        _followed(schedule_of(name, stages, count, chunks), seconds, message_s) for count in (few, few + stages)
-    )
-    more = (micro_batches - few) // stages
-    ends = (a + (b - a) * more for a, b in zip(shorter.ends_s, longer.ends_s, strict=True))
-    return Pipeline(tuple(ends))
+    while few + TURNS * stages < micro_batches:
+        counts = range(few, few + (TURNS + 1) * stages, stages)
+        ends = [_followed(schedule_of(name, stages, count, chunks), seconds, message_s).ends_s for count in counts]
+        more = [[b - a for a, b in zip(*pair, strict=True)] for pair in pairwise(ends)]
+        if _is_steady([*chain.from_iterable(more)], stages * busy_s):
+            turns = (micro_batches - counts[-1]) // stages
+            return Pipeline(tuple(end + added * turns for end, added in zip(ends[-1], more[-1], strict=True)))
+        few += stages * (few // stages)
+    return _followed(schedule_of(name, stages, micro_batches, chunks), seconds, message_s)
+
+
+def _is_steady(added: Sequence[float], least: float) -> bool:
+    """Tell if all that turns of a schedule add to stages is alike, and no less than it must be."""
+    return max(added) - min(added) <= STEADY * max(added) and min(added) >= least * (1 - STEADY)
 
 
 def _followed(schedule: Schedule, seconds: Sequence[Sequence[StepSeconds]], message_s: float) -> Pipeline:
