@@ -12,8 +12,8 @@ from planner.plans.phases import DEFAULT, read_schedule
 from tensor_partitioner.display import nearest
 
 ZERO_STAGES = range(4)
-RECOMPUTE = ("none", "selective", "full")
-"""Activations that the backward pass computes again: none, those within attention, those of every layer."""
+RECOMPUTE = {"none": "none", "selective": "selective", "full": "segments"}
+"""Activations that the backward pass computes again, with what `Recipe` calls it: none, those within attention, all."""
 
 
 @dataclass(frozen=True, slots=True)

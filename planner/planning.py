@@ -11,7 +11,7 @@ from typing import Any
 
 import topologies
 from planner.errors import PlanError
-from planner.graph.facts import batch_size
+from planner.graph.facts import batch_size, recomputed
 from planner.graph.ir import Graph
 from planner.parallel import Parallel
 from planner.plans.check import check_workers
@@ -151,6 +151,7 @@ def request_of(graph: Graph, workers: int | None = None, **options: Any) -> Requ
     if search.parallel is not None:
         workers = _workers_of_parallel(workers, search.parallel)
         _check_micro_batches(graph, search.parallel)
+        _check_recomputed(graph, search.parallel)
     of_stage = _workers_of_stage(workers, search.division.factors, stages)
     return Request(of_stage, search, stages, schedule, machine, limit_bytes)
 
@@ -183,6 +184,14 @@ def _check_micro_batches(graph: Graph, parallel: Parallel) -> None:
         raise PlanError(
             f"parallel {parallel}: expected a graph of {expected} micro-batches (micro_batches={expected}), found "
             f"{graph.micro_batches}"
+        )
+
+
+def _check_recomputed(graph: Graph, parallel: Parallel) -> None:
+    """Refuse a graph that keeps what named parallelism says is computed again."""
+    if parallel.recompute == "full" and not recomputed(graph):
+        raise PlanError(
+            f"parallel {parallel}: expected a graph that computes activations again, found one that does not"
         )
 
 

@@ -2,6 +2,8 @@
 
 Ranks meet before a transfer starts, before it ends and after it, so that what is timed is not waiting for others. A
 rank that has one thread is timed by the time that its core works, which other ranks on that core do not add to.
+
+Ranks of stages, which do not come to the same tasks, meet nowhere, and only their kernels are timed.
 """
 
 from __future__ import annotations
@@ -62,12 +64,13 @@ def timed(part: RankPrograms, cluster: MpiCluster, transport: str, threads: int,
     trainer = Trainer(part, cluster, np, transport)
     trainer.load(DATA_SETS["random"](part.plan.graph, part.plan.seed), 0)
     program = part.training.worker
-    names, moved = _named(program)
+    together = len(set(cluster.all_gather(tuple(type(task).__name__ for task in program.tasks)))) == 1
+    names, moved = _named(program, together=together)
     rounds: list[list[float]] = []
     started = time.perf_counter()
-    _round(trainer, cluster, clock_of(threads))  # memory and caches are first touched
+    _round(trainer, cluster, clock_of(threads), together=together)  # memory and caches are first touched
     while _goes_on(cluster, [sum(durations) for durations in rounds], time.perf_counter() - started, limit_s):
-        rounds.append(_round(trainer, cluster, clock_of(threads)))
+        rounds.append(_round(trainer, cluster, clock_of(threads), together=together))
     medians = [statistics.median(column) for column in zip(*rounds, strict=True)]
     by_name: defaultdict[str, list[float]] = defaultdict(list)
     for name, seconds in zip(names, medians, strict=True):
@@ -94,12 +97,12 @@ def _goes_on(cluster: MpiCluster, totals: list[float], elapsed_s: float, limit_s
     return not (all(stable for stable, _ in wants) or any(late for _, late in wants))
 
 
-def _named(program: WorkerProgram) -> tuple[list[str], dict[str, tuple[str, TransferAmounts]]]:
-    """Spell every task; one that does nothing has no name."""
+def _named(program: WorkerProgram, *, together: bool) -> tuple[list[str], dict[str, tuple[str, TransferAmounts]]]:
+    """Spell every task that is timed; one that does nothing has no name, and parts of transfers only `together`."""
     moved: dict[str, tuple[str, TransferAmounts]] = {}
 
     def transfer(kind: str, amounts: TransferAmounts) -> str:
-        if not (amounts.messages or amounts.pieces):
+        if not together or not (amounts.messages or amounts.pieces):
             return ""
         name = amounts.spelled(kind)
         moved[name] = kind, amounts
@@ -132,8 +135,8 @@ def _work(program: WorkerProgram, names: list[str]) -> dict[str, Work]:
     }
 
 
-def _round(trainer: Trainer, cluster: MpiCluster, clock: Clock) -> list[float]:
-    """Run one step; return the seconds of every task."""
+def _round(trainer: Trainer, cluster: MpiCluster, clock: Clock, *, together: bool) -> list[float]:
+    """Run one step, in which ranks meet if they come to the same tasks; return the seconds of every task."""
     pause = wait_for(cluster.crowded)
     moments: list[float] = []
     waits: list[int] = []
@@ -150,7 +153,7 @@ def _round(trainer: Trainer, cluster: MpiCluster, clock: Clock) -> list[float]:
     for position, task in enumerate(tasks):
         begins = isinstance(task, Send | Wait)  # receiving starts right behind sending
         follows = isinstance(task, Compute) and position > 0 and not isinstance(tasks[position - 1], Compute)
-        if cluster.size > 1 and (begins or follows):
+        if cluster.size > 1 and together and (begins or follows):
             waits.append(len(looks))
             looks.append((position, meet))
         looks.append((position, note))

@@ -1,8 +1,9 @@
 """The forward pass as a chain of links, with all that goes with each of them: what stages are runs of.
 
 A link is a node of the forward pass that depends on samples, with those that are the same one at other timesteps; what
-reads each other's results in a circle is one link. Backward nodes are in the links of their forward nodes. Anything
-else (sums of gradients, updates, casts of weights) is in the first link of what it reads.
+reads each other's results in a circle is one link, and so is what is computed again together. Backward nodes are in the
+links of their forward nodes. Anything else (sums of gradients, updates, casts of weights) is in the first link of what
+it reads.
 """
 
 from __future__ import annotations
@@ -95,8 +96,23 @@ def _links_of_forward_nodes(graph: Graph) -> dict[str, int]:
         if read > numbers[keys[node.name]]:
             joined[numbers[keys[node.name]] + 1] += 1
             joined[read + 1] -= 1
+    _join_segments(graph, {node.name: numbers[keys[node.name]] for node in forward}, joined)
     links = np.cumsum(np.cumsum(joined[:-1]) == 0) - 1
     return {node.name: int(links[numbers[keys[node.name]]]) for node in forward}
+
+
+def _join_segments(graph: Graph, numbers: Mapping[str, int], joined: NDArray[np.int64]) -> None:
+    """Join links of which one computes again what another reads, so that no stage waits for that of an earlier one."""
+    again: dict[str, int] = {}
+    for node in graph.nodes:
+        number = numbers.get(node.forward or "")
+        if number is not None:
+            first = min((again[name] for name in node.inputs if name in again), default=number)
+            if first < number:
+                joined[first + 1] += 1
+                joined[number + 1] -= 1
+            if graph.tensors[node.outputs[0]].role in FORWARD:
+                again |= dict.fromkeys(node.outputs, number)
 
 
 def crossing_bytes(graph: Graph, chain: Chain) -> NDArray[np.int64]:

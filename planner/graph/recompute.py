@@ -5,11 +5,15 @@ a cut is kept. Of what a segment makes besides, the backward pass reads copies, 
 from what is kept, just before the first node that reads one; the last segment's are still there. Cuts are chosen so
 that the bytes of what is kept and of the largest segment are least together: where few bytes cross, as between the
 blocks of a network, and the more of them, the deeper it is.
+
+Selective recomputation (Korthikanti et al., "Reducing activation recomputation in large transformer models", 2023) has
+other segments: what attention makes of its scores, from the product of two results, queries and keys, to the next, with
+values, where that is not one operator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -19,6 +23,8 @@ from numpy.typing import NDArray
 from planner.graph.build import GraphBuilder
 from planner.graph.ir import Node, renamed
 from planner.graph.samples import depending_on_samples
+
+PRODUCTS = ("mm", "bmm", "einsum")
 
 AGAIN = ".again"
 """What the names of copies end in."""
@@ -30,12 +36,13 @@ Bytes = NDArray[np.int64]
 NEVER = np.iinfo(np.int64).max // 2
 
 
-def recompute_activations(builder: GraphBuilder, forward: int) -> None:
+def recompute_activations(builder: GraphBuilder, forward: int, kind: str = "segments") -> None:
     """Let nodes after the first `forward` ones read copies of what is not kept, and add the nodes that make them."""
     nodes, backward = builder.nodes[:forward], builder.nodes[forward:]
     dependent = depending_on_samples(builder.tensors, nodes)
     activations = _Activations.of(builder, nodes, backward, dependent)
-    segments = [_segment(nodes, cut, activations, dependent) for cut in activations.best_segments()]
+    cuts = activations.best_segments() if kind == "segments" else list(_within_attention(nodes, dependent))
+    segments = [_segment(nodes, cut, activations, dependent) for cut in cuts]
     timesteps = 1 + max((node.unroll[1] for node in nodes if node.unroll), default=0)
     copied = {node.name for segment in segments for node in segment.nodes}
     recomputed = [name for segment in segments for node in segment.nodes for name in node.outputs]
@@ -56,6 +63,25 @@ def _again(node: Node, copies: Mapping[str, str], timesteps: int) -> Node:
     cell, step = node.unroll or (node.name, 0)
     again = replace(renamed(node, copies), outputs=tuple(name + AGAIN for name in node.outputs))
     return replace(again, name=node.name + AGAIN, forward=node.name, unroll=(cell, step + timesteps))
+
+
+def _within_attention(nodes: Sequence[Node], dependent: set[str]) -> Iterator[tuple[int, int]]:
+    """Yield (start, stop) of what attention computes with its scores, a product with values the last.
+
+    That is element-wise or of reductions: any other product in between, and it is none.
+    """
+    scores: dict[str, int] = {}
+    for number, node in enumerate(nodes):
+        is_product = node.op in PRODUCTS
+        if is_product and sum(name in scores for name in node.inputs) == 1 and dependent.issuperset(node.inputs):
+            start = next(scores[name] for name in node.inputs if name in scores)
+            scores = {name: at for name, at in scores.items() if at != start}
+            yield start, number + 1
+        elif is_product and len(node.inputs) == 2 and dependent.issuperset(node.inputs):
+            scores |= dict.fromkeys(node.outputs, number)
+        elif not is_product:
+            starts = {scores[name] for name in node.inputs if name in scores}
+            scores |= dict.fromkeys(node.outputs, min(starts)) if starts else {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from planner.graph.micro_batches import accumulate
 from planner.graph.optimizers import Optimizer, update_weights
 from planner.graph.recompute import recompute_activations
 
-RECOMPUTE = ("none", "segments")
+RECOMPUTE = ("none", "selective", "segments")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def training_graph(
     forward = len(builder.nodes)
     gradient_of = gradients(builder, loss, (*read.values(), *also), recipe.loss_scale / recipe.micro_batches)
     if recipe.recompute != "none":
-        recompute_activations(builder, forward)
+        recompute_activations(builder, forward, recipe.recompute)
     totals = {weight: gradient_of[copy] for weight, copy in read.items()}
     if recipe.micro_batches > 1:
         builder.micro_batches = recipe.micro_batches

@@ -44,7 +44,10 @@ class Training:
     alpha: float = option(0.99, "Of rmsprop.")
     decay: float = option(0.01, "Of the weights, by adamw.")
     micro_batches: int = option(1, "Into how many the batch is cut, whose gradients are added up before one update.")
-    recompute: str = option("none", "Activations that the backward pass computes again: those within segments.")
+    recompute: str = option(
+        "none",
+        "Activations that the backward pass computes again: those within attention (selective), or within segments.",
+    )
     loss_scale: float = option(1.0, "Of the loss's gradient, and what weights' gradients are divided by.")
     clip_norm: float | None = option(None, "What the norm of all gradients together is scaled down to.")
     clip_value: float | None = option(None, "What every element of a gradient is bounded by.")

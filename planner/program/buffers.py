@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -120,14 +121,11 @@ class BufferSpecs:
 
         What is left at the end is the last one's.
         """
-        spans: dict[int, tuple[int, int]] = {}
+        uses: defaultdict[int, list[int]] = defaultdict(list)
         for item in self.items:
             if item.slots == 1 and item.kind != "persistent":
-                for use in item.used(own):
-                    if use <= keeping.repeated[1]:
-                        first, last = spans.get(item.storage, (use, use))
-                        spans[item.storage] = min(first, use), max(last, use)
-        return {storage: keeping.kept(*span) for storage, span in spans.items()}
+                uses[item.storage] += [use for use in item.used(own) if use <= keeping.repeated[1]]
+        return {storage: keeping.kept(positions) for storage, positions in uses.items() if positions}
 
     def _storages(
         self,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import lcm
 
 from planner.plans.phases import is_repeated
-from planner.program.tasks import Buffer, Compute, Kernel, Program, Receive, Send, Task, WorkerProgram
+from planner.program.tasks import Buffer, Compute, Kernel, Program, Receive, Send, Task, Wait, WorkerProgram
 
 PERSISTENT = "persistent"
 
@@ -58,6 +57,7 @@ class _Ordered:
         )
         self._often = set[int]().union(*often)
         self._tasks: dict[tuple[int, int, bool], Task] = {}
+        self._uses = _uses_by_phase(program)
 
     def program(self) -> WorkerProgram:
         done = tuple(occurrences(self._program))
@@ -69,13 +69,13 @@ class _Ordered:
 
     def _buffers(self, moments: _Moments) -> Iterator[Buffer]:
         buffers, slots = self._program.buffers, self._slots
-        for buffer, count in zip(buffers, slots, strict=True):
-            yield moments.used(buffer, self._users(buffer, 0, count))
-        for buffer, count in zip(buffers, slots, strict=True):
+        for buffer, count, uses in zip(buffers, slots, self._uses, strict=True):
+            yield moments.used(buffer, uses, self._users(buffer, 0, count))
+        for buffer, count, uses in zip(buffers, slots, self._uses, strict=True):
             for slot in range(1, count):
                 users = self._users(buffer, slot, count)
                 place = buffer.slot(self._slot(buffer, users[0], buffer.slots))
-                yield replace(moments.used(buffer, users), offset=place.offset, slots=0)
+                yield replace(moments.used(buffer, uses, users), offset=place.offset, slots=0)
 
     def _slot(self, buffer: Buffer, micro_batch: int, slots: int) -> int:
         """Return a micro-batch's slot: of what is made the last one's is the first, in which it is found at the end."""
@@ -111,7 +111,7 @@ class _Ordered:
             return 1
         if self._apart or not isinstance(task, Compute) or any(kernel.rows for kernel in task.kernels):
             return self._count
-        return lcm(*(self._slots[number] for number in _buffers_of(task)))
+        return lcm(*(self._slots[number] for number in _buffers_of(task, {})))
 
     def _at(self, task: Task, micro_batch: int, turn: int) -> Task:
         """Return a task as it is done for a micro-batch."""
@@ -135,26 +135,32 @@ class _Moments:
     """When every micro-batch's tasks are done, by their positions."""
 
     def __init__(self, done: Iterable[Occurrence], count: int) -> None:
-        self._positions: list[list[int]] = [[] for _ in range(count)]
-        self._moments: list[list[int]] = [[] for _ in range(count)]
+        self._moments: list[dict[int, int]] = [{} for _ in range(count)]
+        self._end = 0
         for moment, occurrence in enumerate(done):
-            self._positions[occurrence.micro_batch].append(occurrence.position)
-            self._moments[occurrence.micro_batch].append(moment)
-        self._end = max(0, *(moments[-1] for moments in self._moments if moments))
+            self._moments[occurrence.micro_batch][occurrence.position] = self._end = moment
 
-    def used(self, buffer: Buffer, micro_batches: Iterable[int]) -> Buffer:
-        """Return a slot, used from when the first of its micro-batches needs it until the last one has done."""
+    def used(self, buffer: Buffer, uses: Iterable[int], micro_batches: Iterable[int]) -> Buffer:
+        """Return a slot that is used at positions, from when the first of its micro-batches needs it to the last."""
         if buffer.kind == PERSISTENT:
             return replace(buffer, first=0, last=self._end)
-        spans = [(buffer.first, buffer.last)] if buffer.slots else [(buffer.first,) * 2, (buffer.last,) * 2]
-        moments = [moment for span in spans for number in micro_batches for moment in self._ends(*span, number)]
+        of_all = [self._moments[number] for number in micro_batches]
+        moments = [moments[position] for moments in of_all for position in uses if position in moments]
         return replace(buffer, first=min(moments, default=0), last=max(moments, default=0))
 
-    def _ends(self, first: int, last: int, micro_batch: int) -> list[int]:
-        """Return when the first and the last task of a micro-batch between two positions come, if there is any."""
-        positions = self._positions[micro_batch]
-        start, stop = bisect_left(positions, first), bisect_right(positions, last)
-        return [self._moments[micro_batch][at] for at in (start, stop - 1)] if start < stop else []
+
+def _uses_by_phase(program: WorkerProgram) -> list[list[int]]:
+    """Return the first and the last position within each phase at which each buffer is used, and is said to be."""
+    uses: list[set[int]] = [{buffer.first, buffer.last} if buffer.nbytes else set() for buffer in program.buffers]
+    ended: dict[int, set[int]] = {}
+    for phase in program.phases:
+        spans: dict[int, tuple[int, int]] = {}
+        for position in range(phase.start, phase.stop):
+            for buffer in _buffers_of(program.tasks[position], ended):
+                spans[buffer] = spans.get(buffer, (position, position))[0], position
+        for buffer, span in spans.items():
+            uses[buffer].update(span)
+    return [sorted(positions) for positions in uses]
 
 
 def _kernel_at(kernel: Kernel, micro_batch: int, number: Callable[[int], int]) -> Kernel:
@@ -173,10 +179,18 @@ def _kernel_at(kernel: Kernel, micro_batch: int, number: Callable[[int], int]) -
     return replace(kernel, attributes=attributes, calls=calls)
 
 
-def _buffers_of(task: Compute) -> list[int]:
-    """Return the buffers that a task names."""
-    calls = (call for kernel in task.kernels for call in kernel.calls)
-    return [buffer for call in calls for buffer, _ in (*call.inputs, *call.outputs)]
+def _buffers_of(task: Task, ended: dict[int, set[int]]) -> set[int]:
+    """Return the buffers that a task uses; `ended` are those of transfers, by which it is known what a `Wait` uses."""
+    if isinstance(task, Compute):
+        calls = (call for kernel in task.kernels for call in kernel.calls)
+        return {buffer for call in calls for buffer, _ in (*call.inputs, *call.outputs)}
+    if isinstance(task, Wait):
+        return ended.get(task.transfer, set())
+    started = {task.buffer} if isinstance(task, Send) else set[int]()
+    started |= set() if task.staging is None else {task.staging}
+    copied = (copy.buffer for copy in task.local) if isinstance(task, Receive) else ()
+    ended.setdefault(task.transfer, set()).update(started, {task.buffer}, copied)
+    return started
 
 
 def _ranges(start: int, lengths: Iterable[int]) -> Iterator[range]:

@@ -8,7 +8,8 @@ nobody waits for what comes later, in whatever time steps are done.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -115,31 +116,36 @@ class Keeping:
     phases: tuple[Phase, ...]
     order: Order
     repeated: tuple[int, int]
-    _known: dict[tuple[int, int], Kept] = field(default_factory=dict)
+    _known: dict[frozenset[int], Kept] = field(default_factory=dict)
 
-    def kept(self, first: int, last: int) -> Kept:
-        """Return the slots of what is used from one position to another, and from when to when they are kept.
+    @property
+    def _starts(self) -> list[int]:
+        return [phase.start for phase in self.phases]
+
+    def kept(self, uses: Iterable[int]) -> Kept:
+        """Return the slots of what is used at some positions, and from when to when they are kept.
 
         That is throughout, where the stage does anything else in between.
         """
-        span = self._phase(first), self._phase(last)
-        if span not in self._known:
-            self._known[span] = (1, None) if span[0] == span[1] else self._between(*span)
-        return self._known[span]
+        phases = frozenset(bisect_right(self._starts, position) - 1 for position in uses)
+        if phases not in self._known:
+            self._known[phases] = (1, None) if len(phases) == 1 else self._between(phases)
+        return self._known[phases]
 
-    def _phase(self, position: int) -> int:
-        return next(number for number, phase in enumerate(self.phases) if phase.start <= position < phase.stop)
-
-    def _between(self, begin: int, end: int) -> Kept:
+    def _between(self, phases: frozenset[int]) -> Kept:
         names = [phase.name for phase in self.phases]
-        begins, ends = (
-            [place for place, (name, _) in enumerate(self.order) if name == names[number]] for number in (begin, end)
-        )
-        slots = next(n for n in range(1, len(begins) + 1) if all(map(int.__lt__, ends, begins[n:])))
-        within = frozenset(names[begin : end + 1])
+        used = {names[number] for number in phases}
+        places = defaultdict[int, list[int]](list)
+        for place, (name, number) in enumerate(self.order):
+            if name in used:
+                places[number].append(place)
+        spans = [(min(found), max(found)) for _, found in sorted(places.items())]
+        begins, ends = zip(*spans, strict=True)
+        slots = next(n for n in range(1, len(spans) + 1) if all(map(int.__lt__, ends, begins[n:])))
+        within = frozenset(names[min(phases) : max(phases) + 1])
         interrupted = any(
             (number != mine or name not in within) and not is_waiting(name)
-            for mine, span in enumerate(zip(begins, ends, strict=True))
-            for name, number in self.order[span[0] + 1 : span[1]]
+            for mine, (begin, end) in enumerate(spans)
+            for name, number in self.order[begin + 1 : end]
         )
         return slots, self.repeated if interrupted else None

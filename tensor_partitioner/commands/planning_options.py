@@ -14,6 +14,7 @@ from planner.errors import PlanError
 from planner.graph.ir import Graph
 from planner.model_source import model as load_model
 from planner.models import FAMILIES, model_options
+from planner.parallel import RECOMPUTE
 from planner.planning import OPTIONS, SEARCH_OPTIONS, plan
 from planner.plans.plan import Plan
 from planner.plans.plan_json import is_plan
@@ -131,7 +132,7 @@ def read_request(source: str, options: Mapping[str, Any], machine: str | None) -
     if options["pins_file"] is not None:
         pins, forbids = load_pins(options["pins_file"])
         search |= {"pins": (*pins, *search["pins"]), "forbids": (*forbids, *search["forbids"])}
-    given = given_options(options) | _micro_batches(options)
+    given = given_options(options) | _micro_batches(options) | _recomputation(options)
     return load_model(source, opaque_unknown=options["opaque_unknown"], **given), {**search, "machine": machine}
 
 
@@ -143,3 +144,15 @@ def _micro_batches(options: Mapping[str, Any]) -> dict[str, int]:
     if options["micro_batches"] is not None or options["batch"] is None:
         raise click.UsageError("--parallel micro-batch=: expected --batch with it, and no --micro-batches")
     return {"micro_batches": parallel.micro_batches(options["batch"])}
+
+
+def _recomputation(options: Mapping[str, Any]) -> dict[str, str]:
+    """Return what named parallelism says is computed again, if it says so."""
+    parallel = options["parallel"]
+    if parallel is None or parallel.recompute == "none":
+        return {}
+    wanted, given = RECOMPUTE[parallel.recompute], options["recompute"]
+    if given not in {None, wanted}:
+        expected = f"expected --recompute {wanted} with it, or none"
+        raise click.UsageError(f"--parallel recompute={parallel.recompute}: {expected}, found {given}")
+    return {"recompute": wanted}

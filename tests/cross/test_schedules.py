@@ -30,13 +30,15 @@ MODELS = {
     "rnn-3-6": {"unroll": 3, "input_width": 5, "classes": 7, "optimizer": "adam"},
     "transformer-2-12": {"heads": 3, "dropout": 0.2, "sequence": 5, "vocabulary": 11, "optimizer": "momentum"},
 }
+AGAIN = {"transformer-4-12": {**MODELS["transformer-2-12"], "recompute": "selective"}}
+AGAIN["transformer-8-12"] = {**MODELS["transformer-2-12"], "recompute": "segments"}
 """The RNN's cells are links of all timesteps; the transformer's table of tokens is its output layer, too."""
 
 
 def pipeline(model, stages, schedule, ways=(2,), number=0):
     rng = random.Random(f"{model}{stages}{schedule}{ways}{number}")
     count = 2 * stages if schedule.startswith("interleaved") else rng.choice([2, 3, 5])
-    graph = build(model, batch=4 * count, micro_batches=count, dtype="float64", **MODELS[model])
+    graph = build(model, batch=4 * count, micro_batches=count, dtype="float64", **(MODELS | AGAIN)[model])
     return random_pipeline(graph, stages, ways, schedule, rng)
 
 
@@ -47,9 +49,10 @@ def trained(plan, steps=2):
     return {name: run.gather(name) for name in plan.graph.updates}, run
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("stages", [2, 3])
-@pytest.mark.parametrize("model", MODELS)
+DRAWN = [*itertools.product(MODELS, (2, 3), SCHEDULES), *itertools.product(AGAIN, (2,), ("1f1b",))]
+
+
+@pytest.mark.parametrize(("model", "stages", "schedule"), DRAWN)
 def test_random_pipelines_train_as_one_worker(model, stages, schedule):
     plan = pipeline(model, stages, schedule)
     np.testing.assert_array_equal(plan.bytes, Recount(plan).count())

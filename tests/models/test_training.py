@@ -222,7 +222,7 @@ def test_what_does_not_depend_on_samples_is_made_once():
     [
         ({"micro_batches": 3}, "micro_batches must divide the batch of 8, found 3"),
         ({"micro_batches": 0}, "option micro_batches must be a positive integer, found 0"),
-        ({"recompute": "all"}, "option recompute must be one of none, segments, found 'all'"),
+        ({"recompute": "all"}, "option recompute must be one of none, selective, segments, found 'all'"),
         ({"loss_scale": 0.0}, "loss_scale must be a finite number above 0, found 0.0"),
         ({"dtype": "mixed-float32"}, "option dtype must be one of .*mixed, mixed-float16, found 'mixed-float32'"),
     ],

@@ -284,7 +284,7 @@ def test_a_cyclic_graph(refused, tmp_path):
         (("mlp-2-8", "--workers", "2", "--optimizer", "magic"), r"--optimizer.*magic"),
         (("mlp-2-8", "--workers", "2", "--dtype", "float8"), r"--dtype.*float8"),
         (("mlp-2-8", "--workers", "2", "--micro-batches", "5"), r"micro_batches must divide the batch of 32, found 5"),
-        (("mlp-2-8", "--workers", "2", "--recompute", "all"), r"--recompute.*'all'.*'none', 'segments'"),
+        (("mlp-2-8", "--workers", "2", "--recompute", "all"), r"--recompute.*'all'.*'none', 'selective', 'segments'"),
         (("mlp-2-8", "--workers", "2", "--loss-scale", "0"), r"loss_scale.*above 0, found 0"),
         (("mlp-2-8", "--workers", "2", "--lr", "nan"), r"lr.*nan"),
         (("mlp-2-8", "--workers", "2", "--batch", "0"), r"--batch.*0"),
