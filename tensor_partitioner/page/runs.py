@@ -53,18 +53,26 @@ def run_part(report: Report) -> RunPart:
         samples_per_s=report.samples_per_s,
         total_bytes=report.total_bytes,
         spent=tuple(_spent(report)),
-        memory=tuple(
-            Memory(
-                device=device.device,
-                peak=device.peak_bytes,
-                capacity=device.capacity_bytes,
-                verdict=device.verdict,
-                by_kind=device.by_kind or {"allocated": device.peak_bytes},
-            )
-            for device in report.devices
-        ),
+        memory=tuple(_memories(report)),
         facts=tuple((name, str(value)) for name, value in report.settings.items()),
     )
+
+
+def _memories(report: Report) -> Iterator[Memory]:
+    """Yield what fills every device, or, where a report does not know, every worker's arena."""
+    for device in report.devices:
+        yield Memory(
+            device=device.device,
+            peak=device.peak_bytes,
+            capacity=device.capacity_bytes,
+            verdict=device.verdict,
+            by_kind=device.by_kind or {"allocated": device.peak_bytes},
+        )
+    if not report.devices:
+        for worker, nbytes in enumerate(report.arena_bytes):
+            yield Memory(
+                device=f"worker {worker}", peak=nbytes, capacity=None, verdict="its arena", by_kind={"arena": nbytes}
+            )
 
 
 def _spent(report: Report) -> Iterator[Spent]:

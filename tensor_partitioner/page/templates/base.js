@@ -83,10 +83,10 @@ function plot(options, label) {
 }
 
 /* Stacked bars, one below the other, each under its label. rows: {key, label, parts}; limit: a line. */
-function stackedBars(width, rows, names, {units, what, label, limit = null, limitLabel = ""}) {
+function stackedBars(width, rows, names, {units, what, label, limit = null, limitLabel = "", colorOf = (_, n) => PALETTE[n % PALETTE.length]}) {
   const present = names.map((_, n) => n).filter((n) => rows.some((row) => row.parts[n] > 0));
   const shown = present.map((n) => names[n]);
-  const colors = present.map((n) => PALETTE[n % PALETTE.length]);
+  const colors = present.map((n) => colorOf(names[n], n));
   const most = Math.max(...rows.map((row) => d3.sum(row.parts)), limit ?? 0) || 1;
   const {factor, unit} = axisUnit(most, units);
   const said = units === TIME ? seconds : bytes;

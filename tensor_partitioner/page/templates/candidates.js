@@ -12,11 +12,11 @@ function candidates(decision) {
     {key: "seconds", title: "step", number: true, text: (row) => seconds(row.seconds)},
     {key: "margin", title: "fits", number: true},
     {key: "why", title: "why not", text: (row) => row.why || "the best"},
-    {key: "samples_per_s", title: "samples/s", number: true, text: (row) => amount(row.samples_per_s)},
+    {key: "samples_per_s", title: "samples/s", number: true, seldom: hasTokens, text: (row) => amount(row.samples_per_s)},
     ...(hasTokens ? [{key: "tokens_per_s", title: "tokens/s", number: true, text: (row) => amount(row.tokens_per_s)}] : []),
     {key: "utilisation", title: "of the peak", number: true, text: (row) => percent(row.utilisation)},
-    {key: "exposed", title: "exposed communication", number: true, text: (row) => seconds(row.exposed)},
-    ...(hasBubble ? [{key: "bubble", title: "bubble", number: true, text: (row) => seconds(row.bubble)}] : []),
+    {key: "exposed", title: "exposed communication", number: true, seldom: true, text: (row) => seconds(row.exposed)},
+    ...(hasBubble ? [{key: "bubble", title: "bubble", number: true, seldom: true, text: (row) => seconds(row.bubble)}] : []),
     {key: "needed", title: "memory", number: true, text: (row) => bytes(row.needed)},
   ];
   const state = {key: "rank", up: true, limit: 100, chosen: rows[0]};
@@ -45,7 +45,7 @@ function candidates(decision) {
       return make("td", {class: `number ${row.fits ? "fits" : "large"}`}, said);
     }
     const kind = column.key === "why" ? "why" : column.wide ? "wide" : column.number ? "number" : "";
-    return make("td", {class: kind}, column.text(row));
+    return make("td", {class: column.seldom ? `${kind} seldom` : kind}, column.text(row));
   }
   function drawTable() {
     const found = matching(), drawn = found.slice(0, state.limit);
@@ -53,7 +53,7 @@ function candidates(decision) {
     const focused = document.activeElement?.dataset?.key;
     table.tHead.replaceChildren(make("tr", {}, columns.map((column) => {
       const sorted = column.key === state.key;
-      return make("th", {class: column.number ? "number" : "", scope: "col", "aria-sort": sorted ? (state.up ? "ascending" : "descending") : "none"},
+      return make("th", {class: `${column.number ? "number" : ""}${column.seldom ? " seldom" : ""}`, scope: "col", "aria-sort": sorted ? (state.up ? "ascending" : "descending") : "none"},
         make("button", {type: "button", "data-key": column.key, onclick: () => sortBy(column.key)},
           column.title + (sorted ? (state.up ? " ↑" : " ↓") : "")));
     })));

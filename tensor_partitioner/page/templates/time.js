@@ -1,22 +1,27 @@
 "use strict";
 const KIND_NAMES = ["computing", "forward", "backward", "weights", "packing and unpacking", "launching", "waiting for bytes", "waiting for latency", "waiting for others"];
 const KIND_COLORS = ["#4269d0", "#4269d0", "#efb118", "#9c6b4e", "#6cc5b0", "#a463f2", "#ff725c", "#ff8ab7", "#9498a0"];
-const colorOf = (kind) => KIND_COLORS[KIND_NAMES.indexOf(kind)] ?? "#97bbf5";
+const kindColor = (kind) => KIND_COLORS[KIND_NAMES.indexOf(kind)] ?? "#97bbf5";
+
+/* Timelines of which none is more times as long as another share their axis. */
+const MOST_RATIO = 4;
 
 function timelines(all) {
-  const zoom = byId("zoom"), position = byId("position"), most = d3.max(all, (one) => one.seconds) || 1;
+  const zoom = byId("zoom"), position = byId("position"), longest = d3.max(all, (one) => one.seconds) || 1;
+  const isShared = d3.every(all, (one) => one.seconds * MOST_RATIO > longest);
   const redraws = [];
-  function seen() {
+  function seen(one) {
+    const most = isShared ? longest : one.seconds;
     const wide = most / Number(zoom.value), begin = (most - wide) * Number(position.value) / 100;
     return [begin, begin + wide];
   }
   for (const one of all) {
     const element = make("div", {class: "chart"});
     byId("timelines").append(make("figure", {}, make("figcaption", {}, `${one.title}: ${seconds(one.seconds)}. ${one.note ?? ""}`), element));
-    redraws.push(chart(element, (width) => lanes(width, one, seen(), Number(zoom.value) * Math.ceil(width / 300))));
+    redraws.push(chart(element, (width) => lanes(width, one, seen(one), Number(zoom.value) * Math.ceil(width / 300))));
   }
   function draw() {
-    const [begin, end] = seen();
+    const [begin, end] = seen(all[0]);
     byId("window").textContent = Number(zoom.value) === 1 ? "all of it" : `${seconds(begin)} to ${seconds(end)}`;
     position.disabled = Number(zoom.value) === 1;
     for (const redraw of redraws) redraw();
@@ -33,11 +38,11 @@ function lanes(width, timeline, [begin, end], detail) {
   const names = KIND_NAMES.filter((name) => spans.some((span) => span.kind === name));
   const tall = timeline.lanes.length > 8 ? 20 : 28;
   const numbered = spans.filter((span) => detail >= 1 && /^micro-batch/.test(span.what) && (span.to - span.from) / (end - begin) * (width - 90) > 22);
-  return [legend(names, names.map(colorOf)), plot({
+  return [legend(names, names.map(kindColor)), plot({
     width, height: timeline.lanes.length * tall + 56, marginLeft: 86, marginRight: 14, marginBottom: 40, marginTop: 8,
     x: {label: `time [${unit}] →`, domain: [begin / factor, end / factor], grid: true, ticks: Math.max(3, Math.floor(width / 110))},
     y: {label: null, domain: timeline.lanes.map((lane) => lane.name), padding: 0.12, tickSize: 0},
-    color: {domain: names, range: names.map(colorOf)},
+    color: {domain: names, range: names.map(kindColor)},
     marks: [
       Plot.barX(spans, {x1: (s) => Math.max(s.from, begin) / factor, x2: (s) => Math.min(s.to, end) / factor, y: "lane", fill: "kind",
         ...(spans.length < 400 ? {stroke: "var(--ground)", strokeWidth: 0.5} : {}),
@@ -49,19 +54,19 @@ function lanes(width, timeline, [begin, end], detail) {
 
 function runs(all) {
   for (const run of all) {
-    const causes = [...new Set(run.spent.flatMap((one) => Object.keys(one.seconds)))];
+    const causes = KIND_NAMES.filter((name) => run.spent.some((one) => one.seconds[name] > 0));
     if (run.spent.length) {
       const element = make("div", {class: "chart"}), shown = run.spent.slice(0, 16);
       const rest = run.spent.length > shown.length ? ` The first ${shown.length} of ${run.spent.length} workers.` : "";
       byId("spent").append(make("figure", {}, make("figcaption", {}, `${run.source === "simulated" ? "Predicted" : "Measured"} on ${run.machine} (${run.hardware}): seconds of each worker, step ${seconds(run.seconds)}.${rest}`), element));
       chart(element, (width) => stackedBars(width, shown.map((one) => ({
         key: one.worker, label: `worker ${one.worker} · ${seconds(d3.sum(Object.values(one.seconds)))}`, parts: causes.map((cause) => one.seconds[cause] ?? 0),
-      })), causes, {units: TIME, what: "seconds of a step", label: `Seconds of each worker, ${run.source}`}))();
+      })), causes, {units: TIME, what: "seconds of a step", label: `Seconds of each worker, ${run.source}`, colorOf: kindColor}))();
     }
     if (run.memory.length) {
       const kinds = [...new Set(run.memory.flatMap((one) => Object.keys(one.by_kind)))], shown = run.memory.slice(0, 16);
       const element = make("div", {class: "chart"}), capacity = shown[0].capacity ?? null;
-      byId("peaks").append(make("figure", {}, make("figcaption", {}, `${run.source === "simulated" ? "Predicted" : "Measured"}: bytes of each device when it is fullest, by kind`), element));
+      byId("peaks").append(make("figure", {}, make("figcaption", {}, `${run.source === "simulated" ? "Predicted" : "Measured"} on ${run.machine}: bytes of each device when it is fullest, by kind`), element));
       chart(element, (width) => stackedBars(width, shown.map((one) => ({
         key: one.device, label: `${one.device} · ${bytes(one.peak)} · ${one.verdict}`, parts: kinds.map((kind) => one.by_kind[kind] ?? 0),
       })), kinds, {units: BYTES, what: "bytes", label: `Bytes of each device, ${run.source}`, limit: capacity, limitLabel: capacity ? `a device has ${bytes(capacity)}` : ""}))();
