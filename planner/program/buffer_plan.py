@@ -78,8 +78,9 @@ class BufferPlan:
         self._name_persistent()
         self._name_results()
         for event in self.events:
-            started = isinstance(event.what, ScheduledTransfer) and event.end is not End.RECEIVER
-            if started and event.what not in self.ends:
+            if event.end is End.RECEIVER:
+                continue  # its sender starts it, too
+            if isinstance(event.what, ScheduledTransfer) and event.what not in self.ends:
                 self._name_transfer(event.what)
         self._carry_updates()
         self.transfers = {transfer: number for number, transfer in enumerate(self.ends)}

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from planner.errors import PlanError
 from planner.graph.micro_batches import BACKWARD, BEFORE, FORWARD, UPDATE
 from planner.plans.phases import WEIGHTS, of_chunk
-from planner.program.pipeline import Schedule, Steps
+from planner.program.pipeline import Schedule, Step, Steps
 from planner.program.schedule import arriving, is_waiting
 from planner.program.tasks import Phase
 
@@ -80,7 +80,7 @@ def _starts(schedule: Schedule, crossings: Sequence[Crossing]) -> list[dict[Done
     return starts
 
 
-def _stuck(left: Sequence[list[object]], crossings: Sequence[Crossing]) -> str:
+def _stuck(left: Sequence[Sequence[Step]], crossings: Sequence[Crossing]) -> str:
     """Say which tensor goes to a stage that is not behind its sender's."""
     waiting = {stage for stage, steps in enumerate(left) if steps}
     against = [c for c in crossings if {c.sender, c.receiver} <= waiting]
