@@ -18,7 +18,7 @@ def test_the_demo_is_short_and_ends_in_a_sentence(tmp_path):
     assert done.returncode == 0, done.stderr
     lines = (done.stdout + done.stderr).splitlines()
     assert 10 < len(lines) <= MOST_LINES
-    said = " ".join(done.stdout.splitlines()[-2:])
+    said = " ".join(" ".join(done.stdout.splitlines()[-2:]).split())
     found = re.search(r"a step was predicted to take (\S+ \S+) on .* and took (\S+ \S+), (\S+) times as long; ", said)
     assert found, said
     assert said.endswith("between 56 of 56 pairs of workers exactly the planned bytes moved")
