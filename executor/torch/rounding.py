@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,8 +14,13 @@ from torch.utils._pytree import tree_map
 class Rounded(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Within, every result of an operator is moved by up to the distance of two numbers of its size.
 
-    Errors of equal numbers are equal, as they are of one kernel, so that ties stay; whole numbers are exact.
+    Errors of equal numbers are equal, as they are of one kernel, so that ties stay; whole numbers are exact. `sample`
+    tells one choice of errors from others.
     """
+
+    def __init__(self, sample: int = 0) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._moved = partial(_moved, sample)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -22,12 +28,12 @@ class Rounded(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run an operator; what it writes in place, and views, are as they are."""
         result = func(*args, **(kwargs or {}))
         is_alias = any(returned.alias_info is not None for returned in func._schema.returns)
-        return result if is_alias else tree_map(_moved, result)
+        return result if is_alias else tree_map(self._moved, result)
 
 
-def _moved(value: Any) -> Any:
+def _moved(sample: int, value: Any) -> Any:
     if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.layout is not torch.strided:
         return value
-    by_chance = torch.sin(torch.frexp(value.double()).mantissa * 2**52)
+    by_chance = torch.sin(torch.frexp(value.double()).mantissa * 2**52 + sample)
     moved = value * (1 + torch.finfo(value.dtype).eps * by_chance)
     return torch.where(value == value.round(), value, moved.to(value.dtype))

@@ -35,10 +35,10 @@ LEAST: Mapping[str, float] = {"bfloat16": 4e-2, "float16": 5e-3, "float32": 1e-4
 """Differences that other kernels than PyTorch's may always make, relative to a tensor's largest value."""
 
 LEAST_SHARE = 1e-3
-"""A gradient is compared as if its largest value were at least this share of the largest of all gradients: one that is
-zero but for rounding has no digits."""
+"""A gradient is compared as if its largest value were at least this share of the largest of all gradients, and what
+steps leave as if it were of the largest movement: what is zero but for rounding has no digits."""
 
-GRADIENT = "gradient"
+GRADIENT, STORED = "gradient", "after the steps"
 
 SECONDS_PER_NODE, OPERATIONS_PER_SECOND = 4e-3, 2e9
 """Of importing and running small operators, and of large ones in double precision, on two cores."""
@@ -138,6 +138,7 @@ def verified(user: UserModel, model: str) -> Verification:
         raise GraphError(
             f"{model}: drops elements at random, by other masks than PyTorch's: build it with p=0 to compare"
         )
+    before = {name: array_of(tensor).copy() for name, tensor in user.module.state_dict().items()}
     with contained("a step of the graph"):
         ours = _ours(graph, user)
     moved = copy.deepcopy(user)
@@ -145,14 +146,17 @@ def verified(user: UserModel, model: str) -> Verification:
     with Rounded():  # type: ignore[no-untyped-call]
         moved_loss, moved_gradients = _trained(moved)
     dtype, compared = least_precise(graph), []
-    largest = max(map(_size, map(array_of, gradients.values())), default=0.0)
+    after = ((array_of(tensor), before[name]) for name, tensor in user.module.state_dict().items())
+    least = {
+        GRADIENT: LEAST_SHARE * max(map(_size, map(array_of, gradients.values())), default=0.0),
+        STORED: LEAST_SHARE * max((_size(now - then) for now, then in after if now.dtype.kind == "f"), default=0.0),
+    }
     theirs = (graph.metrics["loss"], "loss", array_of(loss)), *_theirs(graph, user, ours, gradients)
     others = array_of(moved_loss), *(other for *_, other in _theirs(graph, moved, ours, moved_gradients))
     for (name, what, expected), other in zip(theirs, others, strict=True):
         value, by_rounding = ours[name]
-        least = LEAST_SHARE * largest if what == GRADIENT else 0.0
-        gap = _difference(value.reshape(expected.shape), expected, least)
-        by_rounding = max(by_rounding, _difference(other, expected, least))
+        gap = _difference(value.reshape(expected.shape), expected, least.get(what, 0.0))
+        by_rounding = max(by_rounding, _difference(other, expected, least.get(what, 0.0)))
         compared.append(Compared(name, what, Difference(gap, tolerance(by_rounding, LEAST[dtype]))))
     return Verification(model, dtype, tuple(compared))
 
@@ -229,4 +233,4 @@ def _theirs(
             _, gradient, *_ = makers[graph.updates[entry.tensor]].inputs
             if gradient in ours and gradient != f"{entry.tensor}{DECAYED}":
                 yield gradient, GRADIENT, array_of(gradients[name])
-        yield entry.tensor, "after the steps", array_of(tensor)
+        yield entry.tensor, STORED, array_of(tensor)

@@ -130,7 +130,7 @@ def _imported(  # noqa: PLR0913, PLR0917 -- as `from_torch`
 def _selecting(
     make: Callable[[], Trace], data: Mapping[str, torch.Tensor], take: Callable[[Trace], _Pass]
 ) -> tuple[Trace, _Pass]:
-    """Return a trace and its translation, with what masks select spread, or else with as many rows as the example has."""
+    """Return a trace and its translation, with what masks select spread, or else as many rows as in the example."""
     fix_extents(trace := make(), {})
     if not spread_selections(trace):
         fix_extents(trace, data)

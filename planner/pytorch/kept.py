@@ -14,6 +14,9 @@ from planner.errors import GraphError
 from planner.pytorch.graphs import packet
 from planner.pytorch.refusing import OF_MODULES
 
+FLAT = "_flat_weights"
+"""The attribute in which PyTorch's recurrent layers list their parameters, which are others in a trace."""
+
 
 class Kept:
     """The buffers of a module, and what it keeps in other attributes, as they are before a call of it."""
@@ -40,7 +43,7 @@ class Kept:
         names = {id(part): path for path, part in self._module.named_modules()}
         changed = set()
         for (part, name), value in list(_attributes(self._module)):
-            if _tensors(value) - _tensors(self._others.get((part, name))):
+            if name != FLAT and _tensors(value) - _tensors(self._others.get((part, name))):
                 changed.add(f"{names.get(id(part), '')}.{name}".removeprefix("."))
                 if marks:
                     setattr(part, name, tree_map(_marked, value))

@@ -18,8 +18,8 @@ from torch.utils.checkpoint import CheckpointFunction
 
 from planner.errors import GraphError
 from planner.pytorch.graphs import leaves
-from planner.pytorch.private import FunctionBase
 from planner.pytorch.packed import recurrent_kernel
+from planner.pytorch.private import FunctionBase
 from planner.pytorch.refusing import users_line
 
 LIBRARY = torch.library.Library("planner", "DEF")  # type: ignore[no-untyped-call]

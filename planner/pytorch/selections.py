@@ -1,6 +1,6 @@
 """What a mask selects, spread: rows stay where they are, and what the mask hides is left out where rows meet.
 
-A trace says of what a mask selects that it has as many rows as a number that it does not know, u0 or the like. Each such
+A trace says of what a mask selects that it has as many rows as a number that it does not know, u0 or the like. Such a
 dimension is made as long as the mask; whatever adds rows up, writes them or averages over them is told which count.
 """
 
@@ -66,16 +66,15 @@ class _Spread:
 
     def graph(self) -> Graph:
         """Return the copy."""
-        for self.node in self.old.nodes:
-            if self.node.op == "output":
-                self.new.output(*map_arg(self.node.args, self.of.__getitem__))
-                self.new.output_node().args = map_arg(self.node.args, self.of.__getitem__)
-            elif packet(self.node) in ASSERTIONS or self._is_asserted():
-                continue
+        for node in self.old.nodes:
+            self.node = node
+            if node.op == "output":
+                self.new.output(None)
+                self.new.output_node().args = self.mapped(node.args)
             elif self._is_concerned():
-                self.of[self.node] = self._spread()
-            else:
-                self.of[self.node] = self.new.node_copy(self.node, self.of.__getitem__)
+                self.of[node] = self._spread()
+            elif packet(node) not in ASSERTIONS and not self._is_asserted():
+                self.of[node] = self.new.node_copy(node, self.of.__getitem__)
         return self.new
 
     def _is_asserted(self) -> bool:
@@ -85,7 +84,7 @@ class _Spread:
 
     def _is_concerned(self) -> bool:
         node = self.node
-        if node.op != "call_function":
+        if node.op != "call_function" or packet(node) in ASSERTIONS or self._is_asserted():
             return False
         return bool(_symbols(node)) or any(_symbols(one) or _is_number(one) for one in node.all_input_nodes)
 
@@ -226,8 +225,8 @@ ARITHMETIC = (operator.mul, operator.add, operator.sub, operator.floordiv)
 BY_ROW = frozenset((
     "linear", "mm", "matmul", "addmm", "embedding", "layer_norm", "rms_norm", "view", "reshape", "flatten",
     "unsqueeze", "squeeze", "transpose", "t", "permute", "expand", "clone", "detach", "contiguous", "to", "_to_copy",
-    "alias", "type_as", "broadcast_tensors", "dropout", "one_hot", "zeros_like", "ones_like", "full_like", "zeros", "ones", "full",
-    "new_zeros", "new_ones", "new_full", "empty_like", "rand_like", "randn_like", "bernoulli",
+    "alias", "type_as", "broadcast_tensors", "dropout", "one_hot", "zeros_like", "ones_like", "full_like",
+    "zeros", "ones", "full", "new_zeros", "new_ones", "new_full", "empty_like", "rand_like", "randn_like", "bernoulli",
 ))  # fmt: skip
 """Operators whose results' rows are those of their operands, as the shapes show."""
 

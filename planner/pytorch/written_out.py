@@ -4,6 +4,8 @@ What runs along a dimension is combined in about as many steps as twice the dist
 Steele, "Data parallel algorithms", 1986), so that gradients are those of products and choices, at zeros and ties, too.
 """
 
+# ruff: noqa: PLR0913, PLR0917 -- functions have the arguments of PyTorch's operators
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -95,12 +97,42 @@ def _sinc(x: Tensor) -> Tensor:
     return torch.where(x == 0, 1, angle.sin() / angle)
 
 
+def _with_slope(function: Callable[..., Tensor], slope: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a function of elements whose gradient is multiplied by another of them, whatever it would be."""
+
+    def written(x: Tensor, *arguments: Any) -> Tensor:
+        operand = torch.ops.planner.operand(x)
+        result = function(operand, *arguments)
+        arriving = torch.ops.planner.arriving(result, [operand])
+        gradient = arriving * slope(operand, *arguments)
+        made: Tensor = torch.ops.planner.with_gradient([result], [operand], [arriving], [gradient])[0]
+        return made
+
+    return written
+
+
 def _logit(x: Tensor, eps: float | None = None) -> Tensor:
     """Return the logit of a tensor, clamped to [eps, 1 - eps] if there is one; no number outside [0, 1]."""
-    if eps is not None:
-        x = x.clamp(eps, 1 - eps)
+    x = x if eps is None else x.clamp(eps, 1 - eps)
     x = x * torch.where((x >= 0) & (x <= 1), 1.0, nan)
     return x.log() - (1 - x).log()
+
+
+def _slope_of_logit(x: Tensor, eps: float | None = None) -> Tensor:
+    low, outside = (0.0, nan) if eps is None else (eps, 0.0)
+    return torch.where((x >= low) & (x <= 1 - low), torch.where(x == 0, inf, 1 / (x * (1 - x))), outside)
+
+
+def _entr(x: Tensor) -> Tensor:
+    return torch.where(x > 0, -x * x.log(), torch.where(x < 0, -inf, x))
+
+
+def _std_mean(x: Tensor, *arguments: Any, deviation: Callable[..., Tensor], **named: Any) -> Parts:
+    """Return standard deviations, or variances, and means."""
+    dims = arguments[:1] if arguments and not isinstance(arguments[0], bool) else ()
+    dims = dims if dims and dims[0] is not None else (list(range(x.ndim)),)
+    keep = arguments[2] if len(arguments) > 2 else named.get("keepdim", False)
+    return deviation(x, *arguments, **named), x.mean(*dims, keepdim=keep)
 
 
 def _cdist(a: Tensor, b: Tensor, p: float = 2.0, compute_mode: int | None = None) -> Tensor:
@@ -180,8 +212,10 @@ def _embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int | None = None,
 ) -> Parts:
-    """Add up, average or take the greatest of the rows of each bag, which begins at its offset; further results are
-    nobody's."""
+    """Add up, average or take the greatest of the rows of each bag, which begins at its offset.
+
+    Further results are nobody's.
+    """
     if scale_grad_by_freq:
         raise NotImplementedError
     starts = offsets[:-1] if include_last_offset else offsets
@@ -212,9 +246,12 @@ WRITTEN_OUT: Mapping[str, Callable[..., Any]] = {
     "cummin": partial(_cumulative, sign=-1),
     "cumprod": _cumprod,
     "logcumsumexp": _logcumsumexp,
-    "logit": _logit,
+    "logit": _with_slope(_logit, _slope_of_logit),
     "masked_scatter": _masked_scatter,
     "prod": _prod,
     "sinc": _sinc,
+    "special_entr": _with_slope(_entr, lambda x: -(1 + x.log())),
+    "std_mean": partial(_std_mean, deviation=torch.std),
+    "var_mean": partial(_std_mean, deviation=torch.var),
 }
 """By the operator's name."""

@@ -1,5 +1,7 @@
 """Pooling and convolutions of volumes, written in those of images."""
 
+# ruff: noqa: PLR0913, PLR0917 -- functions have the arguments of PyTorch's operators
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence

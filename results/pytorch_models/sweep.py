@@ -15,7 +15,8 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -40,6 +41,10 @@ from planner.pytorch import from_torch
 
 STEPS, RATE, NOISE = 3, 1e-3, 0.02
 SECONDS, MEMORY_BYTES = 150, 10 << 30
+LIMITS = f"over {SECONDS} s of a core or {MEMORY_BYTES >> 30} GiB"
+SAMPLES, WAITED = 3, 20
+"""How many samples of rounding errors PyTorch is run with, and how many times its time a model is waited for."""
+
 LEAST = {"float64": 1e-10, "float32": 1e-6}
 """Differences that may always be, relative to a tensor's largest value, by the least precise dtype of the model."""
 
@@ -108,11 +113,11 @@ def compared(module: nn.Module, batches: Batches) -> tuple[str, float, str]:
     """Train a module and its graph; return what differs most, by how many times its tolerance, and the least dtype."""
     state = {name: array_of(value).copy() for name, value in module.state_dict().items()}
     graph = from_torch(module, batches[0], optimizer=Optimizer("adamw", lr=RATE, decay=0.01))
-    trainer = Trainer(rank_programs(undivided(graph), 0, 0), single_rank(1), np, "p2p")
+    cluster = replace(single_rank(1), library="torch")  # whose kernels of images take less time
+    trainer = Trainer(rank_programs(undivided(graph), 0, 0), cluster, np, "p2p")
     trainer.begin_with(Weights.of(state, graph))
     ours = with_rounding(trainer, Fresh([Batch(graph, module, batch, ()) for batch in batches]), len(batches))
-    with Rounded():  # type: ignore[no-untyped-call]
-        rounded = eager(copy.deepcopy(module), batches)
+    others = [_rounded(copy.deepcopy(module), batches, sample) for sample in range(SAMPLES)]
     theirs = eager(module, batches)
     dtypes = {tensor.dtype for tensor in graph.tensors.values()}
     dtype = "float32" if "float32" in dtypes else "float64"
@@ -122,10 +127,15 @@ def compared(module: nn.Module, batches: Batches) -> tuple[str, float, str]:
     for tensor, name in pairs.items():
         value, by_rounding = ours[tensor]
         gap = relative_difference(value.reshape(theirs[name].shape), theirs[name])
-        by_rounding = max(by_rounding, relative_difference(rounded[name], theirs[name]))
+        by_rounding = max(by_rounding, *(relative_difference(rounded[name], theirs[name]) for rounded in others))
         excess[name] = np.nan_to_num(gap / tolerance(by_rounding, LEAST[dtype]), nan=np.inf)
     worst = max(excess, key=excess.__getitem__)
     return worst, float(excess[worst]), dtype
+
+
+def _rounded(module: nn.Module, batches: Batches, sample: int) -> dict[str, np.ndarray]:
+    with Rounded(sample):
+        return eager(module, batches)
 
 
 def in_precision(model: Model) -> Make:
@@ -167,6 +177,8 @@ def outcome(model: Model) -> dict[str, Any]:
                 worst, excess, dtype = compared(*in_precision(model))
     except InputError as error:
         return {"outcome": "refused", "reason": _without_folders(str(error))}
+    except MemoryError:
+        return {"outcome": "no result", "reason": LIMITS}
     except Exception as error:
         if stage == "bare error":
             traceback.print_exc()
@@ -185,6 +197,7 @@ def _without_folders(text: str) -> str:
 
 def _report(model: Model, end: Connection) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
     with open(os.devnull, "w") as nothing:
         os.dup2(nothing.fileno(), 1)
     end.send(outcome(model))
@@ -197,12 +210,10 @@ def row_of(model: Model) -> dict[str, Any]:
     process = context.Process(target=_report, args=(model, there))
     process.start()
     there.close()
-    row = {"outcome": "no result", "reason": f"over {SECONDS} s or {MEMORY_BYTES >> 30} GiB"}
-    if here.poll(SECONDS):
-        try:
+    row = {"outcome": "no result", "reason": LIMITS}
+    if here.poll(SECONDS * WAITED):
+        with suppress(EOFError):  # of a process that a limit ended
             row = here.recv()
-        except EOFError:
-            row = {"outcome": "no result", "reason": "the process ended"}
     process.kill()
     process.join()
     return row

@@ -12,9 +12,9 @@ from planner.pytorch.operations import as_dtype, binary, reduce, unary
 from planner.pytorch.operators.call import TracedCall, converter, of_vectors, refuse_if
 from planner.pytorch.operators.comparing import in_wider_dtype, masked
 from planner.pytorch.operators.indexing import extreme
-from planner.pytorch.operators.shapes import expanded
+from planner.pytorch.operators.shapes import expanded, taken
 from planner.pytorch.translation import Translation
-from planner.pytorch.views import single
+from planner.pytorch.views import densely, single
 
 
 def _dims(call: TracedCall, value: Value) -> tuple[int, ...]:
@@ -54,6 +54,10 @@ def _extreme(t: Translation, call: TracedCall) -> Value | tuple[Value, ...]:
 def _var(t: Translation, call: TracedCall) -> Value:
     value = call["self"]
     dims, keep = _dims(call, value), call.flag("keepdim")
+    if not all(value.dims[dim] for dim in dims):
+        value = densely(t, value)
+    if call.op == "std":
+        value = _from_first(t, value, dims)
     centre = mean(t, value, dims)
     correction = call.argument("correction")
     if correction is None:
@@ -64,6 +68,14 @@ def _var(t: Translation, call: TracedCall) -> Value:
     for dim in sorted(dims) if keep else ():
         variance = variance.repeated(dim)
     return _root(t, variance) if call.op == "std" else variance
+
+
+def _from_first(t: Translation, value: Value, dims: Sequence[int]) -> Value:
+    """Return the distances from the first elements, so that equal ones have a deviation of zero and not of rounding."""
+    first = unary(t, "stop_gradient", value)
+    for dim in dims:
+        first = taken(t, first, dim, 0).repeated(dim)
+    return binary(t, "sub", value, first)
 
 
 @converter("cumsum")

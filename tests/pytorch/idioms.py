@@ -1,0 +1,288 @@
+"""What people write in modules, each small: what a module has, what it does with a layer's result, and other data."""
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.utils.checkpoint import checkpoint
+
+ROWS, WIDTH = 5, 6
+
+
+class Idiom(nn.Module):
+    """A linear layer, parts of its own, and a function of the layer's result and other data, which is the loss."""
+
+    def __init__(self, function, parts):
+        super().__init__()
+        self.fc, self.function = nn.Linear(WIDTH, WIDTH), function
+        for name, part in parts().items():
+            if isinstance(part, nn.Module | nn.Parameter):
+                setattr(self, name, part)
+            else:
+                self.register_buffer(name, part)
+
+    def forward(self, x, *others):
+        return self.function(self, self.fc(x), *others)
+
+
+def mask():
+    return torch.rand(ROWS) > 0.4
+
+
+def classes():
+    return torch.randint(0, WIDTH, (ROWS,))
+
+
+def lengths():
+    return torch.tensor([4, 2, 3, 1, 4])[torch.randperm(ROWS)]
+
+
+def sequences():
+    return torch.randn(ROWS, 4, WIDTH)
+
+
+def mean_square(x):
+    return x.square().mean()
+
+
+def experts():
+    return {"gate": nn.Linear(WIDTH, 3), "experts": nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))}
+
+
+def routed_by_mask(self, x):
+    weights, chosen = self.gate(x).softmax(-1).topk(2)
+    result = torch.zeros_like(x)
+    for number, expert in enumerate(self.experts):
+        rows = (chosen == number).any(-1)
+        share = (weights * (chosen == number)).sum(-1)
+        result[rows] += share[rows].unsqueeze(-1) * expert(x[rows])
+    return mean_square(result)
+
+
+def routed_by_numbers(self, x):
+    weights, chosen = self.gate(x).softmax(-1).topk(2)
+    result = torch.zeros_like(x)
+    for number, expert in enumerate(self.experts):
+        rows, place = torch.where(chosen == number)
+        result.index_add_(0, rows, expert(x[rows]) * weights[rows, place, None])
+        result[rows] += 0.1 * expert(x[rows])
+    return mean_square(result)
+
+
+def hidden_words(self, x, shown, target):
+    right = (x[shown].argmax(-1) == target[shown]).float().mean()
+    return F.cross_entropy(x[shown], target[shown]) + F.mse_loss(x[shown].tanh(), x[shown].detach()) + 0 * right
+
+
+def chosen(self, x, shown):
+    return mean_square(torch.where(shown[:, None], x, 1)) + x[shown].sum()
+
+
+def downward(self, x):
+    return mean_square(self.down(x))
+
+
+def normalized(self, x):
+    return self.norm(self.norm(x).relu() + x).relu().sum()
+
+
+def base():
+    return {"base": nn.Parameter(torch.randn(4, WIDTH))}
+
+
+def expanded(self, x):
+    repeated = x.unsqueeze(1).expand(-1, 3, -1)
+    return repeated.std((1, 2)).sum() + repeated.var((0, 1)).sum() + mean_square(F.layer_norm(repeated, (3, WIDTH)))
+
+
+def packed(self, x, batch, ends):
+    rows = pack_padded_sequence(self.fc(batch), ends, batch_first=True, enforce_sorted=False)
+    outputs, (hidden, cell) = self.lstm(rows)
+    padded, _ = pad_packed_sequence(outputs, batch_first=True)
+    return mean_square(padded) + hidden.sum() + mean_square(cell) + mean_square(x)
+
+
+def packed_labels(self, x, batch, ends):
+    rows = pack_padded_sequence(self.fc(batch), ends.sort(descending=True)[0], batch_first=True)
+    outputs, _ = self.gru(rows)
+    return F.cross_entropy(outputs[0], outputs[0].detach().argmax(-1)) + mean_square(x)
+
+
+def exponential_average(self, x):
+    with torch.no_grad():
+        self.average.mul_(0.9).add_(x.detach().mean(0), alpha=0.1)
+    return mean_square(x - self.average)
+
+
+def assigned(self, x):
+    self.average = 0.9 * self.average + 0.1 * x.detach().mean(0)
+    self.steps += 1
+    return mean_square(x - self.average) / self.steps
+
+
+def codebook(self, x):
+    chosen = torch.cdist(x, self.codes).argmin(1)
+    hits = F.one_hot(chosen, len(self.codes)).to(x.dtype)
+    self.counts.data.mul_(0.9).add_(hits.sum(0), alpha=0.1)
+    self.sums.data.mul_(0.9).add_(hits.t() @ x.detach(), alpha=0.1)
+    self.codes.data.copy_(self.sums / (self.counts + 1e-5).unsqueeze(1))
+    return mean_square(x + (F.embedding(chosen, self.codes) - x).detach()) + F.mse_loss(x, self.codes[chosen])
+
+
+def queue(self, x):
+    result = mean_square(x @ self.keys.clone().detach())
+    with torch.no_grad():
+        self.keys.copy_(torch.cat([self.keys[:, ROWS:], x.T], 1))
+    return result
+
+
+def momentum_encoder(self, x):
+    for ours, theirs in zip(self.fc.parameters(), self.slow.parameters(), strict=True):
+        theirs.data = theirs.data * 0.9 + ours.data * 0.1
+    return F.mse_loss(x, self.slow(x.detach()))
+
+
+def slow():
+    layer = nn.Linear(WIDTH, WIDTH)
+    return {"slow": layer.requires_grad_(False)}
+
+
+def checked(self, x):
+    assert not torch.isnan(x).any(), "no numbers"
+    if (x.abs() > 1e9).any():
+        raise ValueError("too large")
+    return mean_square(x)
+
+
+def gaussian(self, x):
+    return -torch.distributions.Normal(x, torch.ones_like(x)).log_prob(x.detach() + 1).mean() + F.gaussian_nll_loss(
+        x, x.detach() * 2, x.exp()
+    )
+
+
+def policy(self, x, actions):
+    chosen = torch.distributions.Categorical(logits=x)
+    return -chosen.log_prob(actions).mean() - 0.01 * chosen.entropy().mean()
+
+
+def below_the_diagonal(self, x):
+    products = x @ x.T
+    products.fill_diagonal_(float("-inf"))
+    return F.cross_entropy(products, torch.arange(ROWS).roll(1))
+
+
+def on_the_diagonal(self, x):
+    products = (x.T @ x).div_(ROWS)
+    return torch.diagonal(products).add_(-1).pow_(2).sum() + products.square().sum()
+
+
+def changed_in_chains(self, x):
+    y = x * 1
+    first = y[:, 0]
+    first.mul_(2).add_(1)
+    first[1:].mul_(3).add_(first[0])
+    return mean_square(y) + first.sum()
+
+
+def scattered(kind, include_self):
+    def function(self, x, numbers):
+        base = self.base.scatter_reduce(0, numbers[:, None].expand(-1, WIDTH) % 3, x, kind, include_self=include_self)
+        return mean_square(base)
+
+    return function
+
+
+def filtered(self, x):
+    weight = torch.view_as_complex(self.weight)
+    spectrum = torch.fft.rfft(x, norm="ortho")
+    kept = torch.zeros_like(spectrum)
+    kept[:, :2] = spectrum[:, :2] * weight
+    return mean_square(torch.fft.irfft(kept, n=WIDTH, norm="ortho")) + mean_square(torch.fft.fft2(x).real)
+
+
+def of_matrices(self, x):
+    matrix = x @ x.T + torch.eye(ROWS)
+    return torch.linalg.slogdet(matrix)[1] + torch.linalg.solve(matrix, x).sum() + x.median(1)[0].sum()
+
+
+def volume(self, x):
+    v = x.view(1, 1, ROWS, 1, WIDTH).expand(1, 2, ROWS, 4, WIDTH)
+    return (
+        mean_square(F.max_pool3d(self.up(F.avg_pool3d(v, 2, 1, 1, count_include_pad=False)), 3, 2, 1))
+        + F.adaptive_max_pool2d(v[:, :, 0], (3, 4)).sum()
+    )
+
+
+def unpooled(self, x):
+    pooled, places = F.max_pool2d(x[None, None], 2, return_indices=True)
+    return mean_square(F.max_unpool2d(pooled, places, 2))
+
+
+def bags(self, x, numbers, starts):
+    starts = starts.sort()[0] * torch.tensor([0, 1, 1, 1, 1])
+    return mean_square(self.means(numbers, starts) * self.maxima(numbers, starts)) + mean_square(x)
+
+
+IDIOMS = {
+    "experts by masks": (experts, routed_by_mask),
+    "experts by numbers": (experts, routed_by_numbers),
+    "hidden words": (dict, hidden_words, mask, classes),
+    "chosen by a mask": (dict, chosen, mask),
+    "packed sequences": (
+        lambda: {"lstm": nn.LSTM(WIDTH, 3, batch_first=True, bidirectional=True)}, packed, sequences, lengths,
+    ),
+    "packed labels": (lambda: {"gru": nn.GRU(WIDTH, 4, 2, batch_first=True)}, packed_labels, sequences, lengths),
+    "an average": (lambda: {"average": torch.zeros(WIDTH)}, exponential_average),
+    "assigned": (lambda: {"average": torch.zeros(WIDTH), "steps": torch.tensor(0)}, assigned),
+    "a codebook": (
+        lambda: {"codes": torch.randn(4, WIDTH), "counts": torch.ones(4), "sums": torch.randn(4, WIDTH)}, codebook,
+    ),
+    "a queue": (lambda: {"keys": torch.randn(WIDTH, 2 * ROWS)}, queue),
+    "a slow encoder": (slow, momentum_encoder),
+    "spectral norm": (
+        lambda: {"down": nn.utils.parametrizations.spectral_norm(nn.Linear(WIDTH, 3))}, downward,
+    ),
+    "spectral norm by hooks": (
+        lambda: {"down": nn.utils.spectral_norm(nn.Linear(WIDTH, 3))}, downward,
+    ),
+    "weight norm by hooks": (
+        lambda: {"down": nn.utils.weight_norm(nn.Linear(WIDTH, 3))}, downward,
+    ),
+    "average of all batches": (
+        lambda: {"norm": nn.BatchNorm1d(WIDTH, momentum=None)}, lambda self, x: self.norm(x).relu().sum(),
+    ),
+    "batch norm twice": (lambda: {"norm": nn.BatchNorm1d(WIDTH)}, normalized),
+    "checks": (dict, checked),
+    "distributions": (dict, gaussian),
+    "a policy": (dict, policy, classes),
+    "checkpoint": (dict, lambda self, x: mean_square(checkpoint(self.fc, x, use_reentrant=True))),
+    "below the diagonal": (dict, below_the_diagonal),
+    "on the diagonal": (dict, on_the_diagonal),
+    "chains": (dict, changed_in_chains),
+    **{
+        f"scatter {kind} {include}": (base, scattered(kind, include), classes)
+        for kind in ("mean", "amax", "amin", "prod", "sum") for include in (True, False)
+    },
+    "norms": (dict, lambda self, x: x.norm(p=3, dim=1).sum() + torch.linalg.vector_norm(x, float("inf"), dim=1).sum()),
+    "distances": (dict, lambda self, x: torch.cdist(x, x * 2).sum() + torch.cdist(x, x * 3, p=1).sum()),
+    "a filter": (lambda: {"weight": nn.Parameter(torch.randn(2, 2))}, filtered),
+    "matrices": (dict, of_matrices),
+    "volumes": (lambda: {"up": nn.ConvTranspose3d(2, 2, 3, stride=2, padding=1, output_padding=1, groups=2)}, volume),
+    "unpooled": (dict, unpooled),
+    "bags": (
+        lambda: {"means": nn.EmbeddingBag(WIDTH, 3, padding_idx=0), "maxima": nn.EmbeddingBag(WIDTH, 3, mode="max")},
+        bags, classes, classes,
+    ),
+    "expanded": (dict, expanded),
+    "deviations of equals": (dict, lambda self, x: (x[:1].expand(ROWS, -1) * 1.0).std(0).sum() + mean_square(x)),
+}  # fmt: skip
+"""By name: the module's parts, its function, and what makes other data of a batch."""
+
+
+def made(name, steps):
+    """Return a module in double precision, and a batch for every step."""
+    torch.manual_seed(3)
+    parts, function, *others = IDIOMS[name]
+    module = Idiom(function, parts).double()
+    batches = [(torch.randn(ROWS, WIDTH), *(other() for other in others)) for _ in range(steps)]
+    return module, [tuple(one.double() if one.is_floating_point() else one for one in batch) for batch in batches]
