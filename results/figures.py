@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from results.certificate.run import agreed
+from results.decisions import run as decisions
 from results.default_plans.run import compared
 from results.experiment import Pages, gap, read_data, read_published, table
 from results.learning import run as learning
 from results.operator_coverage.run import read_verification
 from results.other_planners import run as other_planners
-from results.plan_bytes.run import beaten
 from results.resumed import run as resumed
 
 HERE = Path(__file__).parent
@@ -99,16 +99,6 @@ def alpa(data: Any) -> str:
     return "bytes per device: " + "; ".join(f"`{one}`: {beside(data['alpa'], one, ratio)}" for one in ("S,R", "S,R,P"))
 
 
-def alternatives(data: Any) -> str:
-    """Say where an alternative beats the recursion."""
-    found = beaten(data["plans"])
-    models = len({one["model"] for one in found})
-    most = max((1 - one["bytes"] / one["recursive"] for one in found), default=0.0)
-    placements = " and ".join(f"`{one}`" for one in sorted({one["placements"] for one in found}))
-    where = f", {placements}, by at most {most:.2%}" if found else ""
-    return f"one moves fewer bytes than `recursive` alone on {models} of {len(data['plans'])} models{where}"
-
-
 def soybean(data: Any) -> str:
     """Say what the plans move beside the text's hybrid, in cuts by two."""
     (hybrid,) = {one["moved"] for one in data["accounts"][:3] if one["scheme"] == "hybrid"}
@@ -135,7 +125,19 @@ def operators(data: Any) -> str:
     )
 
 
+def predictions(data: Any) -> str:
+    """Say how far predictions are from runs that others published, and from which nothing was fitted."""
+    said = []
+    for one in data["sets"]:
+        scores = one["scores"]["test"]
+        kind = "time" if scores.get("time") else "memory"
+        said.append(f"{one['set']} {scores[kind]['error_mean']:.1%}{'' if kind == 'time' else ' of bytes'}")
+    return f"mean error on rows that were not fitted on: {', '.join(said)}"
+
+
 FIGURES: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+    ("steps of published runs, predicted", "scoreboard", predictions),
+    ("decisions", "decisions", decisions.said),
     ("`recursive`, graph to plan", "scaling", recursion),
     ("growth with depth, 1 to 16 times", "scaling", growth),
     ("`joint`, tied graphs", "search_time", lambda data: joint(data, "tied")),
@@ -143,7 +145,6 @@ FIGURES: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("`joint` beside toulbar2, an exact solver of others", "certificate", lambda data: agreed(data["rows"])),
     ("against the Tofu authors' prototype, which has `S`", "other_planners", prototype),
     ("against Alpa's ILP, three MLPs", "other_planners", alpa),
-    ("the papers' alternatives, 2 to 16 workers", "plan_bytes", alternatives),
     ("the default plan and the alternatives, 2 to 16 workers", "default_plans", lambda data: compared(data["rows"])),
     ("SoyBean's five layers, 16 workers", "soybean_example", soybean),
     ("operators", "operator_coverage", operators),

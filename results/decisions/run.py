@@ -140,20 +140,25 @@ def _variants(text: str) -> Iterator[str]:
             yield schedule + recompute
 
 
-def pages(data: Any) -> Pages:
-    """Make the tables."""
+def said(data: Any) -> str:
+    """Say how many decisions there are, and how they stand beside what people would do."""
     rows = [row for row in data["decisions"] if "refused" not in row]
     fitting = [row for row in rows if row["fits"]]
     ratios = [row["seconds"] / min(s for _, s in row["by_hand"].values()) for row in fitting if row["by_hand"]]
     named_faster = sum(row["least_named"] < row["seconds"] * (1 - 1e-12) for row in rows)
-    said = (
+    return (
         f"{len(rows)} decisions, of which in {len(fitting)} something fits. In {named_faster} of them anything that is "
         "named is predicted to be faster than what is recommended. Beside the best of DDP, FSDP and tensor "
         f"parallelism by hand, where one of them fits ({len(ratios)}), a step takes {min(ratios):.2f} to "
         f"{max(ratios):.2f} times as long, {sorted(ratios)[len(ratios) // 2]:.2f} in the median."
     )
+
+
+def pages(data: Any) -> Pages:
+    """Make the tables."""
+    rows = [row for row in data["decisions"] if "refused" not in row]
     return {
-        "said": said,
+        "said": said(data),
         "decisions": table(
             ("model", "machine", "recommended", "a step", "DDP", "FSDP", "tensor, by hand", "gap", "CPU, s"),
             [_row(row) for row in rows],

@@ -29,6 +29,7 @@ from tensor_partitioner.decision.record import Decision
 from tensor_partitioner.decision.tables import candidates_table
 from topologies import available
 
+PIN_HELP = "Look only at ways with this degree of tp, pp, dp or cp, as in tp=4. May be given again."
 PAGE = "tensor_partitioner.page"
 SHOWN_DEVICES = 16
 """Up to so many devices a page has the plan of the best, tensor by tensor."""
@@ -64,6 +65,7 @@ def _budget(_context: click.Context, _option: click.Parameter, value: str) -> fl
 @click.option(
     "--budget", default=f"{BUDGET_S:g}s", callback=_budget, metavar="TIME", help="Stop looking after so long."
 )
+@click.option("--pin", "pins", multiple=True, metavar="AXIS=DEGREE", help=PIN_HELP)
 @click.option("--all", "show_all", is_flag=True, help="Show every candidate that was projected.")
 @operators_option
 @click.option("-o", "output", type=WRITTEN, help="Write the plan of the best here.")
@@ -107,12 +109,20 @@ def _write_page(decision: Decision, source: str, options: Mapping[str, Any]) -> 
 def _decided(source: str, options: Mapping[str, Any]) -> Decision:
     given = given_options(options)
     batch = given.pop("batch", None)
-    return decide(source, options["topo"], batch=batch, stack=options["stack"], budget_s=options["budget"], **given)
+    return decide(
+        source,
+        options["topo"],
+        batch=batch,
+        stack=options["stack"],
+        budget_s=options["budget"],
+        pins=options["pins"],
+        **given,
+    )
 
 
 def planned_for_time(source: str, options: Mapping[str, Any]) -> tuple[Plan, str]:
     """Return the plan of the fastest way that fits on all of a machine's devices, and the verdict."""
-    decision = _decided(source, {**options, "stack": STACK, "budget": BUDGET_S})
+    decision = _decided(source, {**options, "stack": STACK, "budget": BUDGET_S, "pins": ()})
     return plan_of(decision, source, options), decision.verdict
 
 

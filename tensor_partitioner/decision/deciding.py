@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,7 @@ from planner.errors import GraphError, InputError, PlanError
 from planner.graph.ir import Graph
 from planner.models.zoo import is_zoo_name, option_names
 from planner.parallel import Parallel
+from planner.search.pins import Degree, read_pins
 from simulator.projection.blocks import Block, blocks_of, repeated
 from simulator.projection.cluster import Cluster, cluster, cluster_of
 from simulator.projection.network import Grid, Network
@@ -45,20 +46,22 @@ OWN = "searched plan"
 ONE = Parallel()
 
 
-def decide(
+def decide(  # noqa: PLR0913 -- the settings by their names
     model: str | Graph,
     machine: str | Path | Machine,
     *,
     batch: int | None = None,
     stack: str = "compile",
     budget_s: float = BUDGET_S,
+    pins: Sequence[str] = (),
     **options: object,
 ) -> Decision:
     """Decide how to train a model on all devices of a machine: the fastest way, in our model, whose memory fits.
 
     `model` is a name of the zoo, a graph or what `planner.model` takes; `options` are the model's. `batch` is that of a
-    step over all devices (default: a graph's own; of a zoo's model the largest that fits with no accumulation). No
-    candidate that is left out is faster than `search.lower_bound_s`. Raises GraphError, PlanError and TopologyError.
+    step over all devices (default: a graph's own; of a zoo's model the largest that fits with no accumulation). `pins`
+    fix degrees, as in `tp=4`. No candidate that is left out is faster than `search.lower_bound_s`. Raises GraphError,
+    PlanError and TopologyError.
 
     >>> decision = decide("gpt2", "hgx-h100", batch=64)
     >>> decision.best.fits, decision.best.seconds_per_step <= min(c.seconds_per_step for c in decision.candidates)
@@ -68,8 +71,18 @@ def decide(
         raise InputError(f"budget: expected seconds above 0, found {budget_s:g}")
     whole = cluster_of(machine) if isinstance(machine, Machine) else cluster(machine)
     source, samples = _source(model, whole, batch, options)
-    deciding = _Deciding(source, whole, stack_named(stack), stack)
+    deciding = _Deciding(source, whole, stack_named(stack), stack, _degrees(pins))
     return deciding.decision(deciding.largest_batch() if samples is None else samples, budget_s)
+
+
+def _degrees(pins: Sequence[str]) -> tuple[Degree, ...]:
+    """Read pins of degrees; a PlanError for others."""
+    degrees = []
+    for pin in read_pins(list(pins)):
+        if not isinstance(pin, Degree):
+            raise PlanError(f"{pin}: expected a degree of parallelism, as in tp=4; plan takes pins of tensors")
+        degrees.append(pin)
+    return tuple(degrees)
 
 
 def trained_as(model: str, machine: Cluster) -> dict[str, object]:
@@ -106,6 +119,7 @@ class _Deciding:
     cluster: Cluster
     stack: Stack
     stack_name: str
+    pins: tuple[Degree, ...] = ()
     impossible: int = 0
     _failed: set[tuple[Parallel, int]] = field(default_factory=set)
 
@@ -156,7 +170,13 @@ class _Deciding:
     def decision(self, batch: int, budget_s: float) -> Decision:
         """Project candidates, and say which is best."""
         begin = time.monotonic()
-        every = sorted((self._least_work.bound_s(c, batch), n, c) for n, c in enumerate(candidates(self._shape(batch))))
+        pinned = [c for c in candidates(self._shape(batch)) if all(getattr(c, p.axis) == p.degree for p in self.pins)]
+        every = sorted((self._least_work.bound_s(c, batch), number, c) for number, c in enumerate(pinned))
+        if not every and self.pins:
+            raise PlanError(
+                f"{', '.join(map(str, self.pins))}: no way to divide {self.source.name} over {self.cluster.devices} "
+                f"devices with a batch of {batch} keeps to it"
+            )
         if not every:
             raise PlanError(
                 f"{self.source.name}: expected a batch that data parallelism can divide over {self.cluster.devices} "
@@ -181,7 +201,7 @@ class _Deciding:
             found.append((candidate_name(candidate), kind, bound_s, projection))
             if projection.fits:
                 best_s[kind] = min(projection.seconds, best_s.get(kind, float("inf")))
-        found += self._searched(batch)
+        found += [] if self.pins else self._searched(batch)
         return self._record(batch, found, Tally(len(every), bounded_away, lower_s, time.monotonic() - begin))
 
     def _projected(self, candidate: Parallel, batch: int) -> Projection | None:

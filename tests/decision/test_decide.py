@@ -162,6 +162,15 @@ def test_precisions_are_those_that_the_device_has():
     assert trained_as("gpt2", cluster("p2.8xlarge"))["dtype"] == "float32"
 
 
+def test_pins_fix_degrees():
+    free = decide("transformer-4-128", "hgx-h100", batch=32, **SMALL)
+    held = decide("transformer-4-128", "hgx-h100", batch=32, pins=("tp=2", "pp=2"), **SMALL)
+    parallels = [Parallel.read(candidate.parallel) for candidate in held.candidates]
+    assert {(parallel.tp, parallel.pp) for parallel in parallels} == {(2, 2)}
+    of_free = [c for c in free.candidates if c.parallel and {"tp=2", "pp=2"} <= {*c.parallel.split(",")} and c.fits]
+    assert min(c.seconds_per_step for c in of_free) >= held.best.seconds_per_step
+
+
 def test_the_command_writes_what_it_shows(tmp_path, capsys):
     file, plan = tmp_path / "decision.json", tmp_path / "plan.json"
     arguments = ("--heads", "4", "--sequence", "32", "--vocabulary", "256", "--batch", "16")
@@ -182,6 +191,8 @@ def test_the_command_writes_what_it_shows(tmp_path, capsys):
         (("gpt2",), "Missing option '--topo'"),
         (("gpt2", "--topo", "hgx-h100", "--budget", "soon"), "a time above 0, as in 30s"),
         (("gpt2", "--topo", "hgx-h100", "--stack", "mxnet"), "is not one of"),
+        (("gpt2", "--topo", "hgx-h100", "--batch", "64", "--pin", "tp=3"), "pin 'tp=3': no way to divide gpt2"),
+        (("gpt2", "--topo", "hgx-h100", "--batch", "64", "--pin", "wte=S0"), "expected a degree of parallelism"),
     ],
 )
 def test_what_makes_no_sense(arguments, message, capsys):
