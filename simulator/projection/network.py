@@ -76,7 +76,8 @@ class Network:
 
     def ends_s(self, kind: Operation, nbytes: float) -> float:
         """Seconds of a collective between the first and the last stage."""
-        return self._operation_s(kind, (0, self.grid.rank(self.grid.stages - 1, 0, 0)), nbytes)
+        last = self.grid.rank(self.grid.stages - 1, 0, 0)
+        return self._operation_s(kind, (0, last), nbytes) if last else 0.0
 
     def stages_s(self, nbytes: float) -> float:
         """Seconds of a message from every worker of a stage to the one in its place in the next."""
