@@ -38,6 +38,8 @@ LEAST_SHARE = 1e-3
 """A gradient is compared as if its largest value were at least this share of the largest of all gradients, and what
 steps leave as if it were of the largest movement: what is zero but for rounding has no digits."""
 
+UNTRAINED = "PyTorch itself cannot train the module"
+
 GRADIENT, STORED = "gradient", "after the steps"
 
 SECONDS_PER_NODE, OPERATIONS_PER_SECOND = 4e-3, 2e9
@@ -138,27 +140,40 @@ def verified(user: UserModel, model: str) -> Verification:
         raise GraphError(
             f"{model}: drops elements at random, by other masks than PyTorch's: build it with p=0 to compare"
         )
-    before = {name: array_of(tensor).copy() for name, tensor in user.module.state_dict().items()}
+    before, state = _stored(user), copy.deepcopy(user.optimizer.state_dict())
     with contained("a step of the graph"):
         ours = _ours(graph, user)
-    moved = copy.deepcopy(user)
     loss, gradients = _trained(user)
-    with Rounded():  # type: ignore[no-untyped-call]
-        moved_loss, moved_gradients = _trained(moved)
+    theirs = _theirs(graph, user, ours, loss, gradients)
+    after = _stored(user)
+    with torch.no_grad():
+        for name, tensor in _tensors(user.module).items():
+            tensor.copy_(before[name])
+    user.optimizer.load_state_dict(state)
+    with Rounded():
+        others = _theirs(graph, user, ours, *_trained(user))
     dtype, compared = least_precise(graph), []
-    after = ((array_of(tensor), before[name]) for name, tensor in user.module.state_dict().items())
+    moved = (_size(array_of(after[name] - then)) for name, then in before.items() if then.is_floating_point())
     least = {
         GRADIENT: LEAST_SHARE * max(map(_size, map(array_of, gradients.values())), default=0.0),
-        STORED: LEAST_SHARE * max((_size(now - then) for now, then in after if now.dtype.kind == "f"), default=0.0),
+        STORED: LEAST_SHARE * max(moved, default=0.0),
     }
-    theirs = (graph.metrics["loss"], "loss", array_of(loss)), *_theirs(graph, user, ours, gradients)
-    others = array_of(moved_loss), *(other for *_, other in _theirs(graph, moved, ours, moved_gradients))
-    for (name, what, expected), other in zip(theirs, others, strict=True):
+    for (name, what, expected), (*_, other) in zip(theirs, others, strict=True):
         value, by_rounding = ours[name]
         gap = _difference(value.reshape(expected.shape), expected, least.get(what, 0.0))
         by_rounding = max(by_rounding, _difference(other, expected, least.get(what, 0.0)))
         compared.append(Compared(name, what, Difference(gap, tolerance(by_rounding, LEAST[dtype]))))
     return Verification(model, dtype, tuple(compared))
+
+
+def _tensors(module: nn.Module) -> dict[str, torch.Tensor]:
+    """Return parameters and buffers by name, those that no state dict holds as well."""
+    return dict((*module.named_parameters(), *module.named_buffers()))
+
+
+def _stored(user: UserModel) -> dict[str, torch.Tensor]:
+    """Return copies of a module's tensors as they are now."""
+    return {name: tensor.detach().clone() for name, tensor in _tensors(user.module).items()}
 
 
 def _size(array: HostArray) -> float:
@@ -198,7 +213,7 @@ def _trained(user: UserModel) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]
         return _trained_by_pytorch(user)
     except Exception as error:
         reason = str(error).strip().partition("\n")[0]
-        raise GraphError(f"PyTorch itself cannot train the module: {type(error).__name__}: {reason}") from error
+        raise GraphError(f"{UNTRAINED}: {type(error).__name__}: {reason}") from error
 
 
 def _trained_by_pytorch(user: UserModel) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
@@ -215,6 +230,18 @@ def _trained_by_pytorch(user: UserModel) -> tuple[torch.Tensor, Mapping[str, tor
 
 
 def _theirs(
+    graph: Graph,
+    user: UserModel,
+    ours: Collection[str],
+    loss: torch.Tensor,
+    gradients: Mapping[str, torch.Tensor],
+) -> list[tuple[str, str, HostArray]]:
+    """Return copies of the loss and of what PyTorch has of the others, with the names of our tensors."""
+    theirs = ((graph.metrics["loss"], "loss", array_of(loss)), *_theirs_but_loss(graph, user, ours, gradients))
+    return [(name, what, array.copy()) for name, what, array in theirs]
+
+
+def _theirs_but_loss(
     graph: Graph, user: UserModel, ours: Collection[str], gradients: Mapping[str, torch.Tensor]
 ) -> Iterator[tuple[str, str, HostArray]]:
     """Yield what PyTorch has of our gradients and of every entry after the steps, with the names of our tensors.

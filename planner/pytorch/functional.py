@@ -62,7 +62,7 @@ def _copy_into(node: Node, out: Node) -> None:
 def _without_out(node: Node) -> Any:
     """Return the overload of an operator that has the same arguments but `out`."""
     overloads = node.target.overloadpacket  # type: ignore[union-attr]
-    names = [argument.name for argument in schema_of(node.target).arguments if argument.name != "out"]  # type: ignore[union-attr, arg-type]
+    names = [argument.name for argument in schema_of(node.target).arguments if argument.name != "out"]  # type: ignore[union-attr]
     for name in overloads.overloads():
         overload = getattr(overloads, name)
         if [argument.name for argument in overload._schema.arguments] == names:

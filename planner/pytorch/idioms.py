@@ -41,14 +41,14 @@ def _averages_all(layer: _BatchNorm) -> bool:
 
 def _averaging_all(layer: _BatchNorm, x: Tensor) -> Tensor:
     """Normalize by the batch; the running statistics become the means of all batches so far."""
-    layer._check_input_dim(x)
+    layer._check_input_dim(x)  # type: ignore[no-untyped-call]
     result = F.batch_norm(x, None, None, layer.weight, layer.bias, training=True, eps=layer.eps)
     dims = [dim for dim in range(x.ndim) if dim != 1]
     with torch.no_grad():
-        layer.num_batches_tracked.add_(1)  # type: ignore[union-attr, operator]
+        layer.num_batches_tracked.add_(1)  # type: ignore[union-attr]
         share = 1.0 / layer.num_batches_tracked.to(x.dtype)  # type: ignore[union-attr]
         for kept, now in ((layer.running_mean, x.mean(dims)), (layer.running_var, x.var(dims))):
-            kept.mul_(1 - share).add_(now * share)  # type: ignore[union-attr, operator]
+            kept.mul_(1 - share).add_(now * share)  # type: ignore[union-attr]
     return result
 
 
@@ -91,7 +91,7 @@ class Asked:
 
     def __enter__(self) -> Asked:
         """Let tensors give the answers."""
-        FakeTensor.__bool__ = self._answered  # type: ignore[method-assign]
+        FakeTensor.__bool__ = self._answered  # type: ignore[method-assign, assignment]
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from math import inf, prod
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -92,8 +92,8 @@ class _Spread:
         node = self.node
         name = packet(node).removesuffix("_")
         if node.target is operator.getitem:
-            several, number = node.args
-            made = self.of[several]  # type: ignore[index]
+            several, number = cast(Any, node.args)
+            made = self.of[several]
             return made[number] if isinstance(made, list) else self.call(operator.getitem, made, number)
         if _is_number(node):
             return self._number(name)
@@ -113,7 +113,7 @@ class _Spread:
             source, dim = self.node.args
             return example(self.of[source]).shape[dim]  # type: ignore[index]
         if self.node.target in ARITHMETIC:
-            return self.node.target(*self.mapped(self.node.args))  # type: ignore[operator]
+            return self.node.target(*self.mapped(self.node.args))
         raise _Unspreadable
 
     def _keeps_rows(self, name: str) -> bool:
@@ -201,7 +201,7 @@ class _Spread:
 
     def only_valid(self, node: Node, nothing: float) -> Node:
         """Return an operand with a number, or false, in rows that do not count."""
-        value = self.of[node]
+        value: Node = self.of[node]
         for dim in self.ragged(node):
             valid = self.valid(str(example(node).shape[dim]), len(example(node).shape), dim)
             hidden = self.call(aten.logical_not.default, valid)
@@ -267,7 +267,11 @@ def _likelihood(self: _Spread) -> Any:
         raise _Unspreadable
     labels = self.only_valid(target, arguments["ignore_index"])
     made = self.call(
-        self.node.target, self.of[self.node.args[0]], labels, *self.mapped(rest[1:]), **self.mapped(self.node.kwargs)
+        self.node.target,
+        self.mapped(self.node.args[0]),
+        labels,
+        *self.mapped(rest[1:]),
+        **self.mapped(self.node.kwargs),
     )
     return self.checked(made)
 

@@ -129,7 +129,7 @@ class Trace:
 
     def last_contents(self) -> Mapping[str, torch.fx.Node]:
         """Return what every buffer that the module changes becomes, by the placeholder's name."""
-        return dict(zip(self.states, self.program.graph_module.graph.output_node().args[1], strict=True))  # type: ignore[arg-type]
+        return dict(zip(self.states, self.program.graph_module.graph.output_node().args[1], strict=True))
 
     def first_result(self) -> torch.fx.Node:
         """Return the node whose value is the loss."""

@@ -129,14 +129,14 @@ def _entr(x: Tensor) -> Tensor:
 
 def _std_mean(x: Tensor, *arguments: Any, deviation: Callable[..., Tensor], **named: Any) -> Parts:
     """Return standard deviations, or variances, and means."""
-    dims = arguments[:1] if arguments and not isinstance(arguments[0], bool) else ()
-    dims = dims if dims and dims[0] is not None else (list(range(x.ndim)),)
-    keep = arguments[2] if len(arguments) > 2 else named.get("keepdim", False)
-    return deviation(x, *arguments, **named), x.mean(*dims, keepdim=keep)
+    dims = arguments[0] if arguments and not isinstance(arguments[0], bool) else None
+    keep = bool(arguments[2] if len(arguments) > 2 else named.get("keepdim", False))
+    return deviation(x, *arguments, **named), x.mean(list(range(x.ndim)) if dims is None else dims, keepdim=keep)
 
 
 def _cdist(a: Tensor, b: Tensor, p: float = 2.0, compute_mode: int | None = None) -> Tensor:
-    return torch.linalg.vector_norm(a.unsqueeze(-2) - b.unsqueeze(-3), p, dim=-1)
+    distances: Tensor = torch.linalg.vector_norm(a.unsqueeze(-2) - b.unsqueeze(-3), p, dim=-1)
+    return distances
 
 
 def _vector_norm(

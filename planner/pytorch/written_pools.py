@@ -35,8 +35,7 @@ def _max_pool3d(
     planes = F.max_pool2d(planes, kernel[1:], stride[1:], padding[1:], dilation[1:], ceil_mode)
     height, width = planes.shape[-2:]
     columns = planes.reshape(n, channels, depth, height * width)
-    along_z = ((numbers[0], one) for numbers, one in ((kernel, 1), (stride, 1), (padding, 0), (dilation, 1)))
-    columns = F.max_pool2d(columns, *along_z, ceil_mode)
+    columns = F.max_pool2d(columns, (kernel[0], 1), (stride[0], 1), (padding[0], 0), (dilation[0], 1), ceil_mode)
     return columns.reshape(n, channels, -1, height, width)
 
 
@@ -58,8 +57,7 @@ def _avg_pool3d(
     planes = F.avg_pool2d(planes, kernel[1:], stride[1:], padding[1:], ceil_mode, count_include_pad)
     height, width = planes.shape[-2:]
     columns = planes.reshape(n, channels, depth, height * width)
-    along_z = ((numbers[0], one) for numbers, one in ((kernel, 1), (stride, 1), (padding, 0)))
-    columns = F.avg_pool2d(columns, *along_z, ceil_mode, count_include_pad)
+    columns = F.avg_pool2d(columns, (kernel[0], 1), (stride[0], 1), (padding[0], 0), ceil_mode, count_include_pad)
     return columns.reshape(n, channels, -1, height, width)
 
 
@@ -96,7 +94,7 @@ def _max_unpool2d(x: Tensor, indices: Tensor, output_size: Sequence[int]) -> Ten
     nothing = values.new_zeros(*values.shape[:2], output_size[0] * output_size[1])
     added = nothing.scatter_add(2, places, values)
     written = nothing.scatter(2, places, values.detach())
-    return (added - added.detach() + written).unflatten(2, tuple(output_size))
+    return (added - added.detach() + written).view(*x.shape[:2], *output_size)
 
 
 def _conv_transpose3d(

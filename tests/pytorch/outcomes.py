@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from executor.torch.verification import STEPS, verified
+from executor.torch.verification import STEPS, UNTRAINED, verified
 from planner.errors import GraphError
 from planner.pytorch.defects import LOGGER, DefectError
 
@@ -47,6 +47,8 @@ def _outcome_of(model):
     except DefectError as error:
         return ("bare", str(error)) if trains(model) else None
     except GraphError as error:
+        if str(error).startswith(UNTRAINED):
+            return None
         return ("refused", str(error)) if "\n" not in str(error) else ("bare", str(error))
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]

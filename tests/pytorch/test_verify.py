@@ -5,10 +5,15 @@ import re
 import pytest
 
 torch = pytest.importorskip("torch")
+import torch.nn.functional as F  # noqa: E402, N812
 from torch import nn  # noqa: E402
 
 from executor.kernels import KERNELS  # noqa: E402
 from executor.torch.verification import verify  # noqa: E402
+from planner.errors import GraphError  # noqa: E402
+from planner.pytorch import from_torch, importing  # noqa: E402
+from planner.pytorch.defects import DefectError  # noqa: E402
+from planner.pytorch.operators.call import CONVERTERS  # noqa: E402
 from tensor_partitioner.commands.plan import main  # noqa: E402
 
 MODEL = """
@@ -166,3 +171,67 @@ def test_what_takes_long_is_not_compared_unasked(file, capsys, monkeypatch):
     monkeypatch.setattr("executor.torch.verification.OPERATIONS_PER_SECOND", 1.0)
     _, printed, _ = command(capsys, f"{file}:make", "--workers", 2)
     assert re.search(r"not compared with PyTorch, as that may take \d+ s: --verify does\n$", printed)
+
+
+def test_a_module_that_cannot_be_copied_is_compared():
+    def make():
+        return (
+            nn.Sequential(nn.utils.weight_norm(nn.Linear(4, 3)), nn.Tanh()),
+            (torch.randn(2, 4),),
+            F.mse_loss,
+            (torch.randn(2, 3),),
+        )
+
+    assert not verify(make, "normalized").failure
+
+
+def test_what_pytorch_cannot_train_is_said_in_one_line():
+    class Once(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+            self.register_buffer("memory", torch.zeros(3))
+
+        def forward(self, x):
+            self.memory.add_(self.layer(x).mean(0))
+            return self.memory.square().sum()
+
+    with pytest.raises(GraphError, match=r"^PyTorch itself cannot train the module: RuntimeError: [^\n]*$"):
+        verify(lambda: (Once(), (torch.randn(2, 4),)), "once")
+
+
+def test_a_defect_is_said_in_one_line_and_has_its_cause(monkeypatch):
+    def broken(t, call):
+        raise KeyError("nothing")
+
+    monkeypatch.setitem(CONVERTERS, "tanh", broken)
+    monkeypatch.setitem(CONVERTERS, "sigmoid", broken)
+
+    class Bent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, x):
+            return torch.sigmoid(torch.tanh(self.layer(x))).sum()
+
+    with pytest.raises(
+        DefectError, match=r"^[^\n]*aten\.tanh\.default failed[^\n]*test_verify\.py:\d+[^\n]*$"
+    ) as raised:
+        from_torch(Bent(), (torch.randn(2, 4),))
+    assert isinstance(raised.value.__cause__, KeyError)
+
+
+@pytest.mark.parametrize("stage", ["fix_extents", "unreached", "training_graph", "entries"])
+def test_a_defect_at_any_stage_is_one_line(monkeypatch, stage):
+    def broken(*_, **__):
+        raise IndexError("of nothing")
+
+    monkeypatch.setattr(importing, stage, broken)
+    with pytest.raises(DefectError, match=r"^[^\n]*the import failed \(IndexError: of nothing\)[^\n]*$"):
+        from_torch(nn.Sequential(nn.Linear(4, 3), Total()), (torch.randn(2, 4),))
+
+
+class Total(nn.Module):
+    def forward(self, x):
+        return x.sum()
