@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from planner.graph.build import GraphBuilder
 from planner.graph.infer import describe
-from planner.graph.ir import Graph, Node
+from planner.graph.ir import Graph, Node, Tensor
 from planner.graph.samples import depending_on_samples, holds_samples
 
 BEFORE, FORWARD, BACKWARD, UPDATE = PHASES = ("before", "forward", "backward", "update")
@@ -73,6 +73,11 @@ def accumulate(builder: GraphBuilder, gradients: Mapping[str, str], loss: str) -
     return totals, builder.apply("scale", total, name=f"{loss}.mean", role="loss", factor=factor)
 
 
+def can_add_up(node: Node, tensors: Mapping[str, Tensor]) -> bool:
+    """Whether a node can add what it makes to what it made of another micro-batch, however it is split."""
+    return {split.reducer for split in describe(node, tensors).strategies.values()} <= {None, "Sum"}
+
+
 class _Sums:
     """Sums over all micro-batches, each made once; `wanted` are the tensors that are to add up."""
 
@@ -100,5 +105,4 @@ class _Sums:
         node = self._producers.get(tensor)
         if node is None or not self._own.issuperset(node.outputs):
             return False
-        reducers = {split.reducer for split in describe(node, self._builder.tensors).strategies.values()}
-        return reducers <= {None, "Sum"}
+        return can_add_up(node, self._builder.tensors)

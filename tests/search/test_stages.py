@@ -139,3 +139,18 @@ def test_stages_that_fit():
 def test_stages_that_make_no_sense(options, told):
     with pytest.raises(PlanError, match=told):
         planner.plan(planner.model("mlp-4-16", batch=8), **options)
+
+
+def test_terms_of_a_weight_of_two_stages_add_up_where_they_are_made():
+    """So the table's gradient of the output layer crosses once, however many micro-batches there are."""
+    sizes = {"sequence": 8, "vocabulary": 64, "heads": 4}
+    crossing = []
+    for count in (2, 8):
+        graph = planner.model("transformer-2-16", batch=16, micro_batches=count, **sizes)
+        found = planner.plan(graph, 2, stages=2)
+        (term,) = (name for name in found.graph.accumulated if name.startswith("logits"))
+        moved = [
+            times * exchange.moved().sum() for name, exchange, times in found.traffic().exchanges() if name == term
+        ]
+        crossing.append(sum(moved))
+    assert crossing == [64 * 16] * 2

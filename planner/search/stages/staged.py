@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain as joined
 from itertools import pairwise
 
 import numpy as np
@@ -13,6 +15,7 @@ import topologies
 from planner.errors import PlanError
 from planner.graph.chain import Chain, chain_of, crossing_bytes
 from planner.graph.ir import ITEM_BYTES, Graph, Node
+from planner.graph.micro_batches import can_add_up
 from planner.layout import Signature, elements, owned_by_all
 from planner.layout.geometry import split_steps
 from planner.layout.region import length
@@ -88,8 +91,9 @@ def staged(plan: Plan, chain: Chain, cut: Sequence[int], schedule: str = DEFAULT
     """Return the plan in which stages have runs of links in turn, of which a cut says the begins and the end."""
     stages = (len(cut) - 1) // _chunks(plan.graph, schedule)
     run = np.searchsorted(cut, range(chain.links), side="right") - 1
-    forward = _with_forward(plan.graph.nodes, chain)
-    placing = Placing(plan.graph, stages, {name: int(run[chain.of_node[name]]) for name in forward})
+    run_of = {name: int(run[chain.of_node[name]]) for name in _with_forward(plan.graph.nodes, chain)}
+    plan = replace(plan, graph=_adding_up_apart(plan.graph, {name: n % stages for name, n in run_of.items()}))
+    placing = Placing(plan.graph, stages, run_of)
     placements, choices = placing.placements(), placing.choices()
     found = replace(
         plan,
@@ -99,6 +103,23 @@ def staged(plan: Plan, chain: Chain, cut: Sequence[int], schedule: str = DEFAULT
         strategies={name: (choices[name], *strategy) for name, strategy in plan.strategies.items()},
     )
     return replace(found, search=_record(plan.search, found, stages))
+
+
+def _adding_up_apart(graph: Graph, stage_of: Mapping[str, int]) -> Graph:
+    """Let terms of several stages add up over the micro-batches where they are made: their sum is made once, behind."""
+    makers = {name: node for node in graph.nodes for name in node.outputs}
+    readers = Counter(name for node in graph.nodes for name in node.inputs)
+
+    def may_be_apart(term: str) -> bool:
+        return term in makers and readers[term] == 1 and can_add_up(makers[term], graph.tensors)
+
+    def apart(name: str) -> tuple[str, ...]:
+        terms = tuple(dict.fromkeys(makers[name].inputs)) if makers[name].op == "add_n" else ()
+        stages = {stage_of.get(makers[term].name) for term in terms if term in makers}
+        return terms if len(stages) > 1 and all(map(may_be_apart, terms)) else (name,)
+
+    accumulated = joined.from_iterable(apart(name) for name in graph.accumulated)
+    return replace(graph, accumulated=tuple(accumulated)) if graph.micro_batches > 1 else graph
 
 
 def _with_forward(nodes: Sequence[Node], chain: Chain) -> list[str]:
