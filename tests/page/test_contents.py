@@ -22,7 +22,7 @@ from tensor_partitioner.page.pages import decision_content, plan_content, write_
 from tensor_partitioner.page.rendering import html
 from tensor_partitioner.page.runs import RESOLUTION, simulated_timeline
 from tensor_partitioner.page.stages import schedule_timeline
-from tensor_partitioner.page.sweep import sweep
+from tensor_partitioner.page.sweeps import sweep
 
 
 def pipeline_of(pipelined, *, stages, micro_batches, schedule="1f1b"):

@@ -62,10 +62,10 @@ function chart(element, draw) {
   return entry.redraw;
 }
 
-function redrawAll(force = false) {
+function redrawAll() {
   for (const entry of charts) {
     const width = Math.max(280, Math.floor(entry.element.clientWidth || 0));
-    if (force || width !== entry.width) entry.redraw();
+    if (width !== entry.width) entry.redraw();
   }
 }
 

@@ -23,7 +23,7 @@
       setTimeout(next);
       return;
     }
-    redrawAll(true);
+    redrawAll();
     document.documentElement.dataset.ready = "true";
     let waiting = null;
     addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(redrawAll, 150); });
