@@ -100,7 +100,7 @@ class StageLine(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A network's blocks, how they are spread over a cluster, and who runs them."""
+    """A network's blocks, how they are spread over a cluster, and who runs them, on a device `slowed` so many times."""
 
     blocks: tuple[Block, ...]
     parallel: Parallel
@@ -111,6 +111,7 @@ class Job:
     network: Network
     dtype: str
     tied_bytes: int = 0
+    slowed: float = 1.0
 
 
 def project(job: Job) -> Projection:
@@ -118,7 +119,8 @@ def project(job: Job) -> Projection:
     step, factor = _Projecting(job).result(), job.stack.slowest(job.network.grid.workers)
     if factor == 1:
         return step
-    slow = _Projecting(replace(job, blocks=tuple(block.slowed(factor) for block in job.blocks))).result()
+    blocks = tuple(block.slowed(factor) for block in job.blocks)
+    slow = _Projecting(replace(job, blocks=blocks, slowed=factor)).result()
     return replace(slow, shares={**step.shares, WAITING: slow.seconds - step.seconds})
 
 
@@ -202,7 +204,7 @@ class _Projecting:
 
     def _streamed_s(self, nbytes: float) -> float:
         spec = self._job.device.spec
-        return nbytes / (spec.memory_bandwidth_bytes_per_s * spec.efficiency.elementwise)
+        return self._job.slowed * nbytes / (spec.memory_bandwidth_bytes_per_s * spec.efficiency.elementwise)
 
     def _forward(self, block: Block) -> Part:
         return self._unpacked(block, reduces=False) + block.forward

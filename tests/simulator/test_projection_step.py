@@ -1,0 +1,166 @@
+"""Projected steps: causes add up, published formulas and times, and the simulation of every worker's events."""
+
+from dataclasses import replace
+
+import pytest
+
+import planner
+import simulator
+from planner.errors import InputError
+from planner.parallel import Parallel
+from simulator.projection.stack import STACKS, Kernels, Stack
+from tensor_partitioner.projection import project
+from topologies import load_topology
+
+HIDDEN, HEADS, SEQUENCE, VOCABULARY = 6144, 64, 2048, 51200
+GPT = {
+    "heads": HEADS, "sequence": SEQUENCE, "vocabulary": VOCABULARY, "dtype": "mixed-float16", "optimizer": "adam",
+    "dropout": 0.1, "attention_dropout": 0.1,
+}  # fmt: skip
+
+
+def step(parallel, batch=64, stack="megatron", name="transformer-16-6144", machine="dgx-a100-pod-8", **options):
+    return project(
+        name, {**GPT, **options}, batch=batch, parallel=Parallel.read(parallel), machine=machine, stack=stack
+    )
+
+
+WAYS = (
+    "dp=8,micro-batch=1",
+    "dp=8,zero=1,micro-batch=1,recompute=full",
+    "dp=16,zero=3,micro-batch=1",
+    "tp=8,micro-batch=2,recompute=selective",
+    "tp=8,sp,pp=2,dp=4,zero=1,micro-batch=1,recompute=full",
+    "tp=4,sp,pp=4,dp=2,micro-batch=2,schedule=interleaved:2",
+    "pp=8,dp=8,micro-batch=1,schedule=gpipe",
+    "pp=4,micro-batch=4,schedule=zero-bubble",
+)
+
+
+@pytest.mark.parametrize("stack", STACKS)
+@pytest.mark.parametrize("way", WAYS)
+def test_causes_add_up_to_the_seconds_and_none_is_negative(way, stack):
+    for runs in (stack, replace(STACKS[stack], straggler=1.2, jitter=0.02)):
+        projected = step(way, stack=runs)
+        assert sum(projected.shares.values()) == pytest.approx(projected.seconds, rel=1e-9)
+        assert min(projected.shares.values()) >= -1e-9 * projected.seconds
+        assert projected.roof_factor == pytest.approx(projected.seconds / projected.shares["kernels at the roof"])
+        assert projected.roof_factor > 1
+        lines = sum(line.nbytes for line in projected.memory)
+        assert projected.margin_bytes == pytest.approx(projected.capacity_bytes - lines)
+
+
+def test_operations_are_those_of_the_published_formula():
+    """Narayanan and others (SC 2021), section 5.1, with all computed again: 96 B s l h^2 (1 + s / 6h + V / 16lh)."""
+    batch, layers = 8, 16
+    for recompute, per_layer in (("none", 72), ("full", 96)):
+        projected = step(f"tp=8,micro-batch=4,recompute={recompute}", batch=batch)
+        attention, head = SEQUENCE / (6 * HIDDEN), VOCABULARY * 6 / (per_layer * layers * HIDDEN)
+        expected = per_layer * batch * SEQUENCE * layers * HIDDEN**2 * (1 + attention + head)
+        assert projected.hardware_operations == pytest.approx(expected, rel=0.002)
+
+
+@pytest.mark.parametrize(
+    ("way", "per_layer"),
+    [
+        ("tp=8,micro-batch=1", 10 + 24 / 8 + 5 * HEADS * SEQUENCE / (HIDDEN * 8)),
+        ("tp=8,sp,micro-batch=1", 34 / 8 + 5 * HEADS * SEQUENCE / (HIDDEN * 8)),
+        ("tp=8,micro-batch=1,recompute=selective", 10 + 24 / 8),
+        ("tp=8,sp,micro-batch=1,recompute=selective", 34 / 8),
+        ("tp=8,micro-batch=1,recompute=full", 2),
+    ],
+)
+def test_activations_of_a_layer_are_those_of_the_published_formula(way, per_layer):
+    """Korthikanti and others (2022), Table 2, in units of sequence x samples x hidden."""
+
+    def activations(layers):
+        projected = step(way, batch=1, name=f"transformer-{layers}-6144", machine="dgx-a100")
+        return next(line.nbytes for line in projected.memory if line.what == "activations")
+
+    found = (activations(20) - activations(10)) / 10 / (SEQUENCE * HIDDEN)
+    assert found == pytest.approx(per_layer, rel=0.002)
+
+
+def test_a_step_of_22_billion_weights_takes_what_was_measured():
+    """Korthikanti and others (2022), Table 5: 1.42 s, and 1.10 s with sequence parallel and selective recomputation."""
+    for way, measured_s in (("tp=8", 1.42), ("tp=8,sp", 1.10)):
+        recompute = "selective" if "sp" in way else "full"
+        projected = step(
+            f"{way},micro-batch=4,recompute={recompute}", 4, name="transformer-48-6144", machine="dgx-a100"
+        )
+        assert projected.seconds == pytest.approx(measured_s, rel=0.05)
+
+
+def test_zero_shares_out_states_gradients_and_weights():
+    """Rajbhandari and others (2020), Figure 1: of 16 bytes a weight 12 are shared out, then 2 more, then the last 2."""
+
+    def lasting(zero):
+        found = step(f"dp=8,micro-batch=1{zero}", 8, Stack(Kernels("all"), 0.0, gradient_bytes=2), machine="dgx-a100")
+        whats = ("weights as computed with", "master weights", "state of the optimizer", "gradients")
+        return sum(line.nbytes for line in found.memory if line.what in whats)
+
+    whole = lasting("")
+    expected = [1, (4 + 12 / 8) / 16, (2 + 14 / 8) / 16, 1 / 8]
+    assert [lasting(f",zero={stage}" if stage else "") / whole for stage in range(4)] == pytest.approx(
+        expected, rel=1e-3
+    )
+
+
+def test_the_slowest_device_takes_all_with_it():
+    plain, slow = (
+        step("dp=8,micro-batch=1"),
+        step("dp=8,micro-batch=1", stack=replace(STACKS["megatron"], straggler=2.0)),
+    )
+    computed_s = sum(plain.shares[cause] for cause in plain.shares if cause.startswith("kernels"))
+    waiting_s = slow.shares["waiting for the slowest device"]
+    assert waiting_s == pytest.approx(computed_s + plain.shares["optimizer"], rel=0.02)
+
+
+LIKE_EVENTS = Stack(Kernels("operators"), host_s=0.0, host_exchange_s=0.0, slowdown=1.0, overlaps_gradients=False)
+"""What a simulation of all events without prefetching does, too."""
+
+PERCEPTRON = {"dtype": "bfloat16", "optimizer": "sgd"}
+
+
+@pytest.mark.parametrize("parallel", ["tp=2", "tp=4", "dp=2", "dp=8"])
+def test_a_projection_is_near_the_simulation_of_all_events(parallel):
+    """Exchanges within a layer are the same; of kernels every one takes longer to launch there than the gap here.
+
+    Gradients are reduced together here, there tensor by tensor, with a delay each.
+    """
+    machine, samples, name = load_topology("dgx-a100"), 4096, "mlp-4-4096"
+    graph = planner.model(name, batch=samples, **PERCEPTRON)
+    events = simulator.simulate(planner.plan(graph, parallel=parallel), machine, prefetch=0)
+    way = Parallel.read(parallel)
+    shares = project(name, PERCEPTRON, batch=samples, parallel=way, machine=machine, stack=LIKE_EVENTS).shares
+    launches_s = len(graph.nodes) * machine.devices[0].spec.launch_latency_s
+    computed_s = shares["kernels at the roof"] + shares["kernels below the roof"] + shares["optimizer"]
+    assert 0 <= events.compute_seconds[0] - computed_s <= launches_s
+    if way.tp > 1:
+        inside_s = shares["tensor and context parallel exchanges"]
+        assert inside_s == pytest.approx(events.exposed_seconds, rel=1e-9)
+    else:
+        reduced_s, tensors = shares["gradients reduced, exposed"], len(graph.updates)
+        assert 0 <= events.exposed_seconds - reduced_s <= tensors * 120e-6
+
+
+def test_kernels_of_a_layer_are_those_that_megatron_launches():
+    """A norm, a bias with its product, a mask with its softmax and dropout with a sum are one kernel each."""
+    host_s = 1e-3  # so long that every launch shows
+
+    def launches(stack, layers):
+        runs = Stack(stack.kernels, host_s=host_s, host_exchange_s=0.0)
+        found = step("tp=1", 1, runs, f"transformer-{layers}-1024", "dgx-a100", heads=16, sequence=512, vocabulary=1024)
+        return found.stages[0].forward_s + found.stages[0].backward_s
+
+    counts = {
+        name: round((launches(STACKS[name], 8) - launches(STACKS[name], 4)) / 4 / host_s)
+        for name in ("megatron", "eager", "compile")
+    }
+    assert counts["compile"] < counts["megatron"] < counts["eager"]
+    assert 38 <= counts["megatron"] <= 46  # 14 forward; 12 products, 5 biases, 2 norms, sums and masks backward
+
+
+def test_a_stack_that_is_not_known_is_refused_in_a_line():
+    with pytest.raises(InputError, match="found 'megatro'"):
+        step("tp=8", stack="megatro")
