@@ -7,8 +7,7 @@ does its steps one after the other, each as soon as what it needs is there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from planner.errors import PlanError
@@ -94,17 +93,6 @@ def _with_weights(steps: Steps, behind: int) -> Steps:
         if step.phase == BACKWARD and step.micro_batch >= behind:
             order.append(Step(WEIGHTS, step.micro_batch - behind))
     return (*order, *(Step(WEIGHTS, number) for number in range(max(0, last + 1 - behind), last + 1)))
-
-
-def most_in_flight(steps: Iterable[Step], chunk: int = 0) -> int:
-    """Return how many micro-batches a chunk has at the most between its forward pass and the end of its backward one.
-
-    So many slots does what crosses from one to the other need.
-    """
-    mine = [step for step in steps if step.chunk == chunk]
-    ends = WEIGHTS if any(step.phase == WEIGHTS for step in mine) else BACKWARD
-    change = ((step.phase == FORWARD) - (step.phase == ends) for step in mine)
-    return max(accumulate(change), default=0)
 
 
 SCHEDULES: Mapping[str, Callable[[int, int, int], Schedule]] = {

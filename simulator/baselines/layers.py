@@ -8,14 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from planner.graph.ir import Graph, Node
-
-FORWARD = ("activation", "loss")
-
-
-def is_forward(graph: Graph, node: Node) -> bool:
-    """Tell if a node is of the forward pass, of any micro-batch; one that is computed again is not."""
-    return node.forward is None and graph.tensors[node.outputs[0]].role in FORWARD
+from planner.graph.chain import is_forward
+from planner.graph.ir import Graph
 
 
 def layers_of(graph: Graph) -> dict[str, int]:

@@ -3,12 +3,12 @@
 The oracle is a clock: a stage does its steps in order, each once what it needs of other stages is there.
 """
 
-from itertools import product
+from itertools import accumulate, product
 
 import pytest
 
 from planner.errors import PlanError
-from planner.program.pipeline import BACKWARD, FORWARD, SCHEDULES, WEIGHTS, Step, most_in_flight
+from planner.program.pipeline import BACKWARD, FORWARD, SCHEDULES, WEIGHTS, Step
 
 STAGES, MICRO_BATCHES = (1, 2, 3, 4, 8), (1, 2, 3, 4, 8, 16, 64)
 SECONDS = {FORWARD: 1.0, BACKWARD: 2.0, WEIGHTS: 0.0}
@@ -49,6 +49,13 @@ def bubble(schedule, seconds, chunks=1):
     """Idle time of a stage as a share of its work."""
     work = sum(seconds[step.phase] / chunks for step in schedule[0])
     return max(ends(schedule, seconds, chunks).values()) / work - 1
+
+
+def most_in_flight(steps, chunk=0):
+    """How many micro-batches a chunk has at the most between its forward pass and the end of its backward one."""
+    mine = [step for step in steps if step.chunk == chunk]
+    ends = WEIGHTS if any(step.phase == WEIGHTS for step in mine) else BACKWARD
+    return max(accumulate((step.phase == FORWARD) - (step.phase == ends) for step in mine), default=0)
 
 
 @pytest.mark.parametrize(("name", "stages", "count"), [*product(("gpipe", "1f1b"), STAGES, MICRO_BATCHES)])
