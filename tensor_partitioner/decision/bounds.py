@@ -26,18 +26,32 @@ class LeastWork:
         return cls(forward.product_operations / micro_batch, backward.product_operations / micro_batch, flop_per_s)
 
     def bound_s(self, parallel: Parallel, batch: int) -> float:
-        """Seconds of all products at their best rate, spread evenly, and of the bubble that a pipeline has at least.
-
-        With stages of seconds t_0 ... t_(p-1) a micro-batch, in v chunks, stage s ends no earlier than m t_s and what
-        the first micro-batch takes those before it in one chunk, t_0 / v + ... + t_(s-1) / v. The latest end is
-        earliest where all ends are equal, each t less than the one before by its (m v)-th part.
-        """
+        """Seconds of all products at their best rate, spread evenly."""
         operations = self.forward + self.backward + (self.forward if parallel.recompute == "full" else 0.0)
-        work_s = batch * operations / parallel.workers / self.flop_per_s
-        if parallel.pp == 1 or parallel.schedule == "zero-bubble":
-            return work_s
-        steps = parallel.micro_batches(batch) * parallel.chunks
-        return work_s * parallel.pp / steps / (1 - (1 - 1 / steps) ** parallel.pp)
+        return with_bubble(batch * operations / parallel.workers / self.flop_per_s, parallel, batch)
+
+
+def with_bubble(work_s: float, parallel: Parallel, batch: int) -> float:
+    """Return what a step takes at least whose devices work so long in the mean: the bubble that a pipeline has besides.
+
+    With stages of seconds t_0 ... t_(p-1) a micro-batch, in v chunks, stage s ends no earlier than m t_s and what the
+    first micro-batch takes those before it in one chunk, t_0 / v + ... + t_(s-1) / v. The latest end is earliest where
+    all ends are equal, each t less than the one before by its (m v)-th part.
+    """
+    if parallel.pp == 1 or parallel.schedule == "zero-bubble":
+        return work_s
+    steps = parallel.micro_batches(batch) * parallel.chunks
+    return work_s * parallel.pp / steps / (1 - (1 - 1 / steps) ** parallel.pp)
+
+
+def micro_batch_s(blocks: tuple[Block, ...], recompute: str) -> float:
+    """Seconds of a device for one micro-batch of all blocks, forward and backward, on its own but for inner workers."""
+    total = 0.0
+    for block in blocks:
+        total += block.forward.device_s + block.backward.device_s
+        if recompute != "none" and block.name.isdecimal():
+            total += block.forward.device_s if recompute == "full" else block.attention.device_s
+    return total
 
 
 def least_bytes(blocks: tuple[Block, ...], parallel: Parallel, stack: Stack) -> float:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from heapq import heapify, heappop, heappush
 from pathlib import Path
 
 from msgspec.structs import replace as msgspec_replace
@@ -21,7 +22,7 @@ from simulator.projection.cluster import Cluster, cluster, cluster_of
 from simulator.projection.network import Grid, Network
 from simulator.projection.projection import Projection
 from simulator.projection.stack import Stack, stack_named
-from tensor_partitioner.decision.bounds import LeastWork, least_bytes
+from tensor_partitioner.decision.bounds import LeastWork, least_bytes, micro_batch_s, with_bubble
 from tensor_partitioner.decision.candidates import Shape, candidate_name, candidates, family
 from tensor_partitioner.decision.record import Candidate, Decision, Line, MachineFacts, ModelFacts, Search, Stage
 from tensor_partitioner.decision.why import verdict, why
@@ -44,6 +45,12 @@ OWN = "searched plan"
 """What the family of plans that a search found begins with."""
 
 ONE = Parallel()
+
+Bounded = tuple[float, int, Parallel]
+"""A bound in seconds, a number, and the candidate."""
+
+Found = tuple[str, str, float, Projection]
+"""A candidate's name, its family, its bound in seconds, and its projection."""
 
 
 def decide(  # noqa: PLR0913 -- the settings by their names
@@ -122,6 +129,7 @@ class _Deciding:
     pins: tuple[Degree, ...] = ()
     impossible: int = 0
     _failed: set[tuple[Parallel, int]] = field(default_factory=set)
+    _micro_batch_s: dict[tuple[Parallel, int, str], float] = field(default_factory=dict)
 
     @cached_property
     def _single(self) -> tuple[Inner, tuple[Block, ...]]:
@@ -182,27 +190,55 @@ class _Deciding:
                 f"{self.source.name}: expected a batch that data parallelism can divide over {self.cluster.devices} "
                 f"devices, found {batch}"
             )
+        found, left_out, lower_s = self._best_first(every, batch, begin + budget_s)
+        found += [] if self.pins else self._searched(batch)
+        return self._record(batch, found, Tally(len(every), left_out, lower_s, time.monotonic() - begin))
+
+    def _best_first(self, every: Sequence[Bounded], batch: int, until: float) -> tuple[list[Found], int, float]:
+        """Project candidates, that of least bound first, until bounds are above what is best in their families.
+
+        A bound is made a nearer one when its turn comes, and has another turn. What weights and states alone do not let
+        fit comes last, and once for each family that nothing else is of. Return also how many are left out, and
+        seconds that none of these is below: infinite where each is above what is best in its family.
+        """
         capacity = self.cluster.built.devices[0].spec.memory_bytes or float("inf")
         may_fit = {c: least_bytes(self._single[1], c, self.stack) <= capacity for _, _, c in every}
-        found: list[tuple[str, str, float, Projection]] = []
-        best_s: dict[str, float] = {}
-        bounded_away, lower_s = 0, float("inf")
-        for bound_s, _, candidate in sorted(every, key=lambda row: not may_fit[row[-1]]):
-            kind = family(candidate)
-            if not may_fit[candidate] and kind in {row[1] for row in found}:
-                continue
-            if bound_s >= best_s.get(kind, float("inf")) or time.monotonic() - begin > budget_s:
-                bounded_away += 1
-                lower_s = min(lower_s, bound_s)
-                continue
-            projection = self._projected(candidate, batch)
-            if projection is None:
-                continue
-            found.append((candidate_name(candidate), kind, bound_s, projection))
-            if projection.fits:
-                best_s[kind] = min(projection.seconds, best_s.get(kind, float("inf")))
-        found += [] if self.pins else self._searched(batch)
-        return self._record(batch, found, Tally(len(every), bounded_away, lower_s, time.monotonic() - begin))
+        waiting = [(not may_fit[c], bound_s, number, False, c) for bound_s, number, c in every]
+        heapify(waiting)
+        found, best_s, seen, left_out, lower_s = list[Found](), dict[str, float](), set[str](), 0, float("inf")
+        while waiting:
+            cannot_fit, bound_s, number, is_near, candidate = heappop(waiting)
+            kind, late = family(candidate), time.monotonic() > until
+            if late or bound_s >= best_s.get(kind, float("inf")) or (cannot_fit and kind in seen):
+                left_out += 1
+                lower_s = min(lower_s, bound_s) if late and not cannot_fit else lower_s
+            elif not is_near:
+                near_s = max(bound_s, self._nearer_bound_s(candidate, batch))
+                heappush(waiting, (cannot_fit, near_s, number, True, candidate))
+            elif (projection := self._projected(candidate, batch)) is not None:
+                seen.add(kind)
+                found.append((candidate_name(candidate), kind, bound_s, projection))
+                if projection.fits:
+                    best_s[kind] = min(projection.seconds, best_s.get(kind, float("inf")))
+        return found, left_out, lower_s
+
+    def _nearer_bound_s(self, candidate: Parallel, batch: int) -> float:
+        """Return a bound of a candidate by what its inner workers take for a micro-batch; 0 where they cannot be."""
+        within = Parallel(tp=candidate.tp, cp=candidate.cp, sp=candidate.sp)
+        key = within, candidate.micro_batch or 0, candidate.recompute
+        if key not in self._micro_batch_s:
+            self._micro_batch_s[key] = self._inner_s(within, *key[1:])
+        work_s = candidate.micro_batches(batch) * self._micro_batch_s[key] / candidate.pp
+        return with_bubble(work_s, candidate, batch)
+
+    def _inner_s(self, within: Parallel, micro_batch: int, recompute: str) -> float:
+        try:
+            inner = self.source.inner(within, micro_batch)
+        except (PlanError, GraphError):
+            return 0.0
+        network = Network(self.cluster, Grid(1, 1, within.tp * within.cp))
+        blocks = blocks_of(inner.replica, self.stack.kernels, self.cluster.built.devices[0], network)
+        return micro_batch_s(repeated(blocks, inner.layers) if inner.layers else blocks, recompute)
 
     def _projected(self, candidate: Parallel, batch: int) -> Projection | None:
         """Project a candidate; None where the model cannot be divided so, which is not tried twice."""
@@ -218,7 +254,7 @@ class _Deciding:
             self.impossible += 1
             return None
 
-    def _searched(self, batch: int) -> list[tuple[str, str, float, Projection]]:
+    def _searched(self, batch: int) -> list[Found]:
         """Project the plans that a search finds for all devices, of least bytes and of least time."""
         count, found = self.cluster.devices, []
         goals: dict[str, Machine | None] = {"least bytes": None} if 1 < count <= SEARCHED_WORKERS else {}
@@ -235,7 +271,7 @@ class _Deciding:
             found.append((f"plan of {goal}", f"{OWN}, {goal}", 0.0, projection))
         return found
 
-    def _record(self, batch: int, found: list[tuple[str, str, float, Projection]], tally: Tally) -> Decision:
+    def _record(self, batch: int, found: list[Found], tally: Tally) -> Decision:
         model, machine = self._model_facts(batch), self._machine_facts()
         rows = [_candidate(*row, tokens=model.sequence) for row in found]
         rows.sort(key=lambda row: (not row.fits, row.seconds_per_step if row.fits else row.needed_bytes))
