@@ -70,7 +70,7 @@ def block(data: dict[str, Any]) -> str:
         parts.append("Not expressed:\n\n" + "\n".join(reasons))
     if data["scores"]["all"]["time"]["rows"]:
         parts += [tables.scores_table(data), "Furthest off:", tables.worst_table(data)]
-    parts += ["\n".join(f"- {line}" for line in tables.memory_lines(data))]
+    parts += ["\n".join(f"- {line}" for line in tables.further_lines(data))]
     axes = [axis for axis in AXES if axis in data["by"]]
     if axes:
         parts += ["Error by what rows have in common:", tables.by_axes(data, axes)]

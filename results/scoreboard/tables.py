@@ -63,13 +63,19 @@ def summary(data: Data) -> str:
     rows = [[part, who, *cells] for part, who, cells in predictors(data)]
     if rows:
         lines += _aligned([["part", "seconds of a step", *COLUMNS], *rows])
-    lines += [f"  {line}" for line in memory_lines(data)]
+    lines += [f"  {line}" for line in further_lines(data)]
     return "\n".join(lines)
 
 
-def memory_lines(data: Data) -> Iterator[str]:
-    """Yield what there is to say about memory."""
+def further_lines(data: Data) -> Iterator[str]:
+    """Yield what there is to say about the order of runs of equal batches, and about memory."""
     scores = data["scores"]["all"]
+    alike = scores["time"].get("same_batch", {})
+    if alike.get("groups") and alike["tau"] is not None:
+        yield (
+            f"order within equal batches, {alike['groups']} groups: tau {alike['tau']:.2f}, regret "
+            f"{percent(alike['regret_mean'])}, worst {percent(alike['regret_max'])}"
+        )
     if (memory := scores["memory"])["rows"]:
         yield (
             f"memory: {memory['rows']} rows, error {percent(memory['error_mean'])} in the mean, 90th percentile "
