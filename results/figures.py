@@ -130,7 +130,7 @@ def predictions(data: Any) -> str:
     said = []
     for one in data["sets"]:
         scores = one["scores"]["test"]
-        kind = "time" if scores.get("time") else "memory"
+        kind = "time" if scores["time"]["rows"] else "memory"
         said.append(f"{one['set']} {scores[kind]['error_mean']:.1%}{'' if kind == 'time' else ' of bytes'}")
     return f"mean error on rows that were not fitted on: {', '.join(said)}"
 
