@@ -67,8 +67,9 @@ def arena_sizes(plan: Plan, prefetch: int = 1) -> tuple[int, ...]:
 
 def schedule_of_plan(plan: Plan) -> Schedule:
     """Return every stage's order of micro-batches, or that of all workers together, where these have no other."""
-    stages = 1 if plan.schedule == ACCUMULATION else stages_of(plan.ways)
-    return schedule_of(plan.schedule, stages, plan.graph.micro_batches)
+    if plan.schedule == ACCUMULATION or plan.graph.micro_batches == 1:
+        return accumulation(1, plan.graph.micro_batches)
+    return schedule_of(plan.schedule, stages_of(plan.ways), plan.graph.micro_batches)
 
 
 class Lowering:

@@ -65,6 +65,16 @@ def test_random_pipelines_train_as_one_worker(model, stages, schedule):
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
+def test_one_micro_batch_goes_through_stages_one_after_the_other(schedule):
+    graph = build("mlp-8-8", batch=4, dtype="float64")
+    plan = planner.plan(graph, 4, stages=4, schedule=schedule)
+    program = lower(plan)
+    assert program.workers == lower(replace(plan, schedule="accumulation")).workers
+    timeline = simulated(program, load_topology("uniform-8"), Switches(overlap=False)).timeline
+    np.testing.assert_array_equal(plan.bytes, timeline.bytes)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
 def test_buffers_that_live_at_one_time_never_overlap(schedule):
     """Task by task as they run; what is overwritten in place passes its bytes on."""
     for worker in lower(pipeline("transformer-2-12", 3, schedule)).workers:
