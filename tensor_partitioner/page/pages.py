@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -92,9 +93,9 @@ def _loads(plan: Plan | None, machine: Machine, step_s: float) -> Iterator[LinkU
     for source, target in zip(*np.nonzero(plan.bytes), strict=True):
         for resource, amount in machine.route(int(source), int(target)).uses:
             crossed[resource] += amount * float(plan.bytes[source, target])
-    for resource, nbytes in zip(machine.resources, crossed, strict=True):
-        if resource.kind == "link":
-            yield LinkUse(name=resource.name, nbytes=round(nbytes), utilisation=nbytes / (resource.capacity * step_s))
+    for shared, nbytes in zip(machine.resources, crossed, strict=True):
+        if shared.kind == "link":
+            yield LinkUse(name=shared.name, nbytes=round(nbytes), utilisation=nbytes / (shared.capacity * step_s))
 
 
 def _machine_note(built: Machine | None, devices: int, plan: Plan | None) -> str:
@@ -164,8 +165,8 @@ def plan_content(
 
 def _simulation(plan: Plan, machine: Machine, report: Report | None) -> Simulation:
     """Simulate a step with the settings that a report says."""
-    chosen = {} if report is None else {name: report.settings[name] for name in SETTINGS if name in report.settings}
-    settings = Settings(**chosen)  # type: ignore[arg-type] -- a report's settings are checked there
+    told: Mapping[str, Any] = {} if report is None else report.settings
+    settings = Settings(**{name: told[name] for name in SETTINGS if name in told})
     return simulation_of(plan_program(plan, machine, settings.prefetch), settings)
 
 
@@ -226,7 +227,7 @@ def _trust(plan: Plan, reports: Sequence[Report]) -> Iterator[str]:
         yield f"Search: against a proven lower bound of its space of plans, {exact}."
     else:
         yield "Search: this searcher proves no bound; plan --search joint does."
-    by_source = {report.source: report for report in reports}
+    by_source: dict[str, Report] = {report.source: report for report in reports}
     for report in reports:
         if report.planned_bytes != report.bytes:
             yield f"Bytes moved in the {report.source}'s report differ from those planned: do not trust it."

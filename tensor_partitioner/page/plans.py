@@ -174,7 +174,7 @@ def _searched(search: SearchRecord) -> Iterator[tuple[str, str]]:
 
 def _bounds(search: SearchRecord) -> Sequence[Amount]:
     """Return the costs of what was found besides, and the lower bound."""
-    costs = dict(search.bytes) if search.predicted is None else dict(search.predicted.candidates_s)
+    costs: dict[str, float] = dict(search.bytes) if search.predicted is None else dict(search.predicted.candidates_s)
     if search.predicted is None and search.data_parallel_bytes is not None:
         costs["data parallelism"] = search.data_parallel_bytes
     if costs and search.lower_bound is not None:

@@ -18,7 +18,7 @@ from tensor_partitioner.decision import decide
 from tensor_partitioner.page.decisions import decision_part
 from tensor_partitioner.page.inputs import device_inputs, link_inputs
 from tensor_partitioner.page.machines import machine_tree
-from tensor_partitioner.page.pages import decision_content, plan_content, write_page
+from tensor_partitioner.page.pages import decision_content, plan_content
 from tensor_partitioner.page.rendering import html
 from tensor_partitioner.page.runs import RESOLUTION, simulated_timeline
 from tensor_partitioner.page.stages import schedule_timeline
@@ -191,10 +191,3 @@ def test_without_the_template_engine_one_line_says_what_to_install(files):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=files)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "pip install 'tensor-partitioner[page]'" in done.stderr
-
-
-def test_a_page_of_what_does_not_fit_says_so(decision, tmp_path):
-    rows = [msgspec.structs.replace(row, fits=False, margin_bytes=-1.0, why="too large") for row in decision.candidates]
-    nothing = msgspec.structs.replace(decision, candidates=tuple(rows), verdict="Nothing fits.")
-    write_page(nothing, tmp_path / "page.html")
-    assert "Nothing fits." in (tmp_path / "page.html").read_text()

@@ -2,9 +2,12 @@
 
 import itertools
 
+import msgspec
 import pytest
 
 from planner.layout import owned_by_all
+from tensor_partitioner.decision import decide
+from tensor_partitioner.page import write_page
 
 PAGES = ("decision", "pipeline", "plan")
 WIDTHS = (400, 900, 1600)
@@ -313,6 +316,28 @@ def test_run_beside_the_simulation(browser, pages, reports):
     assert [caption.split(":")[0] for caption in captions] == ["Simulated step", "Step as it ran"]
     assert "Predicted over measured seconds: 0.5" in text(browser, "#trust")
     assert len(texts(browser, "#spent .chart")) == 2
+
+
+def test_where_nothing_fits(browser, decision, tmp_path):
+    rows = [msgspec.structs.replace(row, fits=False, margin_bytes=-1.0, why="too large") for row in decision.candidates]
+    write_page(msgspec.structs.replace(decision, candidates=tuple(rows)), tmp_path / "page.html")
+    browser.open(tmp_path / "page.html")
+    assert browser.complaints() == []
+    assert "too large" in text(browser, "#table")
+    browser.click("#only-fits")
+    assert texts(browser, "#table tbody tr") == []
+
+
+@pytest.mark.slow
+def test_a_large_model_on_many_devices_is_a_small_file(browser, tmp_path):
+    decision = decide("gpt-3-175b", "hgx-h100-nodes-128", batch=1536, budget_s=10)
+    write_page(decision, tmp_path / "page.html")
+    assert (tmp_path / "page.html").stat().st_size < MOST_BYTES
+    browser.open(tmp_path / "page.html")
+    assert (browser.complaints(), len(browser.requests())) == ([], 1)
+    assert f"{decision.machine.devices} x " in text(browser, "h1")
+    paints = browser.evaluate("performance.getEntriesByType('paint').map((e) => e.startTime)")
+    assert max(paints) <= FIRST_PAINT_MS
 
 
 def test_commands_can_be_copied(browser, pages):
