@@ -58,7 +58,8 @@ def project_inner(
     runs = stack_named(stack) if isinstance(stack, str) else stack
     device = machine.built.devices[0]
     network = Network(machine, Grid(parallel.pp, parallel.dp, parallel.tp * parallel.cp))
-    blocks, tied_bytes = _with_tied(blocks_of(inner.replica, runs.kernels, device, network), inner.replica, parallel.pp)
+    kernels = replace(runs.kernels, products=inner.products)
+    blocks, tied_bytes = _with_tied(blocks_of(inner.replica, kernels, device, network), inner.replica, parallel.pp)
     return project_job(
         Job(
             blocks=repeated(blocks, inner.layers) if inner.layers else blocks,

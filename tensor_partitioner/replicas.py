@@ -29,6 +29,9 @@ LAYERS_BUILT = 3
 """Of layers that repeat: the first, one like all between, the last."""
 
 SIZES: Mapping[str, gpt.Size | llama.Size] = {**gpt.SIZES, **llama.SIZES, **llama.EXPERTS}
+MIXED_FLOAT8 = "mixed-float8"
+"""The dtype of `mixed` training whose layers multiply with weights in 8 bits, as Transformer Engine does."""
+
 SMALL = 2, 4
 """Samples of the micro-batches from which those of larger ones follow."""
 
@@ -36,11 +39,15 @@ MOST = 512
 
 
 class Inner(NamedTuple):
-    """A replica at work on a micro-batch, how many layers there are of which it has few (None: all), its dtype."""
+    """A replica at work on a micro-batch, how many layers there are of which it has few (None: all), its dtype.
+
+    `products` is the dtype that layers multiply with weights in, where that is another.
+    """
 
     replica: Replica
     layers: int | None
     dtype: str
+    products: str | None = None
 
 
 class Source(Protocol):
@@ -86,12 +93,15 @@ def _inner_of_zoo(model: ZooModel, within: Parallel, micro_batch: int) -> Inner:
         at = (micro_batch - SMALL[0]) / (SMALL[1] - SMALL[0])
         return high._replace(replica=between(low.replica, high.replica, at))
     graph, layers = _zoo_graph(model, micro_batch)
-    return Inner(replica(_plan(graph, within)), layers, computed_dtype(graph))
+    products = "float8" if dict(model.options).get("dtype") == MIXED_FLOAT8 else None
+    return Inner(replica(_plan(graph, within)), layers, computed_dtype(graph), products)
 
 
 def _zoo_graph(model: ZooModel, micro_batch: int) -> tuple[Graph, int | None]:
     """Return the graph of one of two micro-batches, so that what is done for each shows, and how many layers it has."""
     name, options, layers = with_few_layers(model.name, dict(model.options))
+    if options.get("dtype") == MIXED_FLOAT8:
+        options["dtype"] = "mixed"
     return planner.model(name, **options, batch=2 * micro_batch, micro_batches=2), layers
 
 

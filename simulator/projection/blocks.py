@@ -258,14 +258,15 @@ class _Blocks:
         once = [share for share in shares if share.phase not in EVERY]
         core = [share for share in forward if share.node.name in self._core]
         weights = [share for share in backward if self._gradients.issuperset(share.writes)]
+        kernels = self._kernels if name.isdecimal() else replace(self._kernels, products=None)
         gradients = (size for s in backward for n, size in s.writes.items())
         return Block(
             name=name,
-            forward=self._part(forward),
-            backward=self._part(backward),
-            weights=self._part(weights),
-            attention=self._part(core),
-            once=self._work(once),
+            forward=self._part(forward, kernels),
+            backward=self._part(backward, kernels),
+            weights=self._part(weights, kernels),
+            attention=self._part(core, kernels),
+            once=self._work(once, kernels),
             reduced_s=sum(self._network.transfer_s(t) for s in shares for t in self._once_exchanged(s)),
             parameters=lasting["parameters"],
             weight_tensors=lasting["tensors"],
@@ -278,17 +279,17 @@ class _Blocks:
             largest_bytes=max(gradients, default=0),
         )
 
-    def _part(self, shares: Sequence[NodeShare]) -> Part:
+    def _part(self, shares: Sequence[NodeShare], kernels: Kernels) -> Part:
         exchanged = [t for s in shares for t in (*s.before, *s.after)]
         count = round(sum(transfer.part for transfer in exchanged))
-        return Part(self._work(shares), sum(map(self._network.transfer_s, exchanged)), count)
+        return Part(self._work(shares, kernels), sum(map(self._network.transfer_s, exchanged)), count)
 
     def _once_exchanged(self, share: NodeShare) -> Iterable[Transfer]:
         return share.once if share.phase in EVERY else (*share.before, *share.after, *share.once)
 
-    def _work(self, shares: Sequence[NodeShare]) -> Work:
-        runs = fused(shares, self._kernels.fusion, self._readers)
-        return sum((work_of(run, self._readers, self._device, self._kernels) for run in runs), Work())
+    def _work(self, shares: Sequence[NodeShare], kernels: Kernels) -> Work:
+        runs = fused(shares, kernels.fusion, self._readers)
+        return sum((work_of(run, self._readers, self._device, kernels) for run in runs), Work())
 
     def _kept_bytes(self, forward: Iterable[NodeShare], *, again: bool = False) -> int:
         """Return what the backward pass reads of what some forward nodes make, and masks of what they drop.

@@ -15,8 +15,8 @@ from math import ceil
 import tdl
 from simulator.projection.replica import NodeShare
 from simulator.projection.stack import Fusion, Kernels
-from topologies.kernels import Kernel
-from topologies.machine import Device
+from topologies.kernels import Kernel, Product
+from topologies.machine import ITEM_BYTES, Device
 
 Readers = Mapping[str, Sequence[str]]
 
@@ -109,7 +109,7 @@ def _adds_bias(product: NodeShare, share: NodeShare) -> bool:
     )
 
 
-BIAS_OPERANDS = 2
+OPERANDS = BIAS_OPERANDS = 2
 BIAS_SHARE = 16
 """A bias has at most one of so many elements of the product's result."""
 
@@ -171,10 +171,20 @@ def work_of(run: Sequence[NodeShare], readers: Readers, device: Device, kernels:
     part = 1 / len(products)
     total = Work()
     for product in products:
-        one = Kernel(kernel.category, kernel.dtype, kernel.operations * part, kernel.nbytes * part, product)
+        dtype = kernels.products if kernels.products and product.batch == 1 else kernel.dtype
+        one = Kernel(kernel.category, dtype, kernel.operations * part, kernel.nbytes * part, product)
         seconds, roof_s = _kernel_s(device, one)
         total += Work(seconds, roof_s, 1, one.operations)
+        if dtype != kernel.dtype:
+            total += _converted(product, kernel.dtype, device)
     return total
+
+
+def _converted(product: Product, dtype: str, device: Device) -> Work:
+    """Return what converting a product's operands to 8 bits takes: each is read, and written so once."""
+    items = product.m * product.k + product.k * product.n
+    copy = Kernel("elementwise", dtype, 0.0, items * (ITEM_BYTES[dtype] + 1.0))
+    return Work(_kernel_s(device, copy)[0], 0.0, OPERANDS)
 
 
 @lru_cache(MOST)

@@ -20,11 +20,13 @@ class Kernels:
     `fusion`: kernels are one for each operator (a norm or a softmax is one), or one for each run of element-wise
     operators besides, or one for everything between two matrix products. A mask has one byte an element. `passes` are
     operators that are written as several element-wise ones, and how many times as long they take as one kernel.
+    `products` is the dtype that layers' activations and weights are converted to for being multiplied; None: their own.
     """
 
     fusion: Fusion
     keeps_masks: bool = True
     passes: tuple[tuple[str, float], ...] = ()
+    products: str | None = None
 
     def passes_of(self, operator: str) -> float:
         """How many times as long as by one kernel an operator takes."""
