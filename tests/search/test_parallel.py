@@ -199,3 +199,13 @@ def test_the_command_cuts_the_batch(tmp_path, capsys):
     assert planner.load(plan).graph.micro_batches == 4
     assert run(main, *sizes) == 2
     assert "expected --batch with it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("zero", "roles"), [(1, ("state",)), (3, ("state", "weight"))])
+def test_zero_shares_out_whatever_a_replica_holds(zero, roles):
+    """Without tensor parallelism no dimension is kept for it: all that can be cut is, biases of layers, too."""
+    graph = planner.model("transformer-2-64", **SMALL["transformer-2-64"], optimizer="adam")
+    plan = planner.plan(graph, parallel=f"dp=4,zero={zero}")
+    large = [t for t in graph.tensors.values() if t.role in roles and t.init is not None and t.elements > 1]
+    assert len(large) > 40
+    assert {plan.layouts[tensor.name] for tensor in large} <= {(Shard(0),), (Shard(1),), (Shard(2),), (Shard(3),)}

@@ -48,7 +48,7 @@ class _Styles:
         self._graph, self._parallel = coarse.graph, parallel
         labelling = Labelling(coarse)
         self._batch, self._sequence = labelling.batch, labelling.sequence
-        self._tensor = tensor_parallel_places(coarse, labelling, parallel.tp)
+        self._tensor = tensor_parallel_places(coarse, labelling, parallel.tp) if parallel.tp > 1 else {}
 
     def check(self) -> None:
         """Raise a PlanError for an axis that divides nothing."""
@@ -79,7 +79,8 @@ class _Styles:
     def _dimensions_of_no_other_axis(self, variable: TensorVariable) -> list[int]:
         """Return the dimensions that neither tensor parallelism nor what splits the sequence can split."""
         split = {place for name in variable.members for place in self._tensor.get(("tensor", name), ())}
-        split |= {dim for name in variable.members for dim in self._sequence.tensors.get(name, ())}
+        if self._parallel.cp > 1 or self._parallel.sp:
+            split |= {dim for name in variable.members for dim in self._sequence.tensors.get(name, ())}
         return [dim for dim in range(len(variable.shape)) if dim not in split]
 
     def context(self, variable: Variable) -> Wanted:
