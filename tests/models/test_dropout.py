@@ -107,9 +107,10 @@ def test_micro_batches_and_recomputation_drop_the_same(recipe):
 
 
 @pytest.mark.parametrize("options", [{}, {"micro_batches": 2}, {"recompute": "segments"}])
-def test_transformers_of_the_zoo(options):
+@pytest.mark.parametrize("dropped", ["dropout", "attention_dropout"])
+def test_transformers_of_the_zoo(dropped, options):
     """One and four workers train alike, and differently than without dropout."""
-    graph = planner.model("transformer-1-8", **SMALL, dropout=0.2, **options)
+    graph = planner.model("transformer-1-8", **SMALL, **{dropped: 0.2}, **options)
     expected, found = (run(graph, ways, 2)[3] for ways in ((), (2, 2)))
     for name, array in expected.items():
         np.testing.assert_allclose(found[name], array, rtol=0, atol=1e-12)
@@ -151,3 +152,11 @@ def test_nodes_that_differ_in_what_they_draw_alone_are_alike():
 def test_a_probability_of_one_is_refused():
     with pytest.raises(GraphError, match="option dropout must be below 1"):
         planner.model("transformer-1-8", **SMALL, dropout=1.0)
+
+
+def test_probabilities_of_attention_are_dropped_where_there_is_a_matrix_of_them():
+    graph = planner.model("transformer-2-8", **SMALL, attention_dropout=0.2)
+    dropped = [node for node in graph.nodes if node.op == "dropout" and node.forward is None]
+    assert [graph.tensors[node.outputs[0]].shape for node in dropped] == [(8, 2, 4, 4)] * 2
+    with pytest.raises(GraphError, match="attention_dropout must be 0 where attention stores no matrix"):
+        planner.model("transformer-2-8", **SMALL, attention_dropout=0.2, flash=True)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.simulator.programs import device_type
 from topologies import Kernel, Product, TopologyError, Window, load_topology, parse_topology
-from topologies.kernels import Rates, product_s, transformed
+from topologies.kernels import Attention, Rates, product_s, transformed
 from topologies.schema import Products, Winograd
 
 DEVICES = {
@@ -166,3 +166,61 @@ def test_bad_parameters_are_refused(bad):
     text += device_type(memory_bytes=1000, products=f"{{{', '.join(lines.values())}}}")
     with pytest.raises(TopologyError, match=rf"device_types\[0\]\.products\.{bad.split(':')[0]}"):
         parse_topology(text)
+
+
+LARGE = 8192
+
+
+def sixteen_bits(m, n, k, batch=1):
+    return Kernel(
+        "matmul", "bfloat16", 2.0 * batch * m * n * k, 2.0 * batch * (m * k + k * n + m * n), Product(batch, m, n, k)
+    )
+
+
+@pytest.mark.parametrize("name", ["a100-sxm4-80gb", "h100-sxm5-80gb", "b200-sxm-180gb", "mi300x"])
+def test_large_products_attain_nearly_what_the_largest_measured_one_does_and_no_product_more(name):
+    one = load_device(name)
+    assert 0.9 < flop_per_s(one, sixteen_bits(LARGE, LARGE, LARGE)) / one.attained("bfloat16") <= 1
+    for m, n, k in ((LARGE, LARGE, 256), (128, LARGE, LARGE), (1000, 1000, 1000), (64, 64, LARGE)):
+        assert flop_per_s(one, sixteen_bits(m, n, k)) < 0.95 * one.attained("bfloat16")
+
+
+def attention(width, products, *, causal, sequence=LARGE, heads=64):
+    rows = heads * sequence
+    scores = rows * (sequence + 1) / 2 if causal else rows * sequence
+    kind = Attention(rows, float(scores), width, products, causal)
+    return Kernel("matmul", "bfloat16", kind.operations, 8.0 * rows * width, attention=kind)
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "products", "causal", "published"),
+    [
+        ("a100-sxm4-80gb", 128, 2, False, 225e12),
+        ("a100-sxm4-80gb", 64, 2, False, 190e12),
+        ("a100-sxm4-80gb", 128, 5, False, 190e12),
+        ("a100-sxm4-80gb", 64, 5, False, 165e12),
+        ("a100-sxm4-80gb", 128, 2, True, 210e12),
+        ("h100-sxm5-80gb", 128, 2, False, 370e12),
+        ("h100-sxm5-80gb", 128, 5, False, 320e12),
+    ],
+)
+def test_attention_of_long_sequences_attains_what_is_published(name, width, products, causal, published):
+    """Read off from Dao, FlashAttention-2 (2023), and Shah and others, FlashAttention-3 (2024), Figures 5 and 6 of both."""
+    found = flop_per_s(load_device(name), attention(width, products, causal=causal))
+    assert found == pytest.approx(published, rel=0.12)
+
+
+def test_attention_of_short_causal_sequences_attains_less():
+    one = load_device("a100-sxm4-80gb")
+    rates = [
+        flop_per_s(one, attention(128, 2, causal=causal, sequence=sequence))
+        for causal in (True, False)
+        for sequence in (512, 2048, LARGE)
+    ]
+    assert rates == sorted(rates[:3]) + sorted(rates[3:])
+    assert rates[0] < 0.9 * rates[3]
+
+
+def load_device(name):
+    text = f"format: topology/2\nname: one\ndescription: one\ndevices: [{{name: gpu0, type: {name}}}]\n"
+    return parse_topology(text).devices[0]
