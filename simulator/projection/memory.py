@@ -75,7 +75,9 @@ def other_lines(blocks: Sequence[Block], parallel: Parallel, stack: Stack, devic
     if parallel.dp > 1:
         if parallel.zero >= WEIGHTS:
             gathered = sorted(block.copied_bytes or block.weight_bytes for block in blocks)[-2:]
+            reduced = max(block.gradient_bytes + gradient_bytes(block, stack) for block in blocks)
             lines.append(MemoryLine("gathered weights", sum(gathered)))
+            lines.append(MemoryLine("gradients to be scattered", reduced))
         elif stack.overlaps_gradients:
             lines.append(MemoryLine("buckets of gradients", 2 * BUCKET_BYTES))
     lines.append(MemoryLine("context and communicators", round(device.spec.reserved_bytes)))

@@ -205,7 +205,7 @@ def attention(width, products, *, causal, sequence=LARGE, heads=64):
     ],
 )
 def test_attention_of_long_sequences_attains_what_is_published(name, width, products, causal, published):
-    """Read off from Dao, FlashAttention-2 (2023), and Shah and others, FlashAttention-3 (2024), Figures 5 and 6 of both."""
+    """Read off from Figures 5 and 6 of FlashAttention-2 (Dao, 2023) and FlashAttention-3 (Shah and others, 2024)."""
     found = flop_per_s(load_device(name), attention(width, products, causal=causal))
     assert found == pytest.approx(published, rel=0.12)
 
