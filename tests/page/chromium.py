@@ -103,6 +103,17 @@ class Chromium:
 
     def click(self, selector):
         """Click in the middle of an element as a mouse does, and fail where something else lies there."""
+        x, y = self._middle(selector)
+        for kind in ("mousePressed", "mouseReleased"):
+            self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    def hover(self, selector):
+        """Move the mouse to the middle of an element."""
+        x, y = self._middle(selector)
+        self.send("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+        time.sleep(0.2)  # what is shown waits for a frame
+
+    def _middle(self, selector):
         x, y, is_on_top = self.evaluate(
             f"""(() => {{
             const e = document.querySelector({json.dumps(selector)});
@@ -113,8 +124,7 @@ class Chromium:
             }})()"""
         )
         assert is_on_top, f"{selector}: something lies over it"
-        for kind in ("mousePressed", "mouseReleased"):
-            self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+        return x, y
 
     def requests(self):
         urls = [e["params"]["request"]["url"] for e in self.events if e.get("method") == "Network.requestWillBeSent"]

@@ -20,14 +20,20 @@ def slower(rows, times):
 
 @pytest.fixture(scope="session")
 def decision():
-    return decide(MODEL, MACHINE, batch=BATCH, budget_s=2)
+    return decide(MODEL, MACHINE, batch=BATCH, budget_s=120)
 
 
 @pytest.fixture(scope="session")
 def pipelined(decision):
     """The same with a pipeline first, whose page has a schedule and stages."""
-    first = next(row for row in decision.candidates if row.parallel and "pp=2" in row.parallel and row.fits)
-    others = [row for row in decision.candidates if row is not first]
+    best = decision.best
+    whole = best.stages[0]
+    half = msgspec.structs.replace(whole, forward_s=whole.forward_s / 2, backward_s=whole.backward_s / 2)
+    name = "pp=2,dp=2,micro-batch=1"
+    first = msgspec.structs.replace(
+        best, name=name, parallel=name, family="pipeline x data (DDP)", micro_batches=4, stages=(half, half)
+    )
+    others = [msgspec.structs.replace(row, why=row.why or "as fast") for row in decision.candidates]
     return msgspec.structs.replace(decision, candidates=(first, *others))
 
 

@@ -1,6 +1,7 @@
 """Pages in a browser, from disk: nothing is fetched, everything can be clicked and reached by the keyboard."""
 
 import itertools
+import re
 
 import msgspec
 import pytest
@@ -35,6 +36,11 @@ COLORS = """
   e.remove();
   return found;
 })"""
+TIP = """
+(() => {
+  const tip = document.querySelector('#shares svg [aria-label="tip"]');
+  return [getComputedStyle(tip.querySelector("path")).fill, getComputedStyle(tip.querySelector("text")).fill];
+})()"""
 FOCUSABLE = """
 [...document.querySelectorAll("a, button, select, input, summary, [tabindex]")]
   .filter((e) => e.checkVisibility() && !e.disabled).length"""
@@ -131,6 +137,20 @@ def test_contrast_in_both_themes(opened, theme):
     assert (ground < 0.2) == (theme == "dark")
     for behind, ink in itertools.product((ground, panel), inks):
         assert (max(behind, ink) + 0.05) / (min(behind, ink) + 0.05) >= 4.5  # WCAG 2.1, level AA
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_tip_can_be_read(browser, pages, theme):
+    browser.theme(theme)
+    browser.open(pages["decision"])
+    browser.hover("#shares svg rect")
+    ground, ink = browser.evaluate(TIP)
+    one, other = luminance(rgb(ground)), luminance(rgb(ink))
+    assert (max(one, other) + 0.05) / (min(one, other) + 0.05) >= 4.5
+
+
+def rgb(color):
+    return [float(part) for part in re.findall(r"[0-9.]+", color)[:3]]
 
 
 def luminance(color):
