@@ -213,7 +213,7 @@ class _Projecting:
         stack = self._stack
         forward, backward = list(map(self._forward, chunk)), list(map(self._backward, chunk[::-1]))
         weights_s = sum(block.weights.seconds(stack) for block in chunk)
-        if self._gathers:
+        if self._scatters:
             gathered = [self._gather_s(block) for block in chunk]
             both = [self._gather_s(block) + self._scatter_s(block) for block in chunk[::-1]]
             computed = [[part.seconds(stack) for part in parts] for parts in (forward, backward)]
@@ -241,7 +241,15 @@ class _Projecting:
             total += max(compute_s, exchange_s) + (self._stack.slowdown - 1) * together
         return total
 
+    @property
+    def _scatters(self) -> bool:
+        """Whether gradients are scattered with every step: workers that keep a share of them have no room for all."""
+        each = self._parallel.zero >= WEIGHTS or (self._parallel.zero == GRADIENTS and self._job.micro_batches > 1)
+        return each and self._parallel.dp > 1
+
     def _gather_s(self, block: Block) -> float:
+        if not self._gathers:
+            return 0.0
         return self._job.network.replicas_s("all-gather", block.copied_bytes or block.weight_bytes)
 
     def _scatter_s(self, block: Block) -> float:
@@ -283,7 +291,7 @@ class _Projecting:
 
     def _reduced_s(self, blocks: Sequence[Block]) -> float:
         """Return the seconds of reducing gradients over replicas, after the last micro-batch."""
-        if self._parallel.zero >= WEIGHTS:
+        if self._scatters:
             return 0.0  # with every micro-batch
         nbytes = sum(map(self._reduced_bytes, blocks))
         kind: Operation = "reduce-scatter" if self._parallel.zero >= OPTIMIZER else "all-reduce"
@@ -310,7 +318,7 @@ class _Projecting:
         added_s = sum(part.work.seconds for part in parts) - once.work.seconds - again.work.seconds
         device_s = sum(part.device_s for part in parts)
         busy_s = sum(step.forward_s + step.backward_s for step in seconds[stage])
-        host_s = sum(part.seconds(stack) for part in parts) - device_s if self._gathers else busy_s - device_s
+        host_s = sum(part.seconds(stack) for part in parts) - device_s if self._scatters else busy_s - device_s
         gathered_s = busy_s - device_s - host_s
         return {
             "kernels at the roof": count * once.work.roof_s,

@@ -28,6 +28,7 @@ def step(parallel, batch=64, stack="megatron", name="transformer-16-6144", machi
 WAYS = (
     "dp=8,micro-batch=1",
     "dp=8,zero=1,micro-batch=1,recompute=full",
+    "dp=8,zero=2,micro-batch=1",
     "dp=16,zero=3,micro-batch=1",
     "tp=8,micro-batch=2,recompute=selective",
     "tp=8,sp,pp=2,dp=4,zero=1,micro-batch=1,recompute=full",
@@ -104,6 +105,19 @@ def test_zero_shares_out_states_gradients_and_weights():
     assert [lasting(f",zero={stage}" if stage else "") / whole for stage in range(4)] == pytest.approx(
         expected, rel=1e-3
     )
+
+
+def test_gradients_that_are_shared_out_are_scattered_with_every_micro_batch():
+    """DeepSpeed's stage 2 keeps a share of them alone; stage 1 reduces what has added up."""
+    runs = Stack(Kernels("all"), host_s=0.0, gathers_ahead=False, overlaps_gradients=False)
+    cause = "weights gathered and gradients scattered, exposed"
+    once, twice, four = (
+        step("dp=8,zero=2,micro-batch=1", batch, runs, machine="dgx-a100") for batch in (8, 16, 32)
+    )  # fmt: skip
+    assert once.shares[cause] == 0
+    assert once.shares["gradients reduced, exposed"] > 0
+    assert four.shares[cause] == pytest.approx(2 * twice.shares[cause], rel=1e-9)
+    assert twice.shares[cause] == pytest.approx(2 * once.shares["gradients reduced, exposed"], rel=0.05)
 
 
 def test_the_slowest_device_takes_all_with_it():
