@@ -104,6 +104,7 @@ def grid_of(decision: Decision) -> Group:
         tensor=parallel.tp,
         per_node=machine.per_node,
         sentences=tuple(_sentences(decision, parallel)),
+        is_named=decision.best.parallel is not None,
     )
 
 
@@ -113,7 +114,8 @@ def _sentences(decision: Decision, parallel: Parallel) -> Iterator[str]:
     if best.parallel is None:
         yield (
             f"A plan that was searched for {decision.machine.devices} workers: every tensor and operator is split in "
-            "its own way. The command below writes it; report shows it tensor by tensor."
+            "its own way. On few devices the layers below show it; the command at the end of the page writes it, and "
+            "report shows it tensor by tensor."
         )
         return
     if parallel.pp > 1:

@@ -65,7 +65,7 @@ def _short(whole: Summary) -> Iterator[str]:
             splits[unit.split] += len(unit.names)
     for split, count in splits.most_common(HEAVIEST):
         noun = "product" if count == 1 else "products"
-        yield f"{count} {noun} of the forward pass, computed by {split}."
+        yield f"{count} {noun} of the forward pass: {split}."
 
 
 def _causes(whole: Summary) -> Iterator[Amount]:
@@ -166,10 +166,9 @@ def _searched(search: SearchRecord) -> Iterator[tuple[str, str]]:
         yield "lower bound", "not sought by this searcher; certify with plan --search joint"
     if search.seconds is not None:
         yield "search took", seconds(search.seconds)
-    yield from (
-        (f"tried {product(tried.ways)}", f"{tried.cost:,.6g} in {seconds(tried.seconds)}")
-        for tried in search.factorisations
-    )
+    for tried in search.factorisations:
+        cost = seconds(tried.cost) if search.predicted else f"{exact_bytes(int(tried.cost))} bytes"
+        yield f"tried {product(tried.ways)}", f"{cost}, found in {seconds(tried.seconds)}"
 
 
 def _bounds(search: SearchRecord) -> Sequence[Amount]:

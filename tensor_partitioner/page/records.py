@@ -84,7 +84,7 @@ class Timeline(_Record, frozen=True, kw_only=True):
 
 
 class Group(_Record, frozen=True, kw_only=True):
-    """A rectangle of the grid of devices: pipeline stages by data, context and tensor parallel groups."""
+    """The grid of devices: stages by data, context and tensor parallel groups; of a searched plan there is none."""
 
     stages: int
     data: int
@@ -92,6 +92,7 @@ class Group(_Record, frozen=True, kw_only=True):
     tensor: int
     per_node: int
     sentences: tuple[str, ...]
+    is_named: bool
 
 
 class StageRow(_Record, frozen=True, kw_only=True):

@@ -366,3 +366,12 @@ def test_commands_can_be_copied(browser, pages):
     assert text(browser, ".command code") in text(browser, "#copied")
     browser.click(".words summary")
     assert browser.evaluate("document.querySelector('.words').open")
+
+
+def test_a_searched_plan_has_no_grid_of_devices(browser, decision, tmp_path):
+    searched = next(row for row in decision.candidates if row.parallel is None)
+    write_page(msgspec.structs.replace(decision, candidates=(searched,)), tmp_path / "page.html")
+    browser.open(tmp_path / "page.html")
+    assert browser.complaints() == []
+    assert "searched for 4 workers" in text(browser, "#split")
+    assert texts(browser, "#grid") == []

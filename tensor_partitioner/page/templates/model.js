@@ -61,6 +61,8 @@ function picture(tensor, ways, worker, size) {
   return image;
 }
 
+const kinds = (count) => `${count} kind${count === 1 ? "" : "s"}`;
+
 function model(plan) {
   const worker = byId("worker");
   const timed = plan.layers.some((layer) => layer.operators.some((operator) => operator.seconds !== undefined));
@@ -110,7 +112,7 @@ function model(plan) {
   const entries = plan.layers.map((layer) => {
     const moved = d3.sum(layer.operators, (operator) => operator.nbytes), held = d3.sum(layer.tensors, (tensor) => tensor.held);
     const details = make("details", {class: "layer"}, make("summary", {}, make("b", {}, layer.name),
-      make("span", {}, `${layer.tensors.length} kinds of tensors, ${layer.operators.length} of operators; moves ${bytes(moved)}, a worker keeps ${bytes(held)}`)));
+      make("span", {}, `${kinds(layer.tensors.length)} of tensors, ${layer.operators.length} of operators; moves ${bytes(moved)}, a worker keeps ${bytes(held)}`)));
     details.addEventListener("toggle", () => { if (details.open && details.children.length === 1) fill(details, layer); });
     return {layer, details};
   });
