@@ -108,9 +108,11 @@ def known(name: str) -> Row:
     steps = []
     for text in about["parallel"]:
         for more in _variants(text):
+            parallel = Parallel.read(text + more)
+            assert parallel is not None
             try:
                 step = project(
-                    about["model"], options, batch=about["batch"], parallel=Parallel.read(text + more),
+                    about["model"], options, batch=about["batch"], parallel=parallel,
                     machine=about["machine"], stack="compile",
                 )  # fmt: skip
             except PlanError:
