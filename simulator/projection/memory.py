@@ -10,9 +10,6 @@ from simulator.projection.blocks import Block
 from simulator.projection.stack import Stack
 from topologies.machine import Device
 
-MIXED_BYTES = 2
-"""An element of a copy of weights for computing."""
-
 BUCKET_BYTES = 25 << 20
 """DistributedDataParallel's."""
 

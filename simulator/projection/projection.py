@@ -286,7 +286,8 @@ class _Projecting:
             tied_s = self._job.network.ends_s("all-reduce", self._job.tied_bytes)
         update = sum((block.once for block in blocks), Work())
         shared = self._parallel.dp if self._parallel.zero >= OPTIMIZER else 1
-        update_s = update.seconds / shared + self._parameters_s(blocks)
+        beside_s = self._streamed_s(self._stack.update_bytes * sum(block.parameters for block in blocks))
+        update_s = (update.seconds + beside_s) / shared + self._parameters_s(blocks)
         return _End(pipeline_s, exposed_s + tied_s, inner_s, update_s)
 
     def _reduced_s(self, blocks: Sequence[Block]) -> float:

@@ -40,7 +40,8 @@ class Stack:
     `host_s` is the host's time to launch a kernel, `host_exchange_s` an exchange, and `host_micro_batch_s` what it
     does for a micro-batch besides, such as loading it. `gradient_bytes` are those of an element of a weight's gradient
     as it adds up over micro-batches; None: as computed. `adds_up_beside`: the product that makes it adds it up, else
-    another kernel. `overlaps_gradients`: they are reduced while the last backward pass goes on, in buckets; computing
+    another kernel. `update_bytes` of memory traffic an update takes for an element of a weight's gradient beside the
+    optimizer's. `overlaps_gradients`: they are reduced while the last backward pass goes on, in buckets; computing
     beside communication takes `slowdown` as long. `gathers_ahead`: weights of the next layer are gathered while one
     computes. `scatters_messages`: what all tensor parallel workers of a stage have alike they send in shares, gathered
     again. `even_stages`: stages have as many layers each, where they divide them. `fragmentation` is what the
@@ -54,6 +55,7 @@ class Stack:
     host_micro_batch_s: float = 0.0
     gradient_bytes: int | None = None
     adds_up_beside: bool = False
+    update_bytes: float = 0.0
     overlaps_gradients: bool = True
     gathers_ahead: bool = True
     scatters_messages: bool = False
@@ -85,15 +87,20 @@ is converted, multiplied and converted: 20 for 4.
 MEGATRON = Kernels("elementwise", passes=(("cross_entropy", 3.3),))
 """Megatron-LM's loss, over a vocabulary in parts, has ten passes where one kernel has three."""
 
+SCALED_GRADIENTS = 16.0
+"""Gradients in float32 that are divided by the scale of the loss (8 bytes), whose norm is taken, and set to zero."""
+
 STACKS: Mapping[str, Stack] = {
     "eager": Stack(EAGER, host_s=6e-6, even_stages=False),
     "compile": Stack(Kernels("all"), host_s=2e-6, even_stages=False),
     "fsdp2": Stack(EAGER, host_s=6e-6, gradient_bytes=4, even_stages=False),
     "megatron": Stack(
-        MEGATRON, host_s=6e-6, gradient_bytes=4, scatters_messages=True, adds_up_beside=True
+        MEGATRON, host_s=6e-6, gradient_bytes=4, update_bytes=SCALED_GRADIENTS, adds_up_beside=True,
+        scatters_messages=True,
     ),
     "megatron-2021": Stack(
-        MEGATRON, host_s=6e-6, gradient_bytes=4, scatters_messages=True, overlaps_gradients=False
+        MEGATRON, host_s=6e-6, gradient_bytes=4, update_bytes=SCALED_GRADIENTS, overlaps_gradients=False,
+        scatters_messages=True,
     ),
     "megatron-deepspeed": Stack(
         MEGATRON,
