@@ -47,9 +47,12 @@ from topologies import available, load_topology
 
 SIMULATING = (
     *("source", "topo", "prefetch", "overlap", "collectives", "data_parallel", "operator_files", "system"),
-    *("json_path", "tasks", "trace_path", "plot_folder", "sweep", "project", "stack", "memory_report"),
+    *("json_path", "tasks", "trace_path", "plot_folder", "sweep"),
 )
 """The arguments that have a meaning where the plan is there already."""
+
+PROJECTING = ("project", "stack", "memory_report")
+"""Those that have one where a step is projected."""
 
 ONE_PLAN = {"-o": "output", "--trace": "trace_path", "--plot": "plot_folder"}
 
@@ -105,7 +108,9 @@ def main(context: click.Context, /, source: str, **options: Any) -> None:
     load_operators(options["operator_files"])
     swept = options.pop("sweep")
     if is_saved_plan(source):
-        refuse_others(context, f"{source} is a saved plan, which is not searched again", allowed=SIMULATING)
+        refuse_others(
+            context, f"{source} is a saved plan, which is not searched again", allowed=(*SIMULATING, *PROJECTING)
+        )
     _check_system(context, options, dict(swept))
     if options["topo"] is None and "topo" not in dict(swept):
         raise click.UsageError("Missing option '--topo'.")
@@ -166,6 +171,8 @@ def _once(source: str, options: dict[str, Any]) -> None:
 
 
 def _sweep(context: click.Context, source: str, options: dict[str, Any]) -> None:
+    if given := [flag for name, flag in _given(context, ()) if name in PROJECTING]:
+        raise click.UsageError(f"--sweep simulates every worker: expected no {', '.join(given)}")
     if unmet := [flag for flag, name in ONE_PLAN.items() if options[name] is not None]:
         raise click.UsageError(f"--sweep makes many plans: expected no {', '.join(unmet)}, which is of one")
     cells = list(requests(context, SIMULATING if is_saved_plan(source) else None))
