@@ -143,10 +143,10 @@ def said(data: Any) -> str:
     rows = [row for row in data["decisions"] if "refused" not in row]
     fitting = [row for row in rows if row["fits"]]
     ratios = [row["seconds"] / min(s for _, s in row["by_hand"].values()) for row in fitting if row["by_hand"]]
-    named_faster = sum(row["least_named"] < row["seconds"] * (1 - 1e-12) for row in rows)
+    named_faster = sum(row["least_named"] < row["seconds"] * (1 - 1e-12) for row in fitting)
     return (
-        f"{len(rows)} decisions, of which in {len(fitting)} something fits. In {named_faster} of them anything that is "
-        "named is predicted to be faster than what is recommended. Beside the best of DDP, FSDP and tensor "
+        f"{len(rows)} decisions, of which in {len(fitting)} something fits. In {named_faster} of these anything that "
+        "is named, and fits, is predicted to be faster than what is recommended. Beside the best of DDP, FSDP and tensor "
         f"parallelism by hand, where one of them fits ({len(ratios)}), a step takes {min(ratios):.2f} to "
         f"{max(ratios):.2f} times as long, {sorted(ratios)[len(ratios) // 2]:.2f} in the median."
     )
@@ -191,7 +191,8 @@ def _row(row: Row) -> tuple[object, ...]:
 
     best = f"{row['family']}: `{row['best']}`" if row["fits"] else "nothing fits"
     others = map(other, ("DDP", "FSDP", "Megatron"))
-    return row["model"], row["machine"], best, _seconds(row["seconds"]), *others, f"{row['gap']:.1%}", row["cpu_s"]
+    step = _seconds(row["seconds"]) if row["fits"] else "-"
+    return row["model"], row["machine"], best, step, *others, f"{row['gap']:.1%}", row["cpu_s"]
 
 
 def _seconds(value: float) -> str:
