@@ -60,18 +60,19 @@ Row = dict[str, Any]
 
 def by_hand(decision: Decision) -> dict[str, Candidate]:
     """Return what people would do anyway, the best of each that fits."""
-    groups = {
-        "DDP": lambda p: p.dp == p.workers and p.zero == 0,
-        "FSDP": lambda p: p.dp == p.workers and p.zero == 3,
-        "Megatron": lambda p: p.tp > 1 and p.zero <= 1 and p.cp == 1,
-    }
     found: dict[str, Candidate] = {}
     for candidate in decision.candidates:
-        parallel = Parallel.read(candidate.parallel) if candidate.parallel else None
-        for name, is_of in groups.items():
-            if parallel is not None and candidate.fits and is_of(parallel):
-                found.setdefault(name, candidate)
+        parallel = Parallel.read(candidate.parallel)
+        if parallel is not None and candidate.fits and (name := _of_hand(parallel)):
+            found.setdefault(name, candidate)
     return found
+
+
+def _of_hand(parallel: Parallel) -> str:
+    """Return which of the ways that people would take a candidate is; "" for none."""
+    if parallel.dp == parallel.workers:
+        return {0: "DDP", 3: "FSDP"}.get(parallel.zero, "")
+    return "Megatron" if parallel.tp > 1 and parallel.zero <= 1 and parallel.cp == 1 else ""
 
 
 def decided(model: str, machine_name: str) -> Row:
@@ -146,8 +147,8 @@ def said(data: Any) -> str:
     named_faster = sum(row["least_named"] < row["seconds"] * (1 - 1e-12) for row in fitting)
     return (
         f"{len(rows)} decisions, of which in {len(fitting)} something fits. In {named_faster} of these anything that "
-        "is named, and fits, is predicted to be faster than what is recommended. Beside the best of DDP, FSDP and tensor "
-        f"parallelism by hand, where one of them fits ({len(ratios)}), a step takes {min(ratios):.2f} to "
+        "is named, and fits, is predicted to be faster than what is recommended. Beside the best of DDP, FSDP and "
+        f"tensor parallelism by hand, where one of them fits ({len(ratios)}), a step takes {min(ratios):.2f} to "
         f"{max(ratios):.2f} times as long, {sorted(ratios)[len(ratios) // 2]:.2f} in the median."
     )
 
