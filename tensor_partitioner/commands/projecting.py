@@ -15,12 +15,13 @@ from planner.model_source import model as load_model
 from planner.models.zoo import is_zoo_name
 from planner.parallel import Parallel
 from planner.plans.plan_json import load_plan
-from simulator.projection.cluster import cluster
+from simulator.projection.cluster import Cluster, cluster
 from simulator.projection.projection import Projection
 from simulator.projection.stack import STACKS
 from tensor_partitioner import display
 from tensor_partitioner.commands.console import stdout
 from tensor_partitioner.commands.planning_options import given_options
+from tensor_partitioner.decision.checks import require_alike
 from tensor_partitioner.decision.tables import memory_table, shares_table, step_table
 from tensor_partitioner.projection import project_source
 from tensor_partitioner.replicas import GraphModel, Source, ZooModel
@@ -49,6 +50,8 @@ def is_projected(options: Mapping[str, Any]) -> bool:
     parallel: Parallel | None = options["parallel"]
     if options["project"] and parallel is None:
         raise click.UsageError("--project: expected --parallel with it, as in --parallel tp=8,dp=4, found none")
+    if options["memory_report"] and (parallel is None or options["project"] is False):
+        raise click.UsageError("--memory-report: expected --parallel with it, projected; found neither or --no-project")
     if parallel is None or options["project"] is False:
         return False
     return bool(options["project"]) or parallel.workers > EXPANDED_WORKERS or options["memory_report"]
@@ -66,7 +69,7 @@ def project_saved(source: str, options: Mapping[str, Any]) -> bool:
         return False
     model = GraphModel(plan.graph)
     batch = model.samples * model.graph.micro_batches
-    step = project_source(model, batch, named, cluster(options["topo"]), options["stack"])
+    step = project_source(model, batch, named, _machine(options), options["stack"])
     _show(Path(source).name, step, named, options)
     return True
 
@@ -74,8 +77,14 @@ def project_saved(source: str, options: Mapping[str, Any]) -> bool:
 def project_model(source: str, options: Mapping[str, Any]) -> None:
     """Project a model as a command's options say, show the step, and write it where they say."""
     model, batch = _model(source, given_options(options))
-    step = project_source(model, batch, options["parallel"], cluster(options["topo"]), options["stack"])
+    step = project_source(model, batch, options["parallel"], _machine(options), options["stack"])
     _show(source, step, options["parallel"], options)
+
+
+def _machine(options: Mapping[str, Any]) -> Cluster:
+    machine = cluster(options["topo"])
+    require_alike(machine)
+    return machine
 
 
 def _show(source: str, step: Projection, parallel: Parallel, options: Mapping[str, Any]) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import heapify, heappop, heappush
 from pathlib import Path
@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec.structs import replace as msgspec_replace
 
 import planner
-from planner.errors import GraphError, InputError, PlanError
+from planner.errors import GraphError, PlanError
 from planner.graph.ir import Graph
 from planner.models.zoo import is_zoo_name, option_names
 from planner.parallel import Parallel
@@ -24,7 +24,9 @@ from simulator.projection.projection import Projection
 from simulator.projection.stack import Stack, stack_named
 from tensor_partitioner.decision.bounds import LeastWork, least_bytes, micro_batch_s, with_bubble
 from tensor_partitioner.decision.candidates import Shape, candidate_name, candidates, family
+from tensor_partitioner.decision.checks import require_alike, require_types
 from tensor_partitioner.decision.record import Candidate, Decision, Line, MachineFacts, ModelFacts, Search, Stage
+from tensor_partitioner.decision.typed import commands
 from tensor_partitioner.decision.why import verdict, why
 from tensor_partitioner.projection import project_inner, project_source
 from tensor_partitioner.replicas import GraphModel, Inner, Source, ZooModel
@@ -40,6 +42,9 @@ HALF_EPS = 1e-4
 BUDGET_S = 30.0
 SEARCHED_WORKERS = 16
 """Up to so many devices the plan of least bytes is a candidate; up to half as many, that of least time."""
+
+KEPT = ("full", "selective", "none")
+"""Recomputation, that which keeps least first."""
 
 OWN = "searched plan"
 """What the family of plans that a search found begins with."""
@@ -74,9 +79,9 @@ def decide(  # noqa: PLR0913 -- the settings by their names
     >>> decision.best.fits, decision.best.seconds_per_step <= min(c.seconds_per_step for c in decision.candidates)
     (True, True)
     """
-    if not 0 < budget_s < float("inf"):
-        raise InputError(f"budget: expected seconds above 0, found {budget_s:g}")
+    require_types(model, machine, batch, budget_s, pins)
     whole = cluster_of(machine) if isinstance(machine, Machine) else cluster(machine)
+    require_alike(whole)
     source, samples = _source(model, whole, batch, options)
     deciding = _Deciding(source, whole, stack_named(stack), stack, _degrees(pins))
     return deciding.decision(deciding.largest_batch() if samples is None else samples, budget_s)
@@ -135,14 +140,20 @@ class _Deciding:
     def _single(self) -> tuple[Inner, tuple[Block, ...]]:
         """One device at work on one sample, with all layers."""
         inner = self.source.inner(ONE, 1)
-        network = Network(self.cluster, Grid(1, 1, 1))
-        blocks = blocks_of(inner.replica, self.stack.kernels, self.cluster.built.devices[0], network)
-        return inner, repeated(blocks, inner.layers) if inner.layers else blocks
+        return inner, self._blocks(inner, ONE)
+
+    def _blocks(self, inner: Inner, within: Parallel) -> tuple[Block, ...]:
+        """Return all blocks of a replica at work on a micro-batch, as they are projected."""
+        network = Network(self.cluster, Grid(1, 1, within.tp * within.cp))
+        kernels = replace(self.stack.kernels, products=inner.products)
+        blocks = blocks_of(inner.replica, kernels, self.cluster.built.devices[0], network)
+        return repeated(blocks, inner.layers) if inner.layers else blocks
 
     @cached_property
     def _least_work(self) -> LeastWork:
         device, (inner, blocks) = self.cluster.built.devices[0], self._single
-        return LeastWork.of(blocks, 1, device.attained(inner.dtype))
+        dtypes = {inner.dtype, inner.products or inner.dtype}
+        return LeastWork.of(blocks, 1, max(map(device.attained, dtypes)))
 
     @property
     def _sequence(self) -> int | None:
@@ -191,30 +202,32 @@ class _Deciding:
                 f"devices, found {batch}"
             )
         found, left_out, lower_s = self._best_first(every, batch, begin + budget_s)
-        found += [] if self.pins else self._searched(batch)
-        return self._record(batch, found, Tally(len(every), left_out, lower_s, time.monotonic() - begin))
+        goals: Mapping[str, Machine | None] = {} if self.pins else self._goals()
+        found += self._searched(batch, goals)
+        return self._record(batch, found, Tally(len(every) + len(goals), left_out, lower_s, time.monotonic() - begin))
 
     def _best_first(self, every: Sequence[Bounded], batch: int, until: float) -> tuple[list[Found], int, float]:
         """Project candidates, that of least bound first, until bounds are above what is best in their families.
 
         A bound is made a nearer one when its turn comes, and has another turn. What weights and states alone do not let
-        fit comes last, and once for each family that nothing else is of. Return also how many are left out, and
-        seconds that none of these is below: infinite where each is above what is best in its family.
+        fit comes last, least bytes first, and once for each family that nothing else is of. Return also how many are
+        left out, and seconds that none of these is below: infinite where each is above what is best in its family.
         """
         capacity = self.cluster.built.devices[0].spec.memory_bytes or float("inf")
-        may_fit = {c: least_bytes(self._single[1], c, self.stack) <= capacity for _, _, c in every}
-        waiting = [(not may_fit[c], bound_s, number, False, c) for bound_s, number, c in every]
+        least = {c: least_bytes(self._single[1], c, self.stack) for _, _, c in every}
+        excess = {c: (nbytes, KEPT.index(c.recompute)) if nbytes > capacity else () for c, nbytes in least.items()}
+        waiting = [(excess[c], bound_s, number, False, c) for bound_s, number, c in every]
         heapify(waiting)
         found, best_s, seen, left_out, lower_s = list[Found](), dict[str, float](), set[str](), 0, float("inf")
         while waiting:
-            cannot_fit, bound_s, number, is_near, candidate = heappop(waiting)
+            too_large, bound_s, number, is_near, candidate = heappop(waiting)
             kind, late = family(candidate), time.monotonic() > until
-            if late or bound_s >= best_s.get(kind, float("inf")) or (cannot_fit and kind in seen):
+            if late or bound_s >= best_s.get(kind, float("inf")) or (too_large and kind in seen):
                 left_out += 1
-                lower_s = min(lower_s, bound_s) if late and not cannot_fit else lower_s
+                lower_s = min(lower_s, bound_s) if late and not too_large else lower_s
             elif not is_near:
                 near_s = max(bound_s, self._nearer_bound_s(candidate, batch))
-                heappush(waiting, (cannot_fit, near_s, number, True, candidate))
+                heappush(waiting, (too_large, near_s, number, True, candidate))
             elif (projection := self._projected(candidate, batch)) is not None:
                 seen.add(kind)
                 found.append((candidate_name(candidate), kind, bound_s, projection))
@@ -236,9 +249,7 @@ class _Deciding:
             inner = self.source.inner(within, micro_batch)
         except (PlanError, GraphError):
             return 0.0
-        network = Network(self.cluster, Grid(1, 1, within.tp * within.cp))
-        blocks = blocks_of(inner.replica, self.stack.kernels, self.cluster.built.devices[0], network)
-        return micro_batch_s(repeated(blocks, inner.layers) if inner.layers else blocks, recompute)
+        return micro_batch_s(self._blocks(inner, within), recompute)
 
     def _projected(self, candidate: Parallel, batch: int) -> Projection | None:
         """Project a candidate; None where the model cannot be divided so, which is not tried twice."""
@@ -254,12 +265,17 @@ class _Deciding:
             self.impossible += 1
             return None
 
-    def _searched(self, batch: int) -> list[Found]:
-        """Project the plans that a search finds for all devices, of least bytes and of least time."""
-        count, found = self.cluster.devices, []
+    def _goals(self) -> Mapping[str, Machine | None]:
+        """Return what plans are searched for, and the machine whose time it is; nothing where that takes too long."""
+        count = self.cluster.devices
         goals: dict[str, Machine | None] = {"least bytes": None} if 1 < count <= SEARCHED_WORKERS else {}
         if 1 < count <= SEARCHED_WORKERS // 2:
             goals["least time"] = self.cluster.built
+        return goals
+
+    def _searched(self, batch: int, goals: Mapping[str, Machine | None]) -> list[Found]:
+        """Project the plans that a search finds for all devices, one for each goal."""
+        count, found = self.cluster.devices, list[Found]()
         for goal, machine in goals.items():
             try:
                 inner = self.source.searched(count, batch, machine)
@@ -273,7 +289,7 @@ class _Deciding:
 
     def _record(self, batch: int, found: list[Found], tally: Tally) -> Decision:
         model, machine = self._model_facts(batch), self._machine_facts()
-        rows = [_candidate(*row, tokens=model.sequence) for row in found]
+        rows = [_candidate(*row, model) for row in found]
         rows.sort(key=lambda row: (not row.fits, row.seconds_per_step if row.fits else row.needed_bytes))
         if not rows:
             raise PlanError(f"{self.source.name}: none of {tally.considered} candidates can divide it")
@@ -295,7 +311,7 @@ class _Deciding:
                 seconds=tally.seconds,
             ),
             candidates=told,
-            commands=tuple(_commands(self.source.name, batch, machine, told[0])),
+            commands=tuple(commands(self.source, batch, machine, told[0])),
         )
 
     def _model_facts(self, batch: int) -> ModelFacts:
@@ -332,8 +348,10 @@ class Tally:
     seconds: float
 
 
-def _candidate(name: str, kind: str, bound_s: float, projection: Projection, tokens: int | None) -> Candidate:
-    shares = projection.shares
+def _candidate(name: str, kind: str, bound_s: float, projection: Projection, model: ModelFacts) -> Candidate:
+    """Record a candidate; of the peak it has what the model asks for, not what several devices do alike."""
+    shares, tokens = projection.shares, model.sequence
+    most = projection.seconds * projection.devices * projection.peak_flop_per_s
     exposed = (
         "tensor and context parallel exchanges",
         "weights gathered and gradients scattered, exposed",
@@ -348,7 +366,7 @@ def _candidate(name: str, kind: str, bound_s: float, projection: Projection, tok
         fits=projection.fits,
         samples_per_s=projection.samples_per_s,
         tokens_per_s=None if tokens is None else projection.samples_per_s * tokens,
-        utilisation=projection.utilisation,
+        utilisation=min(projection.utilisation, model.operations / most),
         needed_bytes=projection.needed_bytes,
         capacity_bytes=projection.capacity_bytes,
         margin_bytes=projection.margin_bytes,
@@ -364,12 +382,3 @@ def _candidate(name: str, kind: str, bound_s: float, projection: Projection, tok
 
 def _with_why(row: Candidate, best: Candidate) -> Candidate:
     return row if row is best else msgspec_replace(row, why=why(row, best))
-
-
-def _commands(model: str, batch: int, machine: MachineFacts, best: Candidate) -> Iterator[str]:
-    """Yield what to type to see it again, and to have the plan."""
-    if best.parallel is None:
-        yield f"plan {model} --batch {batch} --workers {machine.devices} -o plan.json"
-    else:
-        yield f"simulate {model} --batch {batch} --parallel {best.name} --topo {machine.name}"
-        yield f"export-plan {model} --batch {batch} --parallel {best.name} --to megatron"

@@ -49,9 +49,9 @@ def verdict(model: ModelFacts, machine: MachineFacts, candidates: tuple[Candidat
     best = candidates[0]
     if not best.fits:
         return (
-            f"Nothing fits: {model.name} with a batch of {model.batch} takes at least "
-            f"{format_bytes(best.needed_bytes)} of the {format_bytes(best.capacity_bytes)} that a device of "
-            f"{machine.name} has ({best.name}); a smaller batch, more devices or recomputation would help."
+            f"Nothing fits: {model.name} with a batch of {model.batch} takes {format_bytes(best.needed_bytes)} of the "
+            f"{format_bytes(best.capacity_bytes)} that a device of {machine.name} has even as {best.name}, the least "
+            "of those projected; a smaller batch, more devices or recomputation would help."
         )
     said = (
         f"Train {model.name} on {machine.devices} x {machine.device} as {best.family} ({best.name}): "
@@ -63,7 +63,7 @@ def verdict(model: ModelFacts, machine: MachineFacts, candidates: tuple[Candidat
         families.setdefault(candidate.family, candidate)
     others = [c for c in families.values() if c is not best and c.fits]
     if not others:
-        return f"{said} Nothing else that people use fits."
+        return f"{said} Nothing else that was looked at fits." if len(families) > 1 else said
     alike = [c for c in others if c.seconds_per_step < AS_FAST * best.seconds_per_step]
     if alike:
         said = f"{said} As fast within {AS_FAST - 1:.0%}: {', '.join(c.family for c in alike)}."

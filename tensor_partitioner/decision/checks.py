@@ -1,0 +1,35 @@
+"""What is asked of what a decision is given: types, and devices that are alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from planner.errors import InputError
+from planner.graph.ir import Graph
+from simulator.projection.cluster import Cluster
+from topologies import Machine, TopologyError
+
+
+def require_types(model: object, machine: object, batch: object, budget_s: object, pins: Sequence[str]) -> None:
+    """Raise an InputError where an argument of `decide` is of another type, or a number is not above 0."""
+    if not isinstance(model, str | Graph):
+        raise InputError(f"model: expected a name, a file or a graph, found {model!r}")
+    if not isinstance(machine, str | Path | Machine):
+        raise InputError(f"machine: expected a name, a file or a machine, found {machine!r}")
+    if batch is not None and not (isinstance(batch, int) and batch > 0):
+        raise InputError(f"batch: expected a whole number above 0, found {batch!r}")
+    if not isinstance(budget_s, int | float) or not 0 < budget_s < float("inf"):
+        raise InputError(f"budget: expected seconds above 0, found {budget_s!r}")
+    if isinstance(pins, str):
+        raise InputError(f"pins: expected a list, as in ['tp=4'], found {pins!r}")
+
+
+def require_alike(machine: Cluster) -> None:
+    """Raise a TopologyError where devices differ: a projection looks at one that stands for all."""
+    types = sorted({device.spec.name for device in machine.built.devices})
+    if len(types) > 1:
+        raise TopologyError(
+            f"{machine.name}: expected devices of one type for a projection, found {', '.join(types)}; plans for "
+            "unlike ones come from plan --objective time --workers K --topo, and simulate --no-project simulates them"
+        )
