@@ -26,7 +26,16 @@ def require_types(model: object, machine: object, batch: object, budget_s: objec
 
 
 def require_alike(machine: Cluster) -> None:
-    """Raise a TopologyError where devices differ: a projection looks at one that stands for all."""
+    """Raise a TopologyError where a projection is of no use.
+
+    It looks at one device that stands for all, with a stack of software for GPUs: not at devices that differ, nor at
+    ranks of a calibrated host, which share its cores and memory.
+    """
+    if any(device.spec.measured is not None for device in machine.built.devices):
+        raise TopologyError(
+            f"{machine.name}: expected a machine that is not calibrated for a projection, found measured times of its "
+            "ranks; plan --objective time --workers K --topo and simulate --no-project go by these"
+        )
     types = sorted({device.spec.name for device in machine.built.devices})
     if len(types) > 1:
         raise TopologyError(

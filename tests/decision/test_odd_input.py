@@ -1,8 +1,10 @@
 """Decisions and projections given what is wrong, odd, or does not fit."""
 
+import dataclasses
 import re
 import shlex
 
+import msgspec
 import pytest
 
 from planner.errors import InputError
@@ -15,7 +17,8 @@ from tensor_partitioner.decision.deciding import _Deciding
 from tensor_partitioner.projection import project_source
 from tensor_partitioner.replicas import ZooModel
 from tests.project.test_plan_command import run
-from topologies import TopologyError
+from topologies import TopologyError, load_topology
+from topologies.schema import Measured, TransferCost
 
 SMALL = {"heads": 4, "sequence": 32, "vocabulary": 256}
 UNLIKE = """
@@ -56,6 +59,28 @@ def test_unlike_devices_are_refused(tmp_path, capsys):
     words = shlex.split("transformer-2-64 --heads 4 --sequence 32 --vocabulary 256 --batch 4 --parallel dp=2 --project")
     assert run(simulate, *words, "--topo", file) == 2
     assert "expected devices of one type" in capsys.readouterr().err
+
+
+def test_a_calibrated_host_is_refused():
+    """Its ranks share cores, which no projection knows of."""
+    machine = load_topology("uniform-2")
+    cost = TransferCost(task_s=1e-5)
+    measured = Measured(
+        date="2024-01-01",
+        ranks=2,
+        threads=1,
+        transport="shared",
+        rounds=1,
+        spread=0.0,
+        call_s=1e-6,
+        memory_alone_bytes_per_s=1e10,
+        **dict.fromkeys(("send", "post", "fetch", "reduce"), cost),
+        tasks={},
+    )
+    spec = msgspec.structs.replace(machine.devices[0].spec, measured=measured)
+    devices = tuple(dataclasses.replace(device, spec=spec) for device in machine.devices)
+    with pytest.raises(TopologyError, match="expected a machine that is not calibrated"):
+        decide("transformer-2-64", dataclasses.replace(machine, devices=devices), batch=4, **SMALL)
 
 
 def test_work_that_all_devices_do_is_counted_once():
