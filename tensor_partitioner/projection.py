@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from planner.errors import PlanError
 from planner.parallel import Parallel
 from simulator.projection.blocks import Block, blocks_of, repeated, tied_parameters
 from simulator.projection.cluster import Cluster, cluster, cluster_of, require_devices
@@ -23,21 +24,25 @@ def project(  # noqa: PLR0913 -- the settings by their names
     options: Mapping[str, object],
     *,
     batch: int,
-    parallel: Parallel,
+    parallel: Parallel | str,
     machine: str | Path | Machine,
     stack: str | Stack = "megatron",
 ) -> Projection:
     """Project a step of a zoo's model under named parallelism on a machine.
 
-    `options` are the model's, without its batch. Raises GraphError, PlanError and TopologyError for what cannot be.
+    `options` are the model's, without its batch; `parallel` may be text, as in "tp=8,dp=4".
+    Raises GraphError, PlanError and TopologyError for what cannot be.
 
-    >>> parallel = Parallel.read("tp=8,pp=8,dp=2,micro-batch=1")
-    >>> step = project("gpt-3-175b", {"dtype": "mixed"}, batch=64, parallel=parallel, machine="hgx-h100-nodes-16")
+    >>> named = "tp=8,pp=8,dp=2,micro-batch=1"
+    >>> step = project("gpt-3-175b", {"dtype": "mixed"}, batch=64, parallel=named, machine="hgx-h100-nodes-16")
     >>> step.devices, 1 < step.seconds < 50
     (128, True)
     """
     whole = cluster_of(machine) if isinstance(machine, Machine) else cluster(machine)
-    return project_source(ZooModel.of(name, options), batch, parallel, whole, stack)
+    named = Parallel.read(parallel)
+    if named is None:
+        raise PlanError("parallel: expected degrees, as in tp=8,dp=4, found None")
+    return project_source(ZooModel.of(name, options), batch, named, whole, stack)
 
 
 def project_source(

@@ -36,6 +36,8 @@ SHOWN_DEVICES = 16
 
 SLIDERS_HELP = "Decide for other batches and more devices, too, for the page's sliders: a minute or more."
 STACK = "compile"
+LEAST_GAP = 5e-4
+"""A gap that shows."""
 HELP = f"""Decide how to train a MODEL on all devices of a machine: the fastest way, as we predict, whose memory fits.
 
 Data parallelism, ZeRO 1 to 3 (FSDP), tensor, context and pipeline parallelism with every schedule, their products, and
@@ -128,10 +130,11 @@ def planned_for_time(source: str, options: Mapping[str, Any]) -> tuple[Plan, str
 
 def _searched(decision: Decision) -> str:
     search = decision.search
+    left = f"nothing is faster by more than {search.gap:.1%}" if search.gap >= LEAST_GAP else "nothing is faster"
     return (
         f"{search.projected} of {search.considered} candidates projected in {display.seconds(search.seconds)}, "
-        f"{search.bounded_away} left out by their bounds, {search.impossible} cannot divide the model; in our model "
-        f"nothing is faster by more than {search.gap:.1%}."
+        f"{search.bounded_away} left out by their bounds, {search.impossible} cannot divide the model; in our model, "
+        f"of the software stack {decision.stack}, {left}."
     )
 
 

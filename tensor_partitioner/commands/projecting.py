@@ -114,7 +114,8 @@ def said(source: str, parallel: str, machine: str, step: Projection) -> str:
     """Say in one sentence what a projection shows."""
     cause = max((c for c in step.shares if c != "kernels at the roof"), key=step.shares.__getitem__)
     return (
-        f"{source} as {parallel} on {machine} takes {display.seconds(step.seconds)} a step, {step.samples_per_s:.4g} "
+        f"{source} as {parallel} on {machine}, projected from one replica, takes "
+        f"{display.seconds(step.seconds)} a step, {step.samples_per_s:.4g} "
         f"samples/s at {step.utilisation:.0%} of the peak; most beyond the kernels' best goes to {cause} "
         f"({step.shares[cause] / step.seconds:.0%})."
     )
