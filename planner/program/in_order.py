@@ -74,7 +74,7 @@ class _Ordered:
         for buffer, count, uses in zip(buffers, slots, self._uses, strict=True):
             for slot in range(1, count):
                 users = self._users(buffer, slot, count)
-                place = buffer.slot(self._slot(buffer, users[0], buffer.slots))
+                place = buffer.slot(self._slot(buffer, users[0] if users else slot, buffer.slots))  # evaluation has one
                 yield replace(moments.used(buffer, uses, users), offset=place.offset, slots=0)
 
     def _slot(self, buffer: Buffer, micro_batch: int, slots: int) -> int:

@@ -208,6 +208,9 @@ def _exported_once(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
     """Export; a GraphError for what Python does at every call: it would be done once."""
     states = random_states()
     program = _exported_past_checks(step, arguments)
+    if random_states() != states:  # what PyTorch loads when it first needs it may draw, too, but once
+        states = random_states()
+        program = _exported_past_checks(step, arguments)
     if random_states() != states:
         raise GraphError(
             "forward draws random numbers of Python or NumPy, which every step would repeat: use PyTorch's"

@@ -90,8 +90,8 @@ def main(source: str, **options: Any) -> None:
     if options["show_all"]:
         stdout().print(candidates_table(decision.candidates))
     stdout().print(*display.tables(decision), sep="\n")
-    stdout().print(_searched(decision))
-    stdout().print(decision.verdict)
+    stdout().print(_searched(decision), soft_wrap=True)
+    stdout().print(decision.verdict, soft_wrap=True)
     if not decision.best.fits:
         raise JobError(f"{source}: nothing fits in the memory of {decision.machine.name}")
     if options["output"] is not None:

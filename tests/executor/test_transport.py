@@ -41,7 +41,7 @@ def test_one_message_per_pair_and_transfer_counted_where_it_is_sent(exchanged):
     for found in exchanged["messages"].values():
         for worker, (_, sends, _) in enumerate(found):
             peers = [peer for peer in range(WORKERS) if peer != worker]
-            assert sends == [[peer, 0, nbytes] for _ in range(3) for _transfer in (0, 1) for peer in peers]
+            assert sends == [[peer, transfer, nbytes] for _ in range(3) for transfer in (0, 1) for peer in peers]
 
 
 def test_nothing_is_sent_to_who_shares_the_memory(exchanged):
