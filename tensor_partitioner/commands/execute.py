@@ -229,7 +229,7 @@ class Execution:
         for last in reports[-1:]:
             console = stdout()
             console.print(*display.tables(last), sep="\n")
-            console.print(finding(last))
+            console.print(finding(last), soft_wrap=True)
             sys.stdout.flush()
             if reason:
                 print(f"error: {reason}", file=sys.stderr, flush=True)

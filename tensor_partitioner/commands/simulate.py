@@ -165,7 +165,7 @@ def _once(source: str, options: dict[str, Any]) -> None:
         write_plots(simulation, folder, f"{result.plan} on {result.machine}")
     console = stdout()
     console.print(*display.tables(result), sep="\n")
-    console.print(finding(result), style="bold red" if result.overfull else None)
+    console.print(finding(result), soft_wrap=True, style="bold red" if result.overfull else None)
     if result.overfull:
         raise JobError(f"{source}: out of memory on {', '.join(result.overfull)}")
 
