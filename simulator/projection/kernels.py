@@ -1,7 +1,8 @@
 """Kernels: which nodes a software stack computes by one launch, and what that takes on a device.
 
-A kernel reads each tensor from outside once, and writes what others read. Nodes `x.part` that the node `x` reads are
-parts of one operator, as mean and variance are of a norm.
+A kernel reads each tensor from outside once, and writes what others read; what it needs a sum of first, over more than
+a multiprocessor keeps, it reads twice. Nodes `x.part` that the node `x` reads are parts of one operator, as mean and
+variance are of a norm.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from functools import lru_cache
 from math import ceil
 
 import tdl
-from simulator.projection.replica import NodeShare
+from simulator.projection.replica import PRODUCTS, NodeShare
 from simulator.projection.stack import Fusion, Kernels
 from topologies.kernels import Kernel, Product
 from topologies.machine import ITEM_BYTES, Device
@@ -43,6 +44,10 @@ class Work:
             self.launches + other.launches,
             self.product_operations + other.product_operations,
         )
+
+    def part(self, share: float) -> Work:
+        """Do a share of it, by as many launches."""
+        return Work(self.seconds * share, self.roof_s * share, self.launches, self.product_operations * share)
 
     def slowed(self, factor: float) -> Work:
         """Do it on a device that takes so many times as long."""
@@ -98,10 +103,14 @@ def _joins_elementwise(run: Sequence[NodeShare], share: NodeShare, readers: Read
 
 
 def _adds_bias(product: NodeShare, share: NodeShare) -> bool:
-    """Tell if a node adds few elements to each row of a product's result, which the product's kernel does itself."""
+    """Tell if a node adds few elements to each row of a product's result, which the product's kernel does itself.
+
+    A convolution's does not: PyTorch and TensorFlow add a bias behind it by another.
+    """
     others = sum(nbytes for name, nbytes in share.reads.items() if name not in product.writes)
     return (
-        share.category == "elementwise"
+        product.category == "matmul"
+        and share.category == "elementwise"
         and len(share.reads) == BIAS_OPERANDS
         and _reads_of((product,), share)
         and sum(share.writes.values()) == sum(product.writes.values())
@@ -128,7 +137,7 @@ PARTS = ("mean", "var", "maximum", "total", "square", "inner")
 
 def is_product(share: NodeShare) -> bool:
     """Tell if a node is a kernel of its own whatever is fused: products, convolutions, attention."""
-    return share.category in ("matmul", "convolution")
+    return share.category in PRODUCTS
 
 
 def _reads_of(run: Sequence[NodeShare], share: NodeShare) -> bool:
@@ -150,8 +159,27 @@ def kernel_of(run: Sequence[NodeShare], readers: Readers) -> Kernel:
         for name, nbytes in share.writes.items()
         if not inside[name] or len(readers[name]) > inside[name]
     }
-    nbytes = sum(reads.values()) + sum(writes.values())
+    nbytes = sum(reads.values()) + sum(writes.values()) + _read_again(run)
     return Kernel(run[-1].category, run[-1].dtype, sum(share.operations for share in run), float(nbytes))
+
+
+KEPT_BYTES = 64 << 10
+"""What a multiprocessor keeps of a sum's operands: shared memory of a P100's (NVIDIA, Pascal tuning guide)."""
+
+
+def _read_again(run: Sequence[NodeShare]) -> int:
+    """Return the bytes of what long sums of a run read, and nodes behind them again, as in a norm over a batch."""
+    summed: dict[str, int] = {}
+    again: dict[str, int] = {}
+    for share in run:
+        again |= {name: summed[name] for name in share.reads if name in summed and share.category != "reduction"}
+        sums = max(1, *share.writes.values())
+        summed |= {
+            name: nbytes
+            for name, nbytes in share.reads.items()
+            if share.category == "reduction" and nbytes * ITEM_BYTES[share.dtype] > KEPT_BYTES * sums
+        }
+    return sum(again.values())
 
 
 def work_of(run: Sequence[NodeShare], readers: Readers, device: Device, kernels: Kernels) -> Work:

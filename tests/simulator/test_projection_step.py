@@ -8,6 +8,8 @@ import planner
 import simulator
 from planner.errors import InputError
 from planner.parallel import Parallel
+from simulator.projection.kernels import fused, kernel_of, readers_of
+from simulator.projection.replica import replica
 from simulator.projection.stack import STACKS, Kernels, Stack
 from tensor_partitioner.projection import project
 from topologies import load_topology
@@ -173,6 +175,17 @@ def test_kernels_of_a_layer_are_those_that_megatron_launches():
     }
     assert counts["compile"] < counts["megatron"] < counts["eager"]
     assert 38 <= counts["megatron"] <= 46  # 14 forward; 12 products, 5 biases, 2 norms, sums and masks backward
+
+
+@pytest.mark.parametrize(("batch", "passes"), [(4, 2), (64, 3)])
+def test_a_norm_over_a_batch_that_no_multiprocessor_keeps_is_read_twice(batch, passes):
+    """56 x 56 pixels of 4 images are 50 kB of a channel, of 64 images 803 kB."""
+    graph = planner.model("wresnet-50-1", batch=batch, image=224)
+    shares = replica(planner.plan(graph, workers=1)).shares
+    readers = readers_of(shares)
+    norm = next(run for run in fused(shares, "operators", readers) if run[-1].node.name == "stage1.unit1.conv1.bn")
+    read_once = 64 * 56 * 56 * batch * 4
+    assert kernel_of(norm, readers).nbytes == pytest.approx(passes * read_once, rel=1e-3)
 
 
 def test_a_stack_that_is_not_known_is_refused_in_a_line():
