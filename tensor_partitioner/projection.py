@@ -49,10 +49,14 @@ def project_source(
     source: Source, batch: int, parallel: Parallel, machine: Cluster, stack: str | Stack = "megatron"
 ) -> Projection:
     """Project a step of a model, wherever it is from; raises as `project`."""
+    return project_inner(inner_of(source, batch, parallel), batch, parallel, machine, stack)
+
+
+def inner_of(source: Source, batch: int, parallel: Parallel) -> Inner:
+    """Return the inner workers of a replica at work on a micro-batch of a batch; raises as `project`."""
     micro_batch = batch // parallel.dp if parallel.micro_batch is None else parallel.micro_batch
     parallel.micro_batches(batch)
-    inner = source.inner(Parallel(tp=parallel.tp, cp=parallel.cp, sp=parallel.sp), micro_batch)
-    return project_inner(inner, batch, parallel, machine, stack)
+    return source.inner(Parallel(tp=parallel.tp, cp=parallel.cp, sp=parallel.sp), micro_batch)
 
 
 def project_inner(

@@ -13,6 +13,7 @@ import planner
 from planner.errors import PlanError
 from planner.graph.facts import batch_size
 from planner.graph.ir import Graph, Node
+from planner.graph.layers import FEW, few_layers
 from planner.graph.samples import depending_on_samples
 from planner.layout import Ways
 from planner.models import gpt, llama
@@ -24,9 +25,6 @@ from planner.search.run import search_result
 from simulator.projection.replica import NodeShare, Replica, Transfer, replica
 from topologies import Machine
 from topologies.kernels import Attention, Product
-
-LAYERS_BUILT = 3
-"""Of layers that repeat: the first, one like all between, the last."""
 
 SIZES: Mapping[str, gpt.Size | llama.Size] = {**gpt.SIZES, **llama.SIZES, **llama.EXPERTS}
 MIXED_FLOAT8 = "mixed-float8"
@@ -116,10 +114,10 @@ def with_few_layers(name: str, options: Mapping[str, object]) -> tuple[str, dict
     options = dict(options)
     if match := re.fullmatch(r"(transformer|llama)-([1-9]\d*)-(\d+k?)", name):
         layers = int(match[2])
-        return f"{match[1]}-{min(layers, LAYERS_BUILT)}-{match[3]}", options, layers
+        return f"{match[1]}-{min(layers, FEW)}-{match[3]}", options, layers
     if name in SIZES:
         layers = int(str(options.pop("layers", None) or SIZES[name].layers))
-        return name, {**options, "layers": min(layers, LAYERS_BUILT)}, layers
+        return name, {**options, "layers": min(layers, FEW)}, layers
     return name, options, None
 
 
@@ -141,10 +139,12 @@ def _plan(graph: Graph, parallel: Parallel) -> Plan:
 class GraphModel:
     """A graph's model, whose graph is that of some samples; those of others follow from it and from its half.
 
-    What a worker does with a node is a line over the samples, product by product and byte by byte.
+    What a worker does with a node is a line over the samples, product by product and byte by byte. Of layers that
+    repeat three are looked at; `layers` says how many there are where the graph has no more than these.
     """
 
     graph: Graph
+    layers: int | None = None
     _replicas: dict[tuple[Parallel, int], Replica] = field(default_factory=dict)
     _inner: dict[tuple[Parallel, int], Inner] = field(default_factory=dict)
 
@@ -171,7 +171,7 @@ class GraphModel:
                     raise PlanError(f"{self.name}: expected a graph of several samples, found one of {self.samples}")
                 at = (micro_batch * parts / self.samples - 1) / (parts - 1)
                 whole = between(self._replica(within, parts), whole, at)
-            self._inner[within, micro_batch] = Inner(whole, None, dtype)
+            self._inner[within, micro_batch] = Inner(whole, self.layers or self._few_layers[1], dtype)
         return self._inner[within, micro_batch]
 
     def searched(self, workers: int, samples: int, machine: Machine | None) -> Inner:
@@ -186,9 +186,14 @@ class GraphModel:
         """Its graph as one of two micro-batches, which tells what is done for each."""
         return replace(self.graph, micro_batches=2, accumulated=sums_of_gradients(self.graph))
 
+    @cached_property
+    def _few_layers(self) -> tuple[Graph, int | None]:
+        """Three of its layers, and how many it has, where layers repeat."""
+        return few_layers(self._in_two_micro_batches)
+
     def _replica(self, within: Parallel, parts: int) -> Replica:
         if (within, parts) not in self._replicas:
-            plan = _plan(self._in_two_micro_batches, replace(within, dp=parts))
+            plan = _plan(self._few_layers[0], replace(within, dp=parts))
             self._replicas[within, parts] = replica(plan)
         return self._replicas[within, parts]
 

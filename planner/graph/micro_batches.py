@@ -9,6 +9,7 @@ what reads the sums, once behind.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from planner.graph.build import GraphBuilder
 from planner.graph.infer import describe
@@ -39,6 +40,15 @@ def phases_of_nodes(graph: Graph) -> dict[str, str]:
     return phases
 
 
+def adding_up_together(graph: Graph) -> Graph:
+    """Return the graph in which terms that add up apart, each in a stage of its own, do so as their sum."""
+    sums = dict.fromkeys(graph.accumulated)
+    for node in graph.nodes:
+        if node.op == "add_n" and sums.keys() >= set(node.inputs):
+            sums = {name: None for name in sums if name not in node.inputs} | dict.fromkeys(node.outputs)
+    return replace(graph, accumulated=tuple(sums))
+
+
 def runs_of(phase: str, graph: Graph) -> int:
     """Return how often a phase runs in an iteration."""
     return graph.micro_batches if phase in EVERY else 1
@@ -57,8 +67,8 @@ def in_order_of_phases(nodes: Iterable[Node], phases: Mapping[str, str]) -> list
 def _nodes_of_every_micro_batch(graph: Graph) -> set[str]:
     """Return the nodes that make a sum, or depend on samples but through sums alone."""
     sums = set(graph.accumulated)
-    dependent = depending_on_samples(graph.tensors, graph.nodes, sums)
-    return {node.name for node in graph.nodes if not (dependent | sums).isdisjoint(node.outputs)}
+    made = sums | depending_on_samples(graph.tensors, graph.nodes, sums)
+    return {node.name for node in graph.nodes if not made.isdisjoint(node.outputs)}
 
 
 def accumulate(builder: GraphBuilder, gradients: Mapping[str, str], loss: str) -> tuple[dict[str, str], str]:

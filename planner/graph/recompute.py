@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.graph.build import GraphBuilder
-from planner.graph.ir import Node, renamed
+from planner.graph.facts import is_recomputed
+from planner.graph.ir import Graph, Node, renamed
 from planner.graph.samples import depending_on_samples
 
 PRODUCTS = ("mm", "bmm", "einsum")
@@ -56,6 +57,24 @@ def recompute_activations(builder: GraphBuilder, forward: int, kind: str = "segm
             result += [_again(original, copies, timesteps) for original in segment.nodes]
         result.append(renamed(node, lost))
     builder.rebuild(tensors, result)
+
+
+def without_recomputation(graph: Graph) -> Graph:
+    """Return the graph as one whose backward pass reads what the forward pass made, and computes nothing again."""
+    copies = [node for node in graph.nodes if is_recomputed(graph, node)]
+    nodes = {node.name: node for node in graph.nodes}
+    copied = {node.forward for node in copies}
+    names = {
+        name: kept for node in copies for name, kept in zip(node.outputs, nodes[str(node.forward)].outputs, strict=True)
+    }
+    for node in copies:
+        del nodes[node.name]
+    result = (
+        replace(node, unroll=None) if node.name in copied and node.unroll == (node.name, 0) else renamed(node, names)
+        for node in nodes.values()
+    )
+    tensors = {name: tensor for name, tensor in graph.tensors.items() if name not in names}
+    return replace(graph, nodes=tuple(result), tensors=tensors)
 
 
 def _again(node: Node, copies: Mapping[str, str], timesteps: int) -> Node:

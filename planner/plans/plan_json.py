@@ -17,6 +17,7 @@ from planner.graph.graph_json import distinct_keys, from_data
 from planner.layout import Ways, parse_placement
 from planner.layout.ways import ANY, AXES, STAGES
 from planner.plans.check import check_names, check_plan, check_search, check_shares
+from planner.plans.named import require_whole
 from planner.plans.plan import Plan
 from planner.plans.records import FORMAT, READ, PlanRecord, ReportedRecord
 from planner.plans.search_record import SearchRecord
@@ -25,8 +26,10 @@ NO_LONGER_STORED = ("gap", "space")
 """What plan/1 once held of a search besides: both follow from the rest, and are ignored."""
 
 
-def load_plan(path: str | Path) -> Plan:
+def load_plan(path: str | Path, *, whole: bool = True) -> Plan:
     """Read and check a plan; an InputError says what was expected, what was found, and where.
+
+    One replica's, which tells of all workers, is refused unless it need not be `whole`.
 
     >>> import planner, tempfile
     >>> plan, folder = planner.plan(planner.model("mlp-2-16"), workers=2), tempfile.mkdtemp()
@@ -36,13 +39,13 @@ def load_plan(path: str | Path) -> Plan:
     """
     if not isinstance(path, str | Path):
         raise PlanError(f"expected the path of a plan.json, found {path!r}")
-    return plan_from_file(path, read_input(Path(path)))
+    return plan_from_file(path, read_input(Path(path)), whole=whole)
 
 
-def plan_from_file(path: str | Path, content: bytes) -> Plan:
+def plan_from_file(path: str | Path, content: bytes, *, whole: bool = True) -> Plan:
     """Read a plan from what a file holds; errors name the file."""
     try:
-        return plan_from_json(content)
+        return require_whole(plan_from_json(content)) if whole else plan_from_json(content)
     except (PlanError, GraphError) as error:
         raise type(error)(f"{path}: {error}") from error
 

@@ -6,7 +6,6 @@ one stands for as many as there are.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -15,6 +14,7 @@ from itertools import chain
 import tdl
 from planner.graph.chain import chain_of
 from planner.graph.ir import ITEM_BYTES
+from planner.graph.layers import layer_of
 from planner.graph.micro_batches import BACKWARD, BEFORE, EVERY, FORWARD
 from simulator.projection.kernels import Work, fused, readers_of, work_of
 from simulator.projection.network import Network
@@ -23,7 +23,6 @@ from simulator.projection.stack import Kernels, Stack
 from topologies.machine import Device
 
 MOST = 1 << 9
-_LAYER = re.compile(r"(?:.*\.)?(?:l|h|layers?|blocks?)\.?(\d+)\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +124,7 @@ def tied_parameters(replica: Replica) -> int:
     for share in replica.shares:
         if share.phase == BEFORE and len(share.reads) == len(share.writes) == 1:
             copied[next(iter(share.writes))] = next(iter(share.reads))
-    layers = [at for at, share in enumerate(shares) if _LAYER.match(share.node.name)] or [0]
+    layers = [at for at, share in enumerate(shares) if layer_of(share.node.name) is not None] or [0]
 
     def weights(some: Sequence[NodeShare]) -> set[str]:
         names = {copied.get(name, name) for share in some for name in share.reads}
@@ -172,17 +171,17 @@ class _Blocks:
             if node.forward in of_node:
                 of_node[node.name] = of_node[node.forward]
             elif share.phase == FORWARD and node.forward is None:
-                match = _LAYER.match(node.name)
-                key = match[1] if match else f"link {chain.get(node.name, 0)}" if chain else "-"
+                layer = layer_of(node.name)
+                key = str(layer) if layer is not None else f"link {chain.get(node.name, 0)}" if chain else "-"
                 if key != last:
-                    self._names.append(match[1] if match else "-")
+                    self._names.append("-" if layer is None else str(layer))
                     last = key
                 of_node[node.name] = len(self._names) - 1
         return self._with_rest(of_node)
 
     def _chain(self) -> Mapping[str, int]:
         """Return the links of forward nodes, where no name says of which layer they are."""
-        if any(_LAYER.match(share.node.name) for share in self._forward()):
+        if any(layer_of(share.node.name) is not None for share in self._forward()):
             return {}
         return chain_of(self._replica.graph).of_node
 

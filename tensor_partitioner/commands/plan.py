@@ -17,6 +17,7 @@ from planner.files import check_written, write_json
 from planner.graph.ir import Graph
 from planner.model_source import function_of, source_files
 from planner.models import model_options
+from planner.plans.check import MOST_WORKERS
 from planner.plans.plan import Plan
 from planner.plans.plan_json import load_plan
 from planner.report import summary
@@ -35,6 +36,7 @@ from tensor_partitioner.commands.planning_options import (
     refuse_others,
     with_model_options,
 )
+from tensor_partitioner.commands.projecting import plan_replica
 from tensor_partitioner.display import Shown
 from topologies import load_topology
 
@@ -60,6 +62,9 @@ DIVIDING = ("workers", "ways", "parallel", "memory", "shares")
 """The options that say over what a model is divided: without them --topo asks for the least time on its devices."""
 
 LEAST_BYTES = "This plan moves the fewest bytes that were found; for the least time: decide MODEL --topo MACHINE."
+
+OF_REPLICA = ("parallel", "workers", "output", "verify")
+"""The options that have a meaning where one replica is planned."""
 
 SHOWING = ("diff", "explain", "json_file", "operator_files")
 """The options that have a meaning where nothing is searched."""
@@ -150,6 +155,10 @@ def _plan_and_verdict(context: click.Context, model: str, options: dict[str, Any
     """Return a plan, and what is to be said of it: with a machine alone it is that of least time."""
     if is_saved_plan(model):
         return _plan(context, model, options), ""
+    if options["parallel"] is not None and options["parallel"].workers > MOST_WORKERS:
+        reason = f"of more than {MOST_WORKERS} workers one replica is planned"
+        refuse_others(context, reason, allowed=("model", *OF_REPLICA, *model_options(), *SHOWING[2:]))
+        return plan_replica(model, options)
     if options["topo"] is not None and not any(options[name] for name in DIVIDING) and options["objective"] == "bytes":
         plan, verdict = import_module(DECIDE).planned_for_time(model, options)
         if options["output"] is not None:
@@ -234,4 +243,4 @@ def _plan(context: click.Context, model: str, options: dict[str, Any]) -> Plan:
     if not is_saved_plan(model):
         return plan_model(model, options, options["topo"], bound=options["explain"])
     refuse_others(context, f"{model} is a saved plan, which is not searched again", allowed=("model", "topo", *SHOWING))
-    return load_plan(model)
+    return load_plan(model, whole=False)

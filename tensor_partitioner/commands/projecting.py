@@ -11,10 +11,14 @@ import click
 
 from planner.failures import JobError
 from planner.files import write_json
+from planner.graph.layers import FEW
+from planner.graph.micro_batches import adding_up_together
+from planner.graph.recompute import without_recomputation
 from planner.model_source import model as load_model
 from planner.models.zoo import is_zoo_name
 from planner.parallel import Parallel
-from planner.plans.plan_json import load_plan
+from planner.plans.named import of_replica, read_named
+from planner.plans.plan import Plan
 from simulator.projection.cluster import Cluster, cluster
 from simulator.projection.projection import Projection
 from simulator.projection.stack import STACKS
@@ -23,7 +27,7 @@ from tensor_partitioner.commands.console import stdout
 from tensor_partitioner.commands.planning_options import given_options
 from tensor_partitioner.decision.checks import require_alike
 from tensor_partitioner.decision.tables import memory_table, shares_table, step_table
-from tensor_partitioner.projection import project_source
+from tensor_partitioner.projection import inner_of, project_source
 from tensor_partitioner.replicas import GraphModel, Source, ZooModel
 
 EXPANDED_WORKERS = 16
@@ -61,17 +65,33 @@ def project_saved(source: str, options: Mapping[str, Any]) -> bool:
     """Project a saved plan of named parallelism, if it has many workers or it is asked for; return whether it was."""
     if options["project"] is False:
         return False
-    plan = load_plan(source)
-    named = Parallel.read((plan.search.details or {}).get("parallel"))
+    named = read_named(source)
     if options["project"] and named is None:
         raise click.UsageError(f"--project: expected a plan of --parallel, found {source}, which is searched otherwise")
-    if named is None or not (options["project"] or plan.workers > SAVED_WORKERS):
+    parallel = Parallel.read(None if named is None else named.parallel)
+    if named is None or parallel is None or not (options["project"] or parallel.workers > SAVED_WORKERS):
         return False
-    model = GraphModel(plan.graph)
-    batch = model.samples * model.graph.micro_batches
-    step = project_source(model, batch, named, _machine(options), options["stack"])
-    _show(Path(source).name, step, named, options)
+    graph = adding_up_together(named.graph())
+    model = GraphModel(graph if parallel.recompute == "none" else without_recomputation(graph), named.layers)
+    batch = named.batch or model.samples * model.graph.micro_batches
+    step = project_source(model, batch, parallel, _machine(options), options["stack"])
+    _show(Path(source).name, step, parallel, options)
     return True
+
+
+def plan_replica(source: str, options: Mapping[str, Any]) -> tuple[Plan, str]:
+    """Plan one replica of named parallelism of very many workers, and save it; return it with what to say of it."""
+    parallel: Parallel = options["parallel"]
+    model, batch = _model(source, given_options(options))
+    inner = inner_of(model, batch, parallel)
+    plan = of_replica(inner.replica.plan, str(parallel), batch, inner.layers)
+    if options["output"] is not None:
+        plan.save(options["output"])
+    layers = f", {FEW} of its {inner.layers} layers" if inner.layers and inner.layers > FEW else ""
+    return plan, (
+        f"Of {parallel.workers} workers this is the plan of {plan.workers}, a stage's in one replica{layers}: the "
+        "others do alike. simulate projects a step of all."
+    )
 
 
 def project_model(source: str, options: Mapping[str, Any]) -> None:

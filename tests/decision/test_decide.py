@@ -2,12 +2,15 @@
 
 import json
 import random
+from dataclasses import replace
 from itertools import product
 
 import pytest
 
 import planner
 from planner.errors import GraphError, PlanError
+from planner.graph.checking import check
+from planner.graph.layers import few_layers
 from planner.parallel import Parallel
 from simulator.projection.blocks import blocks_of, repeated
 from simulator.projection.cluster import cluster
@@ -89,16 +92,88 @@ def test_no_step_is_below_its_bound(name, options, machine, batch, stack):
 
 @pytest.mark.parametrize("spec", ["dp=2", "tp=2,dp=2,sp", "tp=4,dp=2", "cp=2,dp=2", "pp=2,tp=2,dp=2,micro-batch=2"])
 def test_a_layer_stands_for_all(spec):
-    """A model of five layers, of which three are built, is that of which all are."""
+    """A model of five layers, of which three are built, or looked at in its graph, is that of which all are."""
     name, options = "transformer-5-64", SMALL
     parallel, machine = Parallel.read(spec), cluster("hgx-h100")
     few = project(name, options, batch=16, parallel=parallel, machine="hgx-h100")
-    source = GraphModel(planner.model(name, **options, batch=2 * 4, micro_batches=2))
+    source, every = (GraphModel(planner.model(name, **options, batch=2 * 4, micro_batches=2)) for _ in range(2))
+    every.__dict__["_few_layers"] = every.graph, None
+    whole, folded = (project_source(model, 16, parallel, machine) for model in (every, source))
     micro_batch = 16 // parallel.dp if parallel.micro_batch is None else parallel.micro_batch
-    whole = project_source(source, 16, parallel, machine)
     assert micro_batch in {2, 8}
+    assert len(every.inner(Parallel(), 4).replica.shares) > len(source.inner(Parallel(), 4).replica.shares)
+    assert folded.seconds == pytest.approx(whole.seconds, rel=1e-9)
+    assert folded.needed_bytes == whole.needed_bytes
     assert few.seconds == pytest.approx(whole.seconds, rel=1e-9)
     assert few.needed_bytes == pytest.approx(whole.needed_bytes, rel=1e-3)
+
+
+def test_layers_that_differ_are_all_looked_at():
+    """Another operator, another extent, a result that the loss reads, too, and layers in two rows."""
+    graph = planner.model("transformer-5-64", **SMALL, batch=4, micro_batches=2)
+    few, layers = few_layers(graph)
+    assert (layers, len(few.nodes) < len(graph.nodes)) == (5, True)
+    check(few)
+    loss = graph.nodes.index(next(node for node in graph.nodes if "loss" in node.outputs))
+    for at, change in (
+        (next(n for n, node in enumerate(graph.nodes) if node.name == "l2.mlp.gelu"), {"op": "relu"}),
+        (next(n for n, node in enumerate(graph.nodes) if node.name == "l2.attention.qkv"), {"attrs": {"a": 1}}),
+        (loss, {"inputs": ("l2.mlp.sum", *graph.nodes[loss].inputs)}),
+    ):
+        nodes = [*graph.nodes]
+        nodes[at] = replace(nodes[at], **change)
+        other = replace(graph, nodes=tuple(nodes))
+        assert few_layers(other) == (other, None)
+    two_rows = planner.model("encoder-decoder-5-64", heads=4, sequence=16, vocabulary=64, batch=4, micro_batches=2)
+    assert few_layers(two_rows)[1] is None
+
+
+TINY = ("--heads", 4, "--sequence", 32, "--vocabulary", 256, "--dtype", "mixed", "--optimizer", "adam")
+
+
+@pytest.mark.parametrize(
+    ("batch", "parallel"),
+    [
+        (16, "tp=2,pp=2,micro-batch=2,recompute=full"),
+        (16, "tp=2,sp,pp=2,micro-batch=2,recompute=selective"),
+        (16, "dp=2,tp=2,sp,micro-batch=2"),
+        (4096, "tp=2,sp,pp=2,dp=1024,micro-batch=1"),
+        (65536, "tp=2,dp=4096,zero=1,micro-batch=8"),
+    ],
+)
+def test_a_saved_plan_is_projected_as_its_model(batch, parallel, tmp_path):
+    """Whatever it says is computed again, and of whatever number of workers; then it is one replica's."""
+    plan, ours, theirs = (tmp_path / name for name in ("plan.json", "ours.json", "theirs.json"))
+    model = ("transformer-5-64", *TINY, "--batch", batch, "--parallel", parallel)
+    projected = ("--project", "--topo", "hgx-h100-nodes-1024", "--json")
+    assert run(plan_command, *model, "-o", plan, "--no-verify") == 0
+    assert run(simulate, plan, *projected, ours) == run(simulate, *model, *projected, theirs) == 0
+    found, expected = (json.loads(file.read_text()) for file in (ours, theirs))
+    assert found["seconds"] == pytest.approx(expected["seconds"], rel=1e-9)
+    assert found["memory"] == expected["memory"]
+
+
+def test_one_replica_s_plan_is_no_plan_of_every_worker(tmp_path, capsys):
+    plan = tmp_path / "plan.json"
+    model = ("transformer-5-64", *TINY, "--batch", 4096, "--parallel", "tp=2,dp=2048,micro-batch=1")
+    assert run(plan_command, *model, "--objective", "time", "--topo", "hgx-h100") == 2
+    assert "one replica is planned: expected no --objective" in capsys.readouterr().err
+    assert run(plan_command, *model, "-o", plan) == 0
+    assert "Of 4096 workers this is the plan of 2, a stage's in one replica, 3 of its 5 layers" in shown(capsys)
+    assert run(plan_command, plan) == 0
+    assert run(simulate, plan, "--topo", "hgx-h100-nodes-512", "--no-project") == 2
+    with pytest.raises(PlanError, match="one replica's of dp=2048,tp=2,micro-batch=1: simulate projects it"):
+        planner.load(plan)
+    plan.write_text(plan.read_text().replace('"batch": 4096', '"batch": 0'))
+    assert run(simulate, plan, "--topo", "hgx-h100-nodes-512") == 2
+    assert "details.batch: expected a whole number from 1, found 0" in capsys.readouterr().err
+    assert run(plan_command, "mlp-2-16", "--workers", "2", "-o", plan) == 0
+    assert run(simulate, plan, "--topo", "hgx-h100", "--project") == 2
+    assert "expected a plan of --parallel" in capsys.readouterr().err
+
+
+def shown(capsys):
+    return " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("within", [Parallel(), Parallel(tp=2, sp=True), Parallel(tp=2, cp=2)], ids=str)
@@ -203,20 +278,3 @@ def test_what_makes_no_sense(arguments, message, capsys):
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
-
-
-def test_a_saved_plan_is_projected_as_its_model_is(tmp_path, capsys):
-    plan, spec = tmp_path / "plan.json", "dp=2,tp=2,sp,micro-batch=2"
-    arguments = ("--heads", "4", "--sequence", "32", "--vocabulary", "4096", "--batch", "16", "--dtype", "mixed")
-    written = tmp_path / "saved.json", tmp_path / "model.json"
-    model = ("transformer-4-64", *arguments, "--parallel", spec)
-    assert run(plan_command, *model, "-o", plan) == 0
-    assert run(simulate, plan, "--topo", "hgx-h100", "--project", "--json", written[0]) == 0
-    assert run(simulate, *model, "--topo", "hgx-h100", "--project", "--memory-report", "--json", written[1]) == 0
-    saved, named = (json.loads(file.read_text()) for file in written)
-    assert saved["seconds"] == pytest.approx(named["seconds"], rel=1e-9)
-    assert saved["memory"] == named["memory"]
-    assert "memory of the fullest device" in capsys.readouterr().out
-    assert run(plan_command, "mlp-2-16", "--workers", "2", "-o", plan) == 0
-    assert run(simulate, plan, "--topo", "hgx-h100", "--project") == 2
-    assert "expected a plan of --parallel" in capsys.readouterr().err
