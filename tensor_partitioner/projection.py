@@ -66,7 +66,7 @@ def project_inner(
     require_devices(machine, parallel.workers)
     runs = stack_named(stack) if isinstance(stack, str) else stack
     device = machine.built.devices[0]
-    network = Network(machine, Grid(parallel.pp, parallel.dp, parallel.tp * parallel.cp))
+    network = Network(machine, Grid(parallel.pp, parallel.dp, parallel.tp * parallel.cp, parallel.cp))
     kernels = replace(runs.kernels, products=inner.products)
     blocks, tied_bytes = _with_tied(blocks_of(inner.replica, kernels, device, network), inner.replica, parallel.pp)
     return project_job(
@@ -102,5 +102,6 @@ def _with_tied(blocks: tuple[Block, ...], inner: Replica, stages: int) -> tuple[
         state_bytes=more(last.state_bytes, first.state_bytes),
         copied_bytes=more(last.copied_bytes, first.copied_bytes),
         gradient_bytes=more(last.gradient_bytes, first.gradient_bytes),
+        once=last.once + first.once.part(share),
     )
     return (*blocks[:-1], last), round(share * first.gradient_bytes)

@@ -16,7 +16,7 @@ from planner.graph.chain import chain_of
 from planner.graph.ir import ITEM_BYTES
 from planner.graph.layers import layer_of
 from planner.graph.micro_batches import BACKWARD, BEFORE, EVERY, FORWARD
-from simulator.projection.kernels import Work, fused, readers_of, work_of
+from simulator.projection.kernels import Work, fused, is_product, readers_of, work_of
 from simulator.projection.network import Network
 from simulator.projection.replica import NodeShare, Replica, Transfer
 from simulator.projection.stack import Kernels, Stack
@@ -69,8 +69,9 @@ class Block:
     """What a block takes a worker for one micro-batch, and what it holds.
 
     `weights` is the part of `backward` that makes gradients of weights; `attention` that of `forward` within attention
-    that stores its matrix. `once` is done once in an iteration, and `reduced_s` exchanged among inner workers. Bytes:
-    of weights, of states of the optimizer, of copies of weights for computing, of gradients as computed, of
+    that stores its matrix. `once` is done once in an iteration, and `reduced_s` exchanged among tensor parallel
+    workers. `repeated_operations` of products are those beyond its even part of the model's. Bytes: of weights, of
+    states of the optimizer, of copies of weights for computing, of gradients as computed, of
     activations that are kept for the backward pass, of those within attention, of what later blocks read, of the
     largest gradient of an activation. `parameters` are a worker's elements of weights, of so many `weight_tensors`.
     """
@@ -82,6 +83,7 @@ class Block:
     attention: Part = field(default_factory=Part)
     once: Work = field(default_factory=Work)
     reduced_s: float = 0.0
+    repeated_operations: float = 0.0
     parameters: int = 0
     weight_tensors: int = 0
     weight_bytes: int = 0
@@ -115,6 +117,12 @@ def repeated(blocks: Sequence[Block], layers: int) -> tuple[Block, ...]:
     middle = blocks[numbers[len(numbers) // 2]]
     inner = [replace(middle, name=str(layer)) for layer in range(1, layers - 1)]
     return (*blocks[: first + 1], *inner, *(blocks[last:] if layers > 1 else blocks[last + 1 :]))
+
+
+def repeated_operations(share: NodeShare) -> float:
+    """Return the operations of a product's share beyond an even part of it."""
+    operations = share.operations if share.attention is None else share.attention.operations
+    return operations * (1 - 1 / share.repeats) if is_product(share) else 0.0
 
 
 def tied_parameters(replica: Replica) -> int:
@@ -267,6 +275,7 @@ class _Blocks:
             attention=self._part(core, kernels),
             once=self._work(once, kernels),
             reduced_s=sum(self._network.transfer_s(t) for s in shares for t in self._once_exchanged(s)),
+            repeated_operations=sum(map(repeated_operations, (*forward, *backward))),
             parameters=lasting["parameters"],
             weight_tensors=lasting["tensors"],
             weight_bytes=lasting["weight"],
@@ -284,7 +293,11 @@ class _Blocks:
         return Part(self._work(shares, kernels), sum(map(self._network.transfer_s, exchanged)), count)
 
     def _once_exchanged(self, share: NodeShare) -> Iterable[Transfer]:
-        return share.once if share.phase in EVERY else (*share.before, *share.after, *share.once)
+        """Return what tensor parallel workers exchange once; context parallel ones do with all that hold the same."""
+        exchanged = share.once if share.phase in EVERY else (*share.before, *share.after, *share.once)
+        tensor = self._network.grid.inner // self._network.grid.context
+        among = ((transfer, tuple(worker for worker in transfer.workers if worker < tensor)) for transfer in exchanged)
+        return (replace(transfer, workers=workers) for transfer, workers in among if len(workers) > 1)
 
     def _work(self, shares: Sequence[NodeShare], kernels: Kernels) -> Work:
         runs = fused(shares, kernels.fusion, self._readers)

@@ -17,6 +17,11 @@ OPTIMIZER, GRADIENTS, WEIGHTS = 1, 2, 3
 """From which of ZeRO's stages on each is shared out."""
 
 
+def sharers(parallel: Parallel) -> int:
+    """Return how many workers hold the same weights, which ZeRO shares out: data and context parallel ones."""
+    return parallel.dp * parallel.cp
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryLine:
     """Bytes, and what for."""
@@ -27,7 +32,8 @@ class MemoryLine:
 
 def lasting_lines(blocks: Sequence[Block], parallel: Parallel, stack: Stack) -> list[MemoryLine]:
     """Return what a stage's blocks hold throughout: weights, states and gradients, less what others share."""
-    share = {stage: 1 / parallel.dp if parallel.zero >= stage else 1.0 for stage in (OPTIMIZER, GRADIENTS, WEIGHTS)}
+    part, stages = 1 / sharers(parallel), (OPTIMIZER, GRADIENTS, WEIGHTS)
+    share = {stage: part if parallel.zero >= stage else 1.0 for stage in stages}
     weights, states, copies = (
         sum(getattr(block, name) for block in blocks) for name in ("weight_bytes", "state_bytes", "copied_bytes")
     )
@@ -69,11 +75,12 @@ def other_lines(blocks: Sequence[Block], parallel: Parallel, stack: Stack, devic
     """Return what is there for a while: the largest gradients of activations, buffers of exchanges, the context."""
     largest = 2 * max((block.largest_bytes for block in blocks), default=0)
     lines = [MemoryLine("gradients of activations", largest)]
-    if parallel.dp > 1:
+    if sharers(parallel) > 1:
         if parallel.zero >= WEIGHTS:
             gathered = sorted(block.copied_bytes or block.weight_bytes for block in blocks)[-2:]
-            reduced = max(block.gradient_bytes + gradient_bytes(block, stack) for block in blocks)
             lines.append(MemoryLine("gathered weights", sum(gathered)))
+        if parallel.zero >= GRADIENTS:
+            reduced = max(block.gradient_bytes + gradient_bytes(block, stack) for block in blocks)
             lines.append(MemoryLine("gradients to be scattered", reduced))
         elif stack.overlaps_gradients:
             lines.append(MemoryLine("buckets of gradients", 2 * BUCKET_BYTES))

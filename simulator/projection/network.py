@@ -29,11 +29,12 @@ MOST = 1 << 12
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """How many stages, data parallel replicas, and workers of a replica's stage there are."""
+    """How many stages, data parallel replicas, and workers of a replica's stage there are, `context` parallel ones."""
 
     stages: int
     replicas: int
     inner: int
+    context: int = 1
 
     def rank(self, stage: int, replica: int, worker: int) -> int:
         """Return a worker's rank."""
@@ -70,8 +71,9 @@ class Network:
         return transfer.part * self._operation_s(kind, transfer.workers, transfer.nbytes)
 
     def replicas_s(self, kind: Operation, nbytes: float) -> float:
-        """Seconds of a collective among the replicas of each inner worker of each stage."""
-        group = tuple(self.grid.rank(0, replica, 0) for replica in range(self.grid.replicas))
+        """Seconds of a collective among all that hold the same weights: in all replicas those of a context group."""
+        places = range(0, self.grid.inner, self.grid.inner // self.grid.context)
+        group = tuple(self.grid.rank(0, replica, place) for replica in range(self.grid.replicas) for place in places)
         return self._operation_s(kind, group, nbytes)
 
     def ends_s(self, kind: Operation, nbytes: float) -> float:

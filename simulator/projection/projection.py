@@ -21,6 +21,7 @@ from simulator.projection.memory import (
     kept_bytes,
     lasting_lines,
     other_lines,
+    sharers,
     with_fragmentation,
 )
 from simulator.projection.network import Network
@@ -36,7 +37,8 @@ class Projection:
     """A step as it is projected: seconds, and the memory of the device that has least to spare.
 
     `shares` are the seconds of the stage that decides, by cause; they add up to `seconds`. `model_operations` are those
-    of products of all devices without, `hardware_operations` with what is computed again. `stages` are the names of
+    of the model's products, each once; `hardware_operations` those of all devices, with what several of them do alike
+    and what is computed again. `stages` are the names of
     each stage's blocks, first and last, and the seconds of a micro-batch forward and backward.
     """
 
@@ -155,14 +157,15 @@ class _Projecting:
         forward, backward = (sum((getattr(b, n).work for b in job.blocks), Work()) for n in ("forward", "backward"))
         again = sum((self._again(block).work for block in job.blocks), Work())
         copies = job.micro_batches * devices / parallel.pp
-        model = (forward.product_operations + backward.product_operations) * copies
+        hardware = (forward.product_operations + backward.product_operations) * copies
+        repeated = sum(block.repeated_operations for block in job.blocks) * copies
         return Projection(
             seconds=total,
             samples=job.samples,
             devices=devices,
             micro_batches=job.micro_batches,
-            model_operations=model,
-            hardware_operations=model + again.product_operations * copies,
+            model_operations=hardware - repeated,
+            hardware_operations=hardware + again.product_operations * copies,
             peak_flop_per_s=job.device.peak(job.dtype),
             shares=self._shares(slowest, seconds, ends[slowest], total),
             memory=fullest,
@@ -229,7 +232,7 @@ class _Projecting:
     @property
     def _gathers(self) -> bool:
         """Whether weights are gathered for every step."""
-        return self._parallel.zero >= WEIGHTS and self._parallel.dp > 1
+        return self._parallel.zero >= WEIGHTS
 
     def _beside(self, computed: Sequence[float], exchanged: Sequence[float]) -> float:
         """Return how long blocks take whose exchanges go on while the block before is computed, but the first's."""
@@ -244,8 +247,8 @@ class _Projecting:
     @property
     def _scatters(self) -> bool:
         """Whether gradients are scattered with every step: workers that keep a share of them have no room for all."""
-        each = self._parallel.zero >= WEIGHTS or (self._parallel.zero == GRADIENTS and self._job.micro_batches > 1)
-        return each and self._parallel.dp > 1
+        at_once = self._job.micro_batches == 1 and self._stack.overlaps_gradients
+        return self._parallel.zero >= (WEIGHTS if at_once else GRADIENTS)
 
     def _gather_s(self, block: Block) -> float:
         if not self._gathers:
@@ -285,7 +288,7 @@ class _Projecting:
         if self._parallel.pp > 1 and stage in (0, self._parallel.pp - 1):
             tied_s = self._job.network.ends_s("all-reduce", self._job.tied_bytes)
         update = sum((block.once for block in blocks), Work())
-        shared = self._parallel.dp if self._parallel.zero >= OPTIMIZER else 1
+        shared = sharers(self._parallel) if self._parallel.zero >= OPTIMIZER else 1
         beside_s = self._streamed_s(self._stack.update_bytes * sum(block.parameters for block in blocks))
         update_s = (update.seconds + beside_s) / shared + self._parameters_s(blocks)
         return _End(pipeline_s, exposed_s + tied_s, inner_s, update_s)
@@ -320,7 +323,7 @@ class _Projecting:
         device_s = sum(part.device_s for part in parts)
         busy_s = sum(step.forward_s + step.backward_s for step in seconds[stage])
         host_s = sum(part.seconds(stack) for part in parts) - device_s if self._scatters else busy_s - device_s
-        gathered_s = busy_s - device_s - host_s
+        gathered_s = busy_s - device_s - host_s if self._scatters else 0.0
         return {
             "kernels at the roof": count * once.work.roof_s,
             "kernels below the roof": count * (once.work.seconds - once.work.roof_s + added_s),
@@ -328,7 +331,7 @@ class _Projecting:
             "tensor and context parallel exchanges": count * (once.exchanged_s + again.exchanged_s) + end.inner_s,
             "weights gathered and gradients scattered, exposed": count * gathered_s,
             "waiting for the host": count * host_s,
-            "pipeline bubble and messages": end.pipeline_s - count * busy_s,
+            "pipeline bubble and messages": end.pipeline_s - count * busy_s if self._parallel.pp > 1 else 0.0,
             "gradients reduced, exposed": end.exposed_s,
             "optimizer": end.update_s,
         }

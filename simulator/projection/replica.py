@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from planner.graph.ir import FLOATING, ITEM_BYTES, Graph, Node
-from planner.layout import Exchange, Region, collectives, elements, owned_by_all
+from planner.layout import Exchange, Region, Ways, collectives, elements, owned_by_all
 from planner.plans.plan import Plan
 from planner.plans.traffic import NodeTraffic
 from planner.program.calls import NodeWork, node_work
@@ -23,6 +23,9 @@ ATTENTION = {"attention": (2, 2), "attention_backward_query": (3, 1), "attention
 
 Kernels that make both gradients at once compute scores and probabilities once.
 """
+
+PRODUCTS = ("matmul", "convolution")
+"""Categories of operators that are kernels of their own."""
 
 GATHERS = ("embedding",)
 """Operators that read of their first operand only the rows that are asked for."""
@@ -49,7 +52,8 @@ class Transfer:
 class NodeShare:
     """The worker's share of a node: operations, bytes by tensor, shapes of products, exchanges before and after it.
 
-    `dtype` is what it computes in. `once` are exchanges of sums over all micro-batches. A view moves no elements.
+    `dtype` is what it computes in. `once` are exchanges of sums over all micro-batches. A view moves no elements. All
+    workers together do `repeats` times what a product takes.
     """
 
     node: Node
@@ -65,6 +69,7 @@ class NodeShare:
     once: tuple[Transfer, ...] = ()
     is_view: bool = False
     attention: Attention | None = None
+    repeats: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,6 +113,7 @@ class _Shares:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._work: dict[object, NodeWork] = {}
+        self._whole: dict[object, float] = {}
         self._fetched: set[tuple[str, str, tuple[Region, ...]]] = set()
 
     def share(self, work: NodeTraffic) -> NodeShare:
@@ -136,6 +142,7 @@ class _Shares:
             once=tuple(self._stores(work, adding_up=True)),
             is_view=work.signature.description.moves_elements and same_elements(share),
             attention=self._attention(node, share),
+            repeats=self._repeats(work, share),
         )
 
     def _node_work(self, work: NodeTraffic) -> NodeWork:
@@ -143,6 +150,14 @@ class _Shares:
         if key not in self._work:
             self._work[key] = node_work(work.signature, work.strategy, self._plan.ways, WORKER)
         return self._work[key]
+
+    def _repeats(self, work: NodeTraffic, share: NodeWork) -> float:
+        """Return how many times all workers together do what a product is, as where each has all of it."""
+        if work.signature.category not in PRODUCTS or self._plan.workers == 1:
+            return 1.0
+        if work.signature not in self._whole:
+            self._whole[work.signature] = node_work(work.signature, (), Ways(()), WORKER).operations
+        return share.operations * self._plan.workers / self._whole[work.signature]
 
     def _attention(self, node: Node, share: NodeWork) -> Attention | None:
         """Return what attention is that stores no matrix; None for another operator."""

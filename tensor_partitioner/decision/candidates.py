@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 
@@ -20,7 +20,8 @@ MOST_CONTEXT = 16
 class Shape:
     """What candidates depend on: devices in all and in a node, samples, layers that repeat (0: none), tokens a sample.
 
-    `stores_scores` is True for a model whose attention keeps its matrix, which selective recomputation makes again.
+    `stores_scores` is True for a model whose attention keeps its matrix, which selective recomputation makes again;
+    `updates` for one whose weights are updated.
     """
 
     devices: int
@@ -29,6 +30,7 @@ class Shape:
     layers: int
     sequence: int
     stores_scores: bool
+    updates: bool = True
 
 
 def divisors(number: int) -> list[int]:
@@ -42,9 +44,10 @@ def candidates(shape: Shape) -> Iterator[Parallel]:
         dp = shape.devices // (tp * cp * pp)
         if shape.batch % dp:
             continue
-        for micro_batch in _micro_batches(shape.batch // dp):
+        for micro_batch in _micro_batches(shape.batch // dp, pp):
             count = shape.batch // dp // micro_batch
-            for zero, schedule, recompute in product(_zero(dp, pp), _schedules(shape, pp, count), _recompute(shape)):
+            settings = _zero(shape, dp, pp), _schedules(shape, pp, count), _recompute(shape)
+            for zero, schedule, recompute in product(*settings):
                 yield Parallel(
                     pp=pp,
                     dp=dp,
@@ -69,17 +72,35 @@ def _degrees(shape: Shape) -> Iterator[tuple[int, int, int]]:
                     yield tp, cp, pp
 
 
-def _micro_batches(samples: int) -> list[int]:
-    """Return what a replica may take of its samples at once: powers of two, and all where that is few."""
-    found = [part for part in divisors(samples) if part & (part - 1) == 0 and part <= MOST_MICRO_BATCH]
+def undivided(shape: Shape, pins: Mapping[str, int]) -> Iterator[Parallel]:
+    """Yield ways to take all samples at once, with pinned degrees: a micro-batch a stage, nothing computed again."""
+    held = {"pp": 1, "cp": 1} | {**pins}
+    for tp, cp, pp in _degrees(shape):
+        dp = shape.devices // (tp * cp * pp)
+        found = {"tp": tp, "cp": cp, "pp": pp, "dp": dp}
+        if shape.batch % (dp * pp) or found != found | held:
+            continue
+        sp = tp > 1 and shape.sequence > 1
+        for zero in (0, 3) if dp > 1 and pp == 1 else (0,):
+            yield Parallel(**found, sp=sp, zero=zero, micro_batch=shape.batch // (dp * pp))
+
+
+def _micro_batches(samples: int, pp: int) -> list[int]:
+    """Return what a replica may take of its samples at once: powers of two, few where stages wait; all of few."""
+    powers = [part for part in divisors(samples) if part & (part - 1) == 0]
+    found = [part for part in powers if pp == 1 or part <= MOST_MICRO_BATCH]
     return found if samples in found or samples > 4 * MOST_MICRO_BATCH else [*found, samples]
 
 
-def _zero(dp: int, pp: int) -> tuple[int, ...]:
-    """Return ZeRO's stages: sharing gradients or weights out has no use where micro-batches come one by one."""
+def _zero(shape: Shape, dp: int, pp: int) -> tuple[int, ...]:
+    """Return ZeRO's stages: those that share out gradients or weights exchange them with every micro-batch.
+
+    So they are left out where stages have many of these; and the first where nothing is updated.
+    """
     if dp == 1:
         return (0,)
-    return (0, 1, 2, 3) if pp == 1 else (0, 1)
+    stages = (0, 1, 2, 3) if pp == 1 else (0, 1)
+    return stages if shape.updates else tuple(stage for stage in stages if stage not in (1, 2))
 
 
 def _schedules(shape: Shape, pp: int, count: int) -> list[str]:

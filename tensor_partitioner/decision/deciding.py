@@ -23,11 +23,11 @@ from simulator.projection.network import Grid, Network
 from simulator.projection.projection import Projection
 from simulator.projection.stack import Stack, stack_named
 from tensor_partitioner.decision.bounds import LeastWork, least_bytes, micro_batch_s, with_bubble
-from tensor_partitioner.decision.candidates import Shape, candidate_name, candidates, family
+from tensor_partitioner.decision.candidates import Shape, candidate_name, candidates, family, undivided
 from tensor_partitioner.decision.checks import require_alike, require_types
 from tensor_partitioner.decision.record import Candidate, Decision, Line, MachineFacts, ModelFacts, Search, Stage
 from tensor_partitioner.decision.typed import commands
-from tensor_partitioner.decision.why import verdict, why
+from tensor_partitioner.decision.why import AS_FAST, verdict, why
 from tensor_partitioner.projection import project_inner, project_source
 from tensor_partitioner.replicas import GraphModel, Inner, Source, ZooModel
 from topologies import Machine
@@ -40,6 +40,9 @@ HALF_EPS = 1e-4
 """Adam's in half precision, where less is nothing."""
 
 BUDGET_S = 30.0
+MOST_SAMPLES = 4096
+"""A device, of a batch that nobody gave."""
+
 SEARCHED_WORKERS = 16
 """Up to so many devices the plan of least bytes is a candidate; up to half as many, that of least time."""
 
@@ -71,9 +74,9 @@ def decide(  # noqa: PLR0913 -- the settings by their names
     """Decide how to train a model on all devices of a machine: the fastest way, in our model, whose memory fits.
 
     `model` is a name of the zoo, a graph or what `planner.model` takes; `options` are the model's. `batch` is that of a
-    step over all devices (default: a graph's own; of a zoo's model the largest that fits with no accumulation). `pins`
-    fix degrees, as in `tp=4`. No candidate that is left out is faster than `search.lower_bound_s`. Raises GraphError,
-    PlanError and TopologyError.
+    step over all devices (default: a graph's own; of a zoo's model the largest that fits with no accumulation,
+    by powers of two, up to 4096 samples a device). `pins` fix degrees, as in `tp=4`. No candidate that is left out is
+    faster than `search.lower_bound_s`. Raises GraphError, PlanError and TopologyError.
 
     >>> decision = decide("gpt2", "hgx-h100", batch=64)
     >>> decision.best.fits, decision.best.seconds_per_step <= min(c.seconds_per_step for c in decision.candidates)
@@ -144,7 +147,7 @@ class _Deciding:
 
     def _blocks(self, inner: Inner, within: Parallel) -> tuple[Block, ...]:
         """Return all blocks of a replica at work on a micro-batch, as they are projected."""
-        network = Network(self.cluster, Grid(1, 1, within.tp * within.cp))
+        network = Network(self.cluster, Grid(1, 1, within.tp * within.cp, within.cp))
         kernels = replace(self.stack.kernels, products=inner.products)
         blocks = blocks_of(inner.replica, kernels, self.cluster.built.devices[0], network)
         return repeated(blocks, inner.layers) if inner.layers else blocks
@@ -171,20 +174,19 @@ class _Deciding:
             layers=sum(block.name.isdecimal() for block in blocks),
             sequence=self._sequence or 1,
             stores_scores=any(block.attention_bytes for block in blocks),
+            updates=bool(self._single[0].replica.graph.updates),
         )
 
     def largest_batch(self) -> int:
-        """Return the largest power of two times the devices that fits with one micro-batch, or one sample a device."""
+        """Return the largest power of two times the devices that fits with no accumulation, or one sample a device."""
         batch = self.cluster.devices
-        while self._any_fits(2 * batch):
+        while batch < MOST_SAMPLES * self.cluster.devices and self._any_fits(2 * batch):
             batch *= 2
         return batch
 
     def _any_fits(self, batch: int) -> bool:
-        shape = self._shape(batch)
-        alone = (c for c in candidates(shape) if c.micro_batches(batch) == 1 and c.zero in (0, 3))
-        few = (c for c in alone if c.pp == c.cp == 1 and c.recompute == "none")
-        return any(p.fits for c in few if (p := self._projected(c, batch)) is not None)
+        ways = undivided(self._shape(batch), {pin.axis: pin.degree for pin in self.pins})
+        return any(step.fits for way in ways if (step := self._projected(way, batch)) is not None)
 
     def decision(self, batch: int, budget_s: float) -> Decision:
         """Project candidates, and say which is best."""
@@ -294,13 +296,13 @@ class _Deciding:
         if not rows:
             raise PlanError(f"{self.source.name}: none of {tally.considered} candidates can divide it")
         told = tuple(_with_why(row, rows[0]) for row in rows)
-        best_s = told[0].seconds_per_step
+        best_s, alone_s = told[0].seconds_per_step, self._alone_s(batch, told[0])
         lower_s = min(best_s, tally.lower_bound_s)
         return Decision(
             model=model,
             machine=machine,
             stack=self.stack_name,
-            verdict=verdict(model, machine, told),
+            verdict=verdict(model, machine, told, alone_s),
             search=Search(
                 considered=tally.considered,
                 bounded_away=tally.bounded_away,
@@ -312,7 +314,17 @@ class _Deciding:
             ),
             candidates=told,
             commands=tuple(commands(self.source, batch, machine, told[0])),
+            one_device_s=alone_s,
         )
+
+    def _alone_s(self, batch: int, best: Candidate) -> float | None:
+        """Return the seconds of a step on one device alone; None where they are more than the best's, or do not fit."""
+        if not best.fits or self._least_work.bound_s(ONE, batch) > best.seconds_per_step:
+            return None
+        shape = replace(self._shape(batch), devices=1, per_node=1)
+        steps = [self._projected(candidate, batch) for candidate in candidates(shape)]
+        seconds = [step.seconds for step in steps if step is not None and step.fits]
+        return min((s for s in seconds if s <= AS_FAST * best.seconds_per_step), default=None)
 
     def _model_facts(self, batch: int) -> ModelFacts:
         inner, blocks = self._single
@@ -349,9 +361,8 @@ class Tally:
 
 
 def _candidate(name: str, kind: str, bound_s: float, projection: Projection, model: ModelFacts) -> Candidate:
-    """Record a candidate; of the peak it has what the model asks for, not what several devices do alike."""
+    """Record a candidate."""
     shares, tokens = projection.shares, model.sequence
-    most = projection.seconds * projection.devices * projection.peak_flop_per_s
     exposed = (
         "tensor and context parallel exchanges",
         "weights gathered and gradients scattered, exposed",
@@ -366,7 +377,7 @@ def _candidate(name: str, kind: str, bound_s: float, projection: Projection, mod
         fits=projection.fits,
         samples_per_s=projection.samples_per_s,
         tokens_per_s=None if tokens is None else projection.samples_per_s * tokens,
-        utilisation=min(projection.utilisation, model.operations / most),
+        utilisation=projection.utilisation,
         needed_bytes=projection.needed_bytes,
         capacity_bytes=projection.capacity_bytes,
         margin_bytes=projection.margin_bytes,

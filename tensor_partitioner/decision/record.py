@@ -100,7 +100,10 @@ class Search(_Record, frozen=True, kw_only=True):
 
 
 class Decision(msgspec.Struct, Shown, frozen=True, kw_only=True):
-    """What to do, and why: the candidates best first, those that fit before those that do not."""
+    """What to do, and why: the candidates best first, those that fit before those that do not.
+
+    `one_device_s` are the seconds of a step on one device alone, where it is as fast as all.
+    """
 
     format: str = FORMAT
     model: ModelFacts
@@ -110,6 +113,7 @@ class Decision(msgspec.Struct, Shown, frozen=True, kw_only=True):
     search: Search
     candidates: tuple[Candidate, ...]
     commands: tuple[str, ...]
+    one_device_s: float | None = None
 
     @property
     def best(self) -> Candidate:

@@ -44,8 +44,10 @@ def _largest(candidate: Candidate) -> str:
     return f"{format_bytes(line.nbytes)} of {line.what}"
 
 
-def verdict(model: ModelFacts, machine: MachineFacts, candidates: tuple[Candidate, ...]) -> str:
-    """Say in one sentence, or two, what to do."""
+def verdict(
+    model: ModelFacts, machine: MachineFacts, candidates: tuple[Candidate, ...], one_device_s: float | None = None
+) -> str:
+    """Say in one sentence, or two, what to do; first that one device is as fast as all, where it is."""
     best = candidates[0]
     if not best.fits:
         return (
@@ -53,8 +55,9 @@ def verdict(model: ModelFacts, machine: MachineFacts, candidates: tuple[Candidat
             f"{format_bytes(best.capacity_bytes)} that a device of {machine.name} has even as {best.name}, the least "
             "of those projected; a smaller batch, more devices or recomputation would help."
         )
+    alone = f"One device is as fast, {format_seconds(one_device_s)} a step: use one. " if one_device_s else ""
     said = (
-        f"Train {model.name} on {machine.devices} x {machine.device} as {best.family} ({best.name}): "
+        f"{alone}Train {model.name} on {machine.devices} x {machine.device} as {best.family} ({best.name}): "
         f"{format_seconds(best.seconds_per_step)} a step, {best.samples_per_s:.4g} samples/s, "
         f"{best.utilisation:.0%} of the peak, {format_bytes(best.margin_bytes)} of memory to spare."
     )

@@ -14,7 +14,7 @@ from simulator.projection.stack import stack_named
 from tensor_partitioner.commands.simulate import main as simulate
 from tensor_partitioner.decision import decide
 from tensor_partitioner.decision.deciding import _Deciding
-from tensor_partitioner.projection import project_source
+from tensor_partitioner.projection import project, project_source
 from tensor_partitioner.replicas import ZooModel
 from tests.project.test_plan_command import run
 from topologies import TopologyError, load_topology
@@ -84,12 +84,76 @@ def test_a_calibrated_host_is_refused():
 
 
 def test_work_that_all_devices_do_is_counted_once():
-    """A step's products, over what all devices' peaks make in its time."""
+    """A step's products, over what all devices' peaks make in its time; and that one device is as fast is said.
+
+    Sums of k products have 2 k - 1 operations, so a batch has a little more than as many times those of a sample.
+    """
     decision = decide("transformer-2-64", "p2.8xlarge", batch=7, budget_s=60, **SMALL)
     assert decision.best.family == "searched plan, least time"
     peak = decision.machine.peak_flop_per_s * decision.machine.devices
     for candidate in decision.candidates:
-        assert candidate.utilisation <= decision.model.operations / candidate.seconds_per_step / peak * (1 + 1e-9)
+        used = candidate.utilisation * candidate.seconds_per_step * peak
+        assert used == pytest.approx(decision.model.operations, rel=0.02)
+    source, options = ZooModel.of("transformer-2-64", {**SMALL, "optimizer": "adamw"}), (7, Parallel())
+    alone = project_source(source, *options, cluster("p2.8xlarge"), "compile")
+    assert decision.one_device_s == alone.seconds == pytest.approx(decision.best.seconds_per_step, rel=0.01)
+    assert decision.verdict.startswith("One device is as fast")
+    assert decide("transformer-4-128", "hgx-h100", batch=512, pins=("cp=1",), **SMALL).one_device_s is None
+
+
+def test_zero_shares_what_data_and_context_parallel_workers_have_alike():
+    """As in Megatron-LM and FSDP: over all of them, and gradients are reduced among all at once."""
+    options = {**SMALL, "dtype": "mixed", "optimizer": "adam"}
+    for settings in ("zero=1", "zero=2", "zero=3"):
+        data, context = (
+            project(
+                "transformer-4-128",
+                options,
+                batch=16,
+                parallel=f"{degrees},{settings},micro-batch=1",
+                machine="hgx-h100",
+            )
+            for degrees in ("dp=8", "dp=4,cp=2")
+        )
+        memory = [{line.what: line.nbytes for line in step.memory} for step in (data, context)]
+        for what in ("weights as computed with", "master weights", "state of the optimizer", "gradients"):
+            assert memory[1][what] == pytest.approx(memory[0][what], rel=0.01)
+        assert ("gradients to be scattered" in memory[0]) == (settings != "zero=1")
+        assert context.shares["optimizer"] == pytest.approx(data.shares["optimizer"], rel=0.01)
+        for step in (data, context):
+            assert all(str(seconds) != "-0.0" for seconds in step.shares.values())
+
+
+def test_tied_weights_are_updated_at_both_ends():
+    """As long as weights of their own: stages that have them both hold master weights and states."""
+    options = {"heads": 4, "sequence": 32, "vocabulary": 65536, "dtype": "mixed", "optimizer": "adam"}
+    tied, own = (
+        project("transformer-4-128", {**options, "tied": t}, batch=8, parallel="pp=2,micro-batch=1", machine="hgx-h100")
+        for t in (True, False)
+    )
+    assert tied.shares["optimizer"] == pytest.approx(own.shares["optimizer"], rel=0.01)
+
+
+def test_what_is_not_updated_has_no_state_to_share_out():
+    decision = decide("transformer-4-128", "hgx-h100", batch=64, pins=("cp=1",), optimizer="none", **SMALL)
+    assert not any("ZeRO-1" in c.family or "ZeRO-2" in c.family for c in decision.candidates)
+    assert any("ZeRO-3" in c.family for c in decision.candidates)
+
+
+@pytest.mark.parametrize("pins", [("cp=1",), ("tp=8",), ("pp=4",)], ids=str)
+def test_a_batch_that_nobody_gave_fills_the_memory(pins):
+    """Or has the most samples that are tried; twice as large nothing of the pinned degrees fits, taken at once."""
+    options = {**SMALL, "sequence": 512}
+    decision = decide("transformer-4-512", "p4d.24xlarge", pins=pins, **options)
+    batch = decision.model.batch
+    assert batch > 64 * 8
+    assert decision.best.fits
+    source, machine = (
+        ZooModel.of("transformer-4-512", {**options, "dtype": "mixed", "optimizer": "adamw"}),
+        "p4d.24xlarge",
+    )
+    named = {("cp=1",): "dp=8,zero=3", ("tp=8",): "tp=8,sp", ("pp=4",): f"pp=4,dp=2,micro-batch={2 * batch // 8}"}[pins]
+    assert not project_source(source, 2 * batch, Parallel.read(named), cluster(machine), "compile").fits
 
 
 def test_a_memory_report_is_not_left_out_silently(capsys):
