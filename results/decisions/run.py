@@ -1,44 +1,67 @@
-"""Decisions for models of the zoo and examples on machines, beside what people would do anyway.
+"""Decisions for models of the zoo on machines, beside what people would do anyway.
 
-    python -m results.decisions.run
+    python -m results.decisions.run [--minutes M] [--resume]
 
-writes data.json and the tables in README.md. Every model is decided on every machine that has as many devices; what
+writes data.json and the tables in README.md. Every model is decided on 2 to 64 devices of every machine; what
 people would do is the best micro-batch of data parallelism, of FSDP, and of what Megatron-LM's users are told: tensor
 parallel in a node as far as a layer needs, stages beyond.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from planner.errors import GraphError, PlanError
+from planner.models import FAMILIES, gpt, llama
 from planner.parallel import Parallel
-from results.experiment import Pages, machine, publish, table
+from results.experiment import OverTimeError, Pages, cpu_limit, machine, publish, read_data, table
 from simulator.projection.cluster import Cluster, cluster
 from tensor_partitioner.decision import decide
 from tensor_partitioner.decision.candidates import Shape, candidates
 from tensor_partitioner.decision.record import Candidate, Decision
 from tensor_partitioner.projection import project, project_source
 from tensor_partitioner.replicas import ZooModel, with_few_layers
+from topologies import Machine, load_topology
 
 HERE = Path(__file__).parent
 BUDGET_S = 30.0
 
+SEQUENCES = "(", "transformer", "encoder", "llama"
+"""How patterns of models' names begin whose samples are sequences."""
+
+TOKENS, OTHERS = {"batch": 256}, {"batch": 512}
+"""Samples of a step over all devices: of models whose samples are sequences, and of others."""
+
 MODELS: dict[str, dict[str, Any]] = {
-    "gpt2": {"batch": 256},
-    "transformer-24-2048": {"batch": 256},
-    "llama-3.1-8b": {"batch": 256},
-    "llama-2-70b": {"batch": 256},
-    "mixtral-8x7b": {"batch": 256},
-    "vgg-16": {"batch": 512},
-    "mlp-4-8192": {"batch": 512},
+    **dict.fromkeys((*gpt.SIZES, *llama.SIZES, *llama.EXPERTS), TOKENS),
+    **{family.example: TOKENS if family.pattern.startswith(SEQUENCES) else OTHERS for family in FAMILIES.values()},
 }
-MACHINES = ("hgx-h100", "p4d.24xlarge", "dgx-1-v100", "p2.8xlarge", "hgx-h100-nodes-2", "p4d-nodes-8")
+"""Every model of the zoo that has a name, and of families of any size the one that the zoo names as an example."""
+
+MACHINES: dict[str, Mapping[int, str]] = {
+    "p2": {2: "p2.8xlarge", 4: "p2.8xlarge", 8: "p2.8xlarge", 16: "p2.16xlarge"},
+    **{
+        family: {2: node, 4: node, 8: node, 16: f"{family}-nodes-2", 64: f"{family}-nodes-8"}
+        for family, node in (("p4d", "p4d.24xlarge"), ("hgx-h100", "hgx-h100"), ("p6-b200", "p6-b200.48xlarge"))
+    },
+}
+"""Machines by how many of their devices are used, the first ones; there is no p2 of 64."""
+
+CELLS = [(model, family, count) for model in MODELS for family, of in MACHINES.items() for count in of]
+random.Random(0).shuffle(CELLS)
+"""In an order drawn by a seed: however many of them are run, they are a sample of all."""
+
+MOST_CPU_S = 150.0
+"""Of a cell, after which it is given up and counted so."""
 
 KNOWN: dict[str, dict[str, Any]] = {
     "GPT-3 175B on 1 024 A100 (Narayanan and others, 2021)": {
@@ -91,18 +114,28 @@ def _of_hand(parallel: Parallel) -> str:
     return "Megatron" if parallel.tp > 1 and parallel.zero <= 1 and parallel.cp == 1 else ""
 
 
-def decided(model: str, machine_name: str) -> Row:
+def first_devices(name: str, count: int) -> str | Machine:
+    """Return a machine with the first of its devices; its name where these are all."""
+    if cluster(name).devices == count:
+        return name
+    whole = load_topology(name)
+    return replace(whole, name=f"{name}, first {count}", devices=whole.devices[:count])
+
+
+def decided(model: str, family: str, count: int) -> Row:
     """Return a row: the decision, and what others come to."""
-    started = time.process_time()
+    cell, started = {"model": model, "machine": family, "devices": count}, time.process_time()
     try:
-        decision = decide(model, machine_name, budget_s=BUDGET_S, **MODELS[model])
+        with cpu_limit(MOST_CPU_S):
+            decision = decide(model, first_devices(MACHINES[family][count], count), budget_s=BUDGET_S, **MODELS[model])
     except (PlanError, GraphError) as error:
-        return {"model": model, "machine": machine_name, "refused": str(error)}
+        return {**cell, "refused": str(error)}
+    except OverTimeError:
+        return {**cell, "refused": f"given up after {MOST_CPU_S:g} s of CPU"}
     best, others = decision.best, by_hand(decision)
-    print(model, machine_name, decision.verdict, flush=True)
+    print(*cell.values(), decision.verdict, flush=True)
     return {
-        "model": model,
-        "machine": machine_name,
+        **cell,
         "fits": best.fits,
         "best": best.name,
         "family": best.family,
@@ -111,6 +144,7 @@ def decided(model: str, machine_name: str) -> Row:
         "considered": decision.search.considered,
         "projected": decision.search.projected,
         "by_hand": {name: [one.name, one.seconds_per_step] for name, one in others.items()},
+        "one_device_s": decision.one_device_s,
         "least_named": min(one.seconds_per_step for one in decision.candidates if one.fits or not best.fits),
         "cpu_s": round(time.process_time() - started, 2),
     }
@@ -161,11 +195,13 @@ def said(data: Any) -> str:
     fitting = [row for row in rows if row["fits"]]
     ratios = [row["seconds"] / min(s for _, s in row["by_hand"].values()) for row in fitting if row["by_hand"]]
     named_faster = sum(row["least_named"] < row["seconds"] * (1 - 1e-12) for row in fitting)
+    alone = sum(row["one_device_s"] is not None for row in fitting)
     return (
-        f"{len(rows)} decisions, of which in {len(fitting)} something fits. In {named_faster} of these anything that "
-        "is named, and fits, is predicted to be faster than what is recommended. Beside the best of DDP, FSDP and "
-        f"tensor parallelism by hand, where one of them fits ({len(ratios)}), a step takes {min(ratios):.2f} to "
-        f"{max(ratios):.2f} times as long, {sorted(ratios)[len(ratios) // 2]:.2f} in the median."
+        f"{len(data['decisions'])} of {data['cells']} cells, in an order drawn by a seed: {len(rows)} decisions; in "
+        f"{len(fitting)} of them something fits. In {named_faster} of these anything that is named, and fits, is "
+        "predicted to be faster than what is recommended. Beside the best of DDP, FSDP and tensor parallelism by hand, "
+        f"where one of them fits ({len(ratios)}), a step takes {min(ratios):.2f} to {max(ratios):.2f} times as long, "
+        f"{sorted(ratios)[len(ratios) // 2]:.2f} in the median. In {alone} one device is as fast as all."
     )
 
 
@@ -202,11 +238,13 @@ def pages(data: Any) -> Pages:
     return {
         "said": said(data),
         "decisions": table(
-            ("model", "machine", "recommended", "a step", "DDP", "FSDP", "tensor, by hand", "gap", "CPU, s"),
-            [_row(row) for row in rows],
+            ("model", "machine", "devices", "recommended", "a step", "DDP", "FSDP", "tensor, by hand", "gap", "CPU, s"),
+            [_row(row) for row in sorted(rows, key=itemgetter("model", "machine", "devices"))],
         ),
         "refused": "\n".join(
-            f"- {row['model']} on {row['machine']}: {row['refused']}" for row in data["decisions"] if "refused" in row
+            f"- {row['model']} on {row['devices']} devices of {row['machine']}: {row['refused']}"
+            for row in data["decisions"]
+            if "refused" in row
         )
         or "None.",
         "known": table(
@@ -241,21 +279,29 @@ def _row(row: Row) -> tuple[object, ...]:
     best = f"{row['family']}: `{row['best']}`" if row["fits"] else "nothing fits"
     others = map(other, ("DDP", "FSDP", "Megatron"))
     step = _seconds(row["seconds"]) if row["fits"] else "-"
-    return row["model"], row["machine"], best, step, *others, f"{row['gap']:.1%}", row["cpu_s"]
+    return row["model"], row["machine"], row["devices"], best, step, *others, f"{row['gap']:.1%}", row["cpu_s"]
 
 
 def _seconds(value: float) -> str:
     return f"{value:.4g} s" if value >= 1 else f"{value * 1e3:.4g} ms"
 
 
-def main() -> None:
-    """Decide everything."""
-    data = {
-        "machine": machine(),
-        "decisions": [decided(model, name) for model in MODELS for name in MACHINES],
-        "known": [known(name) for name in KNOWN],
-        "exhausted": exhausted(CASES),
-    }
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Decide everything, or as much as there is time for; what is there is kept where that is asked."""
+    parser = argparse.ArgumentParser(prog="python -m results.decisions.run")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no cell after so many")
+    parser.add_argument("--resume", action="store_true", help="go on with the cells that data.json has not")
+    options = parser.parse_args(arguments)
+    until = time.monotonic() + 60 * options.minutes
+    data: dict[str, Any] = read_data(HERE) if options.resume else {"decisions": []}
+    data |= {"machine": machine(), "cells": len(CELLS)}
+    if "known" not in data:
+        data |= {"known": [known(name) for name in KNOWN], "exhausted": exhausted(CASES)}
+    done = {(row["model"], row["machine"], row["devices"]) for row in data["decisions"]}
+    for cell in CELLS:
+        if cell not in done and time.monotonic() < until:
+            data["decisions"].append(decided(*cell))
+            (HERE / "data.json").write_text(json.dumps(data, indent=1) + "\n")
     publish(HERE, data, pages)
 
 

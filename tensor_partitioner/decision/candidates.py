@@ -77,12 +77,13 @@ def undivided(shape: Shape, pins: Mapping[str, int]) -> Iterator[Parallel]:
     held = {"pp": 1, "cp": 1} | {**pins}
     for tp, cp, pp in _degrees(shape):
         dp = shape.devices // (tp * cp * pp)
-        found = {"tp": tp, "cp": cp, "pp": pp, "dp": dp}
-        if shape.batch % (dp * pp) or found != found | held:
+        degrees = {"tp": tp, "cp": cp, "pp": pp, "dp": dp}
+        if shape.batch % (dp * pp) or degrees != degrees | held:
             continue
         sp = tp > 1 and shape.sequence > 1
         for zero in (0, 3) if dp > 1 and pp == 1 else (0,):
-            yield Parallel(**found, sp=sp, zero=zero, micro_batch=shape.batch // (dp * pp))
+            micro_batch = shape.batch // (dp * pp)
+            yield Parallel(pp=pp, dp=dp, cp=cp, tp=tp, sp=sp, zero=zero, micro_batch=micro_batch)
 
 
 def _micro_batches(samples: int, pp: int) -> list[int]:
