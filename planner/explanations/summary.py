@@ -21,6 +21,7 @@ from planner.explanations.engines import Engines
 from planner.explanations.seconds import predicted
 from planner.explanations.summary_records import Cause, OperatorGroup, ParameterGroup, Spent, Summary
 from planner.explanations.words import Words, layer_of, over_ways, pattern_of, placement_word
+from planner.graph.facts import phases
 from planner.graph.ir import ITEM_BYTES, Node
 from planner.layout import Strategy, elements, owned_by_all
 from planner.plans.plan import Plan
@@ -122,12 +123,14 @@ class _Summarized:
         """Yield the groups of nodes, in the graph's order."""
         groups: dict[tuple[str, str, str, Strategy], list[Node]] = {}
         graph, strategies = self._plan.graph, self._plan.strategies
-        updated = frozenset(graph.updates.values())
+        updated, phase_of = frozenset(graph.updates.values()), phases(graph)
         bytes_of = Counter[str]()
         for one in self._moved:
             bytes_of[one.node] += one.nbytes
         for node in graph.nodes:
-            phase = "update" if updated.intersection(node.outputs) else "backward" if node.forward else "forward"
+            phase = "update" if updated.intersection(node.outputs) else phase_of[node.name]
+            if phase == "update" and node.op == "add_n":  # of gradients, behind the last node that makes one
+                phase = "backward"
             groups.setdefault((pattern_of(node.name, 1), node.op, phase, strategies[node.name]), []).append(node)
         for (pattern, op, phase, strategy), nodes in groups.items():
             words = [self._words.of_choice(nodes[0], choice) for choice in strategy]

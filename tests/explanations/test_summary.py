@@ -72,6 +72,10 @@ def test_a_pattern_is_a_glob_of_its_names(plan):
 
 def test_tensor_parallelism_in_the_words_of_megatron():
     plan = planner.plan(GPT, parallel="tp=2,dp=2")
+    phases = {group.pattern: group.phase for group in planner.summary(plan).operators}
+    assert (phases["embedding.tokens"], phases["embedding.w.grad"], phases["embedding.w.update"]) == (
+        "forward", "backward", "update",
+    )  # fmt: skip
     found = parameters(plan)
     assert found["l*.mlp.up.w"].split == "replicated over 2, columns over 2"
     assert found["l*.mlp.up.w"].megatron == "ColumnParallelLinear over 2"
