@@ -7,7 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from planner.errors import PlanError
+from planner.graph.facts import batch_size
 from planner.parallel import Parallel
+from planner.plans.plan import Plan
 from simulator.projection.blocks import Block, blocks_of, repeated, tied_parameters
 from simulator.projection.cluster import Cluster, cluster, cluster_of, require_devices
 from simulator.projection.network import Grid, Network
@@ -15,7 +17,7 @@ from simulator.projection.projection import Job, Projection
 from simulator.projection.projection import project as project_job
 from simulator.projection.replica import Replica
 from simulator.projection.stack import Stack, stack_named
-from tensor_partitioner.replicas import Inner, Source, ZooModel
+from tensor_partitioner.replicas import Inner, Source, ZooModel, of_plan
 from topologies import Machine
 
 
@@ -50,6 +52,13 @@ def project_source(
 ) -> Projection:
     """Project a step of a model, wherever it is from; raises as `project`."""
     return project_inner(inner_of(source, batch, parallel), batch, parallel, machine, stack)
+
+
+def project_plan(plan: Plan, machine: Cluster, stack: str | Stack = "compile") -> Projection:
+    """Project a step of a plan whose workers all do the same; raises as `project`."""
+    samples = batch_size(plan.graph) or 1
+    micro_batch = samples // plan.graph.micro_batches
+    return project_inner(of_plan(plan), samples, Parallel(tp=plan.workers, micro_batch=micro_batch), machine, stack)
 
 
 def inner_of(source: Source, batch: int, parallel: Parallel) -> Inner:

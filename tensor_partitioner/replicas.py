@@ -16,6 +16,7 @@ from planner.graph.ir import Graph, Node
 from planner.graph.layers import FEW, few_layers
 from planner.graph.samples import depending_on_samples
 from planner.layout import Ways
+from planner.layout.ways import STAGES
 from planner.models import gpt, llama
 from planner.parallel import Parallel
 from planner.plans.plan import Plan
@@ -178,13 +179,11 @@ class GraphModel:
         """Search a plan of its graph; a PlanError for other samples than its own."""
         if samples != self.samples:
             raise PlanError(f"{self.name}: expected {self.samples} samples for a plan of its own, found {samples}")
-        plan = _searched(self._in_two_micro_batches, workers, machine)
-        return Inner(replica(plan), None, computed_dtype(self.graph))
+        return of_plan(_searched(self.graph, workers, machine))
 
     @cached_property
     def _in_two_micro_batches(self) -> Graph:
-        """Its graph as one of two micro-batches, which tells what is done for each."""
-        return replace(self.graph, micro_batches=2, accumulated=sums_of_gradients(self.graph))
+        return in_two_micro_batches(self.graph)
 
     @cached_property
     def _few_layers(self) -> tuple[Graph, int | None]:
@@ -196,6 +195,19 @@ class GraphModel:
             plan = _plan(self._few_layers[0], replace(within, dp=parts))
             self._replicas[within, parts] = replica(plan)
         return self._replicas[within, parts]
+
+
+def in_two_micro_batches(graph: Graph) -> Graph:
+    """Return a graph as one of two micro-batches, which tells what is done for each."""
+    return replace(graph, micro_batches=2, accumulated=sums_of_gradients(graph))
+
+
+def of_plan(plan: Plan) -> Inner:
+    """Return what a plan's workers do as those of one replica; a PlanError where not all of them do the same."""
+    if plan.ways.shares or STAGES in plan.ways.axes:
+        raise PlanError("expected a plan of alike workers for a projection, found one of stages or of uneven shares")
+    whole = replace(plan, graph=in_two_micro_batches(plan.graph))
+    return Inner(replica(whole), None, computed_dtype(plan.graph))
 
 
 def sums_of_gradients(graph: Graph) -> tuple[str, ...]:

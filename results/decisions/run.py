@@ -33,7 +33,7 @@ from tensor_partitioner.replicas import ZooModel, with_few_layers
 from topologies import Machine, load_topology
 
 HERE = Path(__file__).parent
-BUDGET_S = 30.0
+BUDGET_S = 120.0
 
 SEQUENCES = "(", "transformer", "encoder", "llama"
 """How patterns of models' names begin whose samples are sequences."""
@@ -82,6 +82,9 @@ KNOWN: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 """What was chosen by those who had the machines; any schedule and recomputation with it."""
+
+CELLS_SHARE = 0.75
+"""Of the time that there is; small cases have the rest."""
 
 CASES = 100
 _TOKENS = {"heads": 4, "sequence": 32, "vocabulary": 256, "dtype": "mixed", "optimizer": "adam"}
@@ -205,11 +208,14 @@ def said(data: Any) -> str:
     )
 
 
-def exhausted(count: int) -> Row:
-    """Decide small cases, drawn by a seed, and project every candidate of each, whatever its bound."""
+def exhausted(count: int, until: float) -> Row:
+    """Decide small cases, drawn by a seed, and project every candidate of each, whatever its bound; as time allows."""
     every = [*product(SMALL, SMALL_MACHINES, (16, 32, 64, 128), ("compile", "eager", "megatron"))]
     cases, faster, projected, started = random.Random(0).sample(every, count), 0, 0, time.process_time()
-    for name, machine_name, batch, stack in cases:
+    for number, (name, machine_name, batch, stack) in enumerate(cases):
+        if time.monotonic() > until:
+            count = number
+            break
         options = SMALL[name]
         decision = decide(name, machine_name, batch=batch, stack=stack, budget_s=600, **options)
         model, whole = ZooModel.of(name, options), cluster(machine_name)
@@ -220,7 +226,6 @@ def exhausted(count: int) -> Row:
                 continue
             projected += 1
             faster += step.fits and step.seconds < decision.best.seconds_per_step * (1 - 1e-12)
-        print(name, machine_name, batch, stack, projected, faster, flush=True)
     return {"cases": count, "projected": projected, "faster": faster, "cpu_s": round(time.process_time() - started)}
 
 
@@ -292,16 +297,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no cell after so many")
     parser.add_argument("--resume", action="store_true", help="go on with the cells that data.json has not")
     options = parser.parse_args(arguments)
-    until = time.monotonic() + 60 * options.minutes
+    began, seconds = time.monotonic(), 60 * options.minutes
     data: dict[str, Any] = read_data(HERE) if options.resume else {"decisions": []}
     data |= {"machine": machine(), "cells": len(CELLS)}
     if "known" not in data:
-        data |= {"known": [known(name) for name in KNOWN], "exhausted": exhausted(CASES)}
+        data["known"] = [known(name) for name in KNOWN]
     done = {(row["model"], row["machine"], row["devices"]) for row in data["decisions"]}
     for cell in CELLS:
-        if cell not in done and time.monotonic() < until:
+        if cell not in done and time.monotonic() < began + CELLS_SHARE * seconds:
             data["decisions"].append(decided(*cell))
             (HERE / "data.json").write_text(json.dumps(data, indent=1) + "\n")
+    if "exhausted" not in data:
+        data["exhausted"] = exhausted(CASES, began + seconds)
     publish(HERE, data, pages)
 
 

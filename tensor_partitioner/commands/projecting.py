@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from planner.errors import GraphError, PlanError
 from planner.failures import JobError
 from planner.files import write_json
 from planner.graph.layers import FEW
@@ -17,17 +18,19 @@ from planner.graph.recompute import without_recomputation
 from planner.model_source import model as load_model
 from planner.models.zoo import is_zoo_name
 from planner.parallel import Parallel
-from planner.plans.named import of_replica, read_named
+from planner.plans.named import NamedPlan, of_replica, read_named
 from planner.plans.plan import Plan
+from planner.plans.plan_json import load_plan
+from planner.report.schema import Report
 from simulator.projection.cluster import Cluster, cluster
 from simulator.projection.projection import Projection
 from simulator.projection.stack import STACKS
 from tensor_partitioner import display
 from tensor_partitioner.commands.console import stdout
-from tensor_partitioner.commands.planning_options import given_options
-from tensor_partitioner.decision.checks import require_alike
+from tensor_partitioner.commands.planning_options import given_options, is_saved_plan
+from tensor_partitioner.decision.checks import is_alike, require_alike
 from tensor_partitioner.decision.tables import memory_table, shares_table, step_table
-from tensor_partitioner.projection import inner_of, project_source
+from tensor_partitioner.projection import inner_of, project_plan, project_source
 from tensor_partitioner.replicas import GraphModel, Source, ZooModel
 
 EXPANDED_WORKERS = 16
@@ -42,6 +45,12 @@ PROJECT_HELP = (
     f"worker.  [default: project from {EXPANDED_WORKERS + 1} workers on]"
 )
 STACK_HELP = "With --project: the software that runs it."
+COMPUTING = (
+    *("kernels at the roof", "kernels below the roof", "recomputation"),
+    *("waiting for the host", "optimizer"),
+)
+"""Causes of a step's seconds that are no communication."""
+
 MEMORY_HELP = "With --project: say line by line what fills the memory."
 
 project_option = click.option("--project/--no-project", "project", default=None, help=PROJECT_HELP)
@@ -66,17 +75,51 @@ def project_saved(source: str, options: Mapping[str, Any]) -> bool:
     if options["project"] is False:
         return False
     named = read_named(source)
-    if options["project"] and named is None:
-        raise click.UsageError(f"--project: expected a plan of --parallel, found {source}, which is searched otherwise")
     parallel = Parallel.read(None if named is None else named.parallel)
-    if named is None or parallel is None or not (options["project"] or parallel.workers > SAVED_WORKERS):
+    if not options["project"] and (parallel is None or parallel.workers <= SAVED_WORKERS):
         return False
+    _show(Path(source).name, _saved_step(source, named, options), parallel, options)
+    return True
+
+
+def _saved_step(source: str, named: NamedPlan | None, options: Mapping[str, Any]) -> Projection:
+    """Project a saved plan, of named parallelism from one replica."""
+    parallel = Parallel.read(None if named is None else named.parallel)
+    if named is None or parallel is None:
+        return project_plan(load_plan(source), _machine(options), options["stack"])
     graph = adding_up_together(named.graph())
     model = GraphModel(graph if parallel.recompute == "none" else without_recomputation(graph), named.layers)
     batch = named.batch or model.samples * model.graph.micro_batches
-    step = project_source(model, batch, parallel, _machine(options), options["stack"])
-    _show(Path(source).name, step, parallel, options)
-    return True
+    return project_source(model, batch, parallel, _machine(options), options["stack"])
+
+
+def beside(source: str, options: Mapping[str, Any], report: Report) -> str:
+    """Say what `decide` predicts for what was simulated, and why that is another figure; "" where it predicts none."""
+    parallel, saved = options["parallel"], is_saved_plan(source)
+    asked = options["project"] is None and options["system"] is None and (saved or parallel is not None)
+    if not asked or not is_alike(cluster(options["topo"])) or report.seconds_without_communication is None:
+        return ""
+    try:
+        if saved:
+            step = _saved_step(source, read_named(source), options)
+        else:
+            model, batch = _model(source, {**given_options(options), "batch": report.batch})
+            step = project_source(model, batch, parallel, _machine(options), options["stack"])
+    except (PlanError, GraphError) as error:
+        return f"It cannot be projected as decide would: {error}"
+    computing_s = sum(step.shares[cause] for cause in COMPUTING)
+    kernels, waiting = (
+        f"{display.seconds(ours)} (simulated: {display.seconds(theirs)})"
+        for ours, theirs in (
+            (computing_s, report.seconds_without_communication),
+            (step.seconds - computing_s, report.seconds_per_step - report.seconds_without_communication),
+        )
+    )
+    return (
+        f"decide predicts {display.seconds(step.seconds)}, as --project does: by the stack {options['stack']}, which "
+        f"fuses what the simulator runs operator by operator, it computes for {kernels}, and waits for {waiting}, as "
+        "collectives run beside kernels and not message by message."
+    )
 
 
 def plan_replica(source: str, options: Mapping[str, Any]) -> tuple[Plan, str]:
@@ -96,9 +139,12 @@ def plan_replica(source: str, options: Mapping[str, Any]) -> tuple[Plan, str]:
 
 def project_model(source: str, options: Mapping[str, Any]) -> None:
     """Project a model as a command's options say, show the step, and write it where they say."""
+    workers, parallel = options["workers"], options["parallel"]
+    if workers not in {None, parallel.workers}:
+        raise click.UsageError(f"--workers: expected the {parallel.workers} of --parallel {parallel}, found {workers}")
     model, batch = _model(source, given_options(options))
-    step = project_source(model, batch, options["parallel"], _machine(options), options["stack"])
-    _show(source, step, options["parallel"], options)
+    step = project_source(model, batch, parallel, _machine(options), options["stack"])
+    _show(source, step, parallel, options)
 
 
 def _machine(options: Mapping[str, Any]) -> Cluster:
@@ -107,12 +153,12 @@ def _machine(options: Mapping[str, Any]) -> Cluster:
     return machine
 
 
-def _show(source: str, step: Projection, parallel: Parallel, options: Mapping[str, Any]) -> None:
+def _show(source: str, step: Projection, parallel: Parallel | None, options: Mapping[str, Any]) -> None:
     if options["json_path"] is not None:
         write_json(options["json_path"], _data(source, parallel, options, step))
     tables = [step_table(step), shares_table(step.shares, step.seconds)]
     stdout().print(*tables, *([memory_table(step)] if options["memory_report"] else []), sep="\n")
-    stdout().print(said(source, str(parallel), str(options["topo"]), step))
+    stdout().print(said(source, parallel, str(options["topo"]), step), soft_wrap=True)
     if not step.fits:
         raise JobError(
             f"{source}: out of memory by {display.quantity(-step.margin_bytes, 'B')} on {options['topo']}: a smaller "
@@ -130,23 +176,24 @@ def _model(source: str, given: Mapping[str, Any]) -> tuple[Source, int]:
     return ZooModel.of(source, options), given["batch"]
 
 
-def said(source: str, parallel: str, machine: str, step: Projection) -> str:
+def said(source: str, parallel: Parallel | None, machine: str, step: Projection) -> str:
     """Say in one sentence what a projection shows."""
     cause = max((c for c in step.shares if c != "kernels at the roof"), key=step.shares.__getitem__)
+    how = ", projected" if parallel is None else f" as {parallel}, projected from one replica"
     return (
-        f"{source} as {parallel} on {machine}, projected from one replica, takes "
+        f"{source} on {machine}{how}, takes "
         f"{display.seconds(step.seconds)} a step, {step.samples_per_s:.4g} "
         f"samples/s at {step.utilisation:.0%} of the peak; most beyond the kernels' best goes to {cause} "
         f"({step.shares[cause] / step.seconds:.0%})."
     )
 
 
-def _data(source: str, parallel: Parallel, options: Mapping[str, Any], step: Projection) -> dict[str, Any]:
+def _data(source: str, parallel: Parallel | None, options: Mapping[str, Any], step: Projection) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "model": source,
         "machine": str(options["topo"]),
-        "parallel": str(parallel),
+        "parallel": None if parallel is None else str(parallel),
         "stack": options["stack"],
         **{name: value for name, value in asdict(step).items() if name not in ("stages", "memory")},
         "memory": [asdict(line) for line in step.memory],

@@ -15,6 +15,7 @@ from planner.extensions import load_operators
 from planner.failures import JobError
 from planner.files import check_written, write_json
 from planner.model_source import source_files
+from planner.models import model_options
 from planner.report.schema import write_reports
 from planner.report.sentences import finding
 from simulator.baselines.registry import SYSTEMS, system_named
@@ -33,6 +34,7 @@ from tensor_partitioner.commands.planning_options import (
     with_model_options,
 )
 from tensor_partitioner.commands.projecting import (
+    beside,
     is_projected,
     memory_option,
     project_model,
@@ -53,6 +55,11 @@ SIMULATING = (
 
 PROJECTING = ("project", "stack", "memory_report")
 """Those that have one where a step is projected."""
+
+PROJECTED = ("source", "topo", "parallel", "workers", "operator_files", "data_parallel", "json_path", *PROJECTING)
+"""All of these, but the model's own; named parallelism says how a batch is cut and what is computed again."""
+
+NAMED = ("micro_batches", "recompute")
 
 ONE_PLAN = {"-o": "output", "--trace": "trace_path", "--plot": "plot_folder"}
 
@@ -119,8 +126,13 @@ def main(context: click.Context, /, source: str, **options: Any) -> None:
     if alone and saved and project_saved(source, options):
         return
     if alone and not saved and is_projected(options):
+        allowed = (*PROJECTED, *(name for name in model_options() if name not in NAMED))
+        refuse_others(context, "a projection looks at one replica of --parallel", allowed=allowed)
         project_model(source, options)
-    elif swept:
+        return
+    if context.get_parameter_source("stack") == ParameterSource.COMMANDLINE and not swept:
+        raise click.UsageError("--stack: expected --project with it, which prices a step by a stack; found none")
+    if swept:
         _sweep(context, source, options)
     else:
         _once(source, options)
@@ -166,6 +178,8 @@ def _once(source: str, options: dict[str, Any]) -> None:
     console = stdout()
     console.print(*display.tables(result), sep="\n")
     console.print(finding(result), soft_wrap=True, style="bold red" if result.overfull else None)
+    if predicted := beside(source, options, result):
+        console.print(predicted, soft_wrap=True)
     if result.overfull:
         raise JobError(f"{source}: out of memory on {', '.join(result.overfull)}")
 

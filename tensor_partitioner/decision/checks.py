@@ -25,6 +25,12 @@ def require_types(model: object, machine: object, batch: object, budget_s: objec
         raise InputError(f"pins: expected a list, as in ['tp=4'], found {pins!r}")
 
 
+def is_alike(machine: Cluster) -> bool:
+    """Tell if one device stands for all of a machine."""
+    specs = {device.spec.name: device.spec for device in machine.built.devices}
+    return len(specs) == 1 and all(spec.measured is None for spec in specs.values())
+
+
 def require_alike(machine: Cluster) -> None:
     """Raise a TopologyError where a projection is of no use.
 

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from dataclasses import replace
 from itertools import product
 
@@ -168,8 +169,9 @@ def test_one_replica_s_plan_is_no_plan_of_every_worker(tmp_path, capsys):
     assert run(simulate, plan, "--topo", "hgx-h100-nodes-512") == 2
     assert "details.batch: expected a whole number from 1, found 0" in capsys.readouterr().err
     assert run(plan_command, "mlp-2-16", "--workers", "2", "-o", plan) == 0
-    assert run(simulate, plan, "--topo", "hgx-h100", "--project") == 2
-    assert "expected a plan of --parallel" in capsys.readouterr().err
+    assert run(simulate, plan, "--topo", "hgx-h100", "--project") == 0
+    assert run(plan_command, "mlp-2-16", "--parallel", "pp=2", "--batch", 4, "-o", plan) == 0
+    assert run(simulate, plan, "--topo", "hgx-h100", "--project") == 0
 
 
 def shown(capsys):
@@ -252,7 +254,7 @@ def test_pins_fix_degrees():
 def test_the_command_writes_what_it_shows(tmp_path, capsys):
     file, plan = tmp_path / "decision.json", tmp_path / "plan.json"
     arguments = ("--heads", "4", "--sequence", "32", "--vocabulary", "256", "--batch", "16")
-    written = ("--json", file, "-o", plan)
+    written = ("--pin", "tp=1", "--json", file, "-o", plan)
     assert run(main, "transformer-2-64", "--topo", "hgx-h100", *arguments, *written) == 0
     record = json.loads(file.read_text())
     assert record["format"] == "decision/1"
@@ -260,6 +262,9 @@ def test_the_command_writes_what_it_shows(tmp_path, capsys):
     assert {"name", "seconds_per_step", "fits", "memory", "why"} <= best.keys()
     assert record["verdict"] in capsys.readouterr().out
     assert planner.load(plan).workers == 8
+    assert run(simulate, plan, "--topo", "hgx-h100", "--no-data-parallel") == 0
+    said = re.search(r"decide predicts ([\d.]+) us, .* computes for .* \(simulated: .*\)", capsys.readouterr().out)
+    assert float(said[1]) * 1e-6 == pytest.approx(best["seconds_per_step"], rel=0.02)
 
 
 @pytest.mark.parametrize(

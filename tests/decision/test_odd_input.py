@@ -156,10 +156,22 @@ def test_a_batch_that_nobody_gave_fills_the_memory(pins):
     assert not project_source(source, 2 * batch, Parallel.read(named), cluster(machine), "compile").fits
 
 
-def test_a_memory_report_is_not_left_out_silently(capsys):
-    words = shlex.split("transformer-2-64 --batch 4 --parallel dp=2 --no-project --memory-report")
-    assert run(simulate, *words, "--topo", "hgx-h100") == 2
-    assert "--memory-report: expected --parallel with it, projected" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--no-project --memory-report", "--memory-report: expected --parallel with it, projected"),
+        ("--project --workers 4", "--workers: expected the 2 of --parallel dp=2, found 4"),
+        ("--project --micro-batches 2", "looks at one replica of --parallel: expected no --micro-batches"),
+        ("--project --prefetch 2", "looks at one replica of --parallel: expected no --prefetch"),
+        ("--stack eager", "--stack: expected --project with it"),
+    ],
+)
+def test_what_has_no_meaning_is_not_left_out_silently(words, message, capsys):
+    given = shlex.split(f"transformer-2-64 --batch 4 --parallel dp=2 {words}")
+    assert run(simulate, *given, "--topo", "hgx-h100") == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
 
 
 def test_candidates_are_counted_once_each():
