@@ -172,15 +172,17 @@ class Trainer:
     def run_keeping(self, names: Sequence[str]) -> dict[str, HostArray]:
         """Run one step on what was loaded; return local arrays of stored tensors as they were before their last use.
 
-        They come in the order of their names, which is every rank's.
+        They come in the order of their names, which is every rank's. What is used no more than made is taken behind that.
         """
         kept: dict[str, HostArray] = {}
 
         def keep(name: str) -> None:
             kept[name] = self.host_copy(name)
 
-        buffers, numbers = self.programs.training.worker.buffers, self.programs.training.tensors
-        self.worker.run(looks=[(buffers[numbers[name]].last, partial(keep, name)) for name in names])
+        stored = self.programs.training
+        buffers = {name: stored.worker.buffers[stored.tensors[name]] for name in names}
+        looks = ((buffer.last + (buffer.first == buffer.last), name) for name, buffer in buffers.items())
+        self.worker.run(looks=[(position, partial(keep, name)) for position, name in looks])
         return {name: kept[name] for name in names}
 
     def write(self, name: str, whole: HostArray) -> None:

@@ -53,7 +53,7 @@ class Worker:
         """Run one iteration; return the moment (perf_counter seconds) before the first task and after each task.
 
         The device is waited for at the end; with `settle` after every task. Each of `looks` is done before the task at
-        its position.
+        its position, or behind the last one.
         """
         xp, before = self.memory.xp, defaultdict[int, list[Action]](list)
         for position, look in looks:
@@ -67,6 +67,8 @@ class Worker:
                 if settle:
                     synchronize(xp)
                 moments.append(time.perf_counter())
+            for look in before.get(len(self._actions), ()):
+                look()
         self._finish()
         synchronize(xp)
         moments[-1] = time.perf_counter() if self._actions else moments[-1]
