@@ -172,7 +172,7 @@ class Trainer:
     def run_keeping(self, names: Sequence[str]) -> dict[str, HostArray]:
         """Run one step on what was loaded; return local arrays of stored tensors as they were before their last use.
 
-        They come in the order of their names, which is every rank's. What is used no more than made is taken behind that.
+        They come in the order of their names, which is every rank's. What is not used once it is made is taken then.
         """
         kept: dict[str, HostArray] = {}
 

@@ -10,6 +10,7 @@ import planner
 from planner.errors import PlanError
 from planner.graph.build import ONES, GraphBuilder
 from planner.layout import PARTIAL, REPLICATE, At, Shard, Ways
+from planner.models import build
 from planner.plans.check import check_plan
 from planner.plans.plan import Plan, single_worker
 from planner.plans.plan_json import plan_from_json
@@ -181,9 +182,14 @@ def compared(plan, report):
     [((2,), (0,)), ((2, 2), (0,)), ((4,), (0,)), pytest.param((2, 2, 2), (0,), marks=pytest.mark.slow)],
 )
 def test_planned_simulated_run(ways, stages, transport, tmp_path):
-    """Bytes of every pair of workers, arenas, and losses, gradients and weights of three steps are one worker's."""
-    models = ("mlp", "flattened", "cnn", "mlp", "flattened")
+    """Bytes of every pair of workers, arenas, and losses, gradients and weights of three steps are one worker's.
+
+    The last has micro-batches, and with two and four workers gradients that the first one stores and does not read.
+    """
+    models = ("mlp", "flattened", "cnn", "mlp")
     plans = [random_stages(model, ways, stages, number) for number, model in enumerate(models)]
+    cut = build("mlp-6-6", batch=12, micro_batches=2, dtype="float64", optimizer="adam")
+    plans.append(random_plan(cut, ways, random.Random({(2,): 0, (2, 2): 2, (4,): 1}.get(ways)), stages))
     for plan, report in ran(plans, tmp_path, transport):
         compared(plan, report)
 
