@@ -56,6 +56,9 @@ class Source(Protocol):
     def name(self) -> str:
         """What it is called."""
 
+    def whole(self, batch: int | None) -> Graph:
+        """Return the whole training graph, of a batch where it can be of any."""
+
     def inner(self, within: Parallel, micro_batch: int) -> Inner:
         """Return a replica under tensor and context parallelism; a PlanError where it cannot be divided so."""
 
@@ -74,6 +77,10 @@ class ZooModel:
     def of(cls, name: str, options: Mapping[str, object]) -> ZooModel:
         """Take options by name."""
         return cls(name, tuple(sorted(options.items())))
+
+    def whole(self, batch: int | None) -> Graph:
+        """Build it with all layers, and with a batch where that is given."""
+        return planner.model(self.name, **dict(self.options), **({} if batch is None else {"batch": batch}))
 
     def inner(self, within: Parallel, micro_batch: int) -> Inner:
         """Build it with few layers and the micro-batch; a large one follows from two small ones."""
@@ -161,6 +168,10 @@ class GraphModel:
         if samples is None:
             raise PlanError(f"{self.name}: expected inputs with samples, found none")
         return samples // self.graph.micro_batches
+
+    def whole(self, batch: int | None) -> Graph:
+        """Return it."""
+        return self.graph
 
     def inner(self, within: Parallel, micro_batch: int) -> Inner:
         """Return what a replica of its graph does with a micro-batch."""

@@ -135,6 +135,10 @@ class Measured(_Record, frozen=True, kw_only=True):
     reduce: TransferCost
     tasks: dict[str, Seconds]
 
+    def __hash__(self) -> int:
+        """Hash all but the seconds of tasks."""
+        return hash((self.date, self.ranks, self.threads, self.transport, len(self.tasks)))
+
 
 class NVLinks(_Record, frozen=True, kw_only=True):
     """A device's NVLinks, for descriptions that only count them: what joins two devices, one and a switch, how many."""

@@ -24,8 +24,10 @@ from tensor_partitioner import display
 from tensor_partitioner.commands.console import WRITTEN, collect_seldom, command_errors, operators_option, stdout
 from tensor_partitioner.commands.help import Command
 from tensor_partitioner.commands.planning_options import MODEL_HELP, given_options, with_model_options
-from tensor_partitioner.decision.deciding import BUDGET_S, OPTIMIZER, decide, trained_as
-from tensor_partitioner.decision.record import Decision
+from tensor_partitioner.decision.checks import is_alike
+from tensor_partitioner.decision.deciding import BUDGET_S, decide
+from tensor_partitioner.decision.record import SIMULATED, Decision
+from tensor_partitioner.decision.sources import OPTIMIZER, trained_as
 from tensor_partitioner.decision.tables import candidates_table
 from topologies import available
 
@@ -82,6 +84,8 @@ def main(source: str, **options: Any) -> None:
     load_operators(options["operator_files"])
     if options["sliders"] and options["page_path"] is None:
         raise click.UsageError("--sliders are on a page: expected --page FILE, too")
+    if options["page_path"] is not None and not is_alike(cluster(options["topo"])):
+        raise click.UsageError(f"--page shows what is projected: expected alike devices, found {options['topo']}")
     decision = _decided(source, options)
     if options["json_path"] is not None:
         write_json(options["json_path"], decision)
@@ -131,10 +135,12 @@ def planned_for_time(source: str, options: Mapping[str, Any]) -> tuple[Plan, str
 def _searched(decision: Decision) -> str:
     search = decision.search
     left = f"nothing is faster by more than {search.gap:.1%}" if search.gap >= LEAST_GAP else "nothing is faster"
+    looked, how = "projected", f"of the software stack {decision.stack}"
+    if decision.stack == SIMULATED:
+        looked, how = "simulated", "worker by worker"
     return (
-        f"{search.projected} of {search.considered} candidates projected in {display.seconds(search.seconds)}, "
-        f"{search.bounded_away} left out by their bounds, {search.impossible} cannot divide the model; in our model, "
-        f"of the software stack {decision.stack}, {left}."
+        f"{search.projected} of {search.considered} candidates {looked} in {display.seconds(search.seconds)}, "
+        f"{search.bounded_away} left out, {search.impossible} cannot divide the model; in our model, {how}, {left}."
     )
 
 

@@ -96,8 +96,9 @@ def _saved_step(source: str, named: NamedPlan | None, options: Mapping[str, Any]
 def beside(source: str, options: Mapping[str, Any], report: Report) -> str:
     """Say what `decide` predicts for what was simulated, and why that is another figure; "" where it predicts none."""
     parallel, saved = options["parallel"], is_saved_plan(source)
+    total_s, exposed_s = report.seconds_per_step, report.exposed_seconds
     asked = options["project"] is None and options["system"] is None and (saved or parallel is not None)
-    if not asked or not is_alike(cluster(options["topo"])) or report.seconds_without_communication is None:
+    if not asked or total_s is None or exposed_s is None or not is_alike(cluster(options["topo"])):
         return ""
     try:
         if saved:
@@ -111,8 +112,8 @@ def beside(source: str, options: Mapping[str, Any], report: Report) -> str:
     kernels, waiting = (
         f"{display.seconds(ours)} (simulated: {display.seconds(theirs)})"
         for ours, theirs in (
-            (computing_s, report.seconds_without_communication),
-            (step.seconds - computing_s, report.seconds_per_step - report.seconds_without_communication),
+            (computing_s, total_s - exposed_s),
+            (step.seconds - computing_s, exposed_s),
         )
     )
     return (

@@ -11,12 +11,10 @@ from pathlib import Path
 
 from msgspec.structs import replace as msgspec_replace
 
-import planner
 from planner.errors import GraphError, PlanError
 from planner.graph.ir import Graph
-from planner.models.zoo import is_zoo_name, option_names
 from planner.parallel import Parallel
-from planner.search.pins import Degree, read_pins
+from planner.search.pins import Degree
 from simulator.projection.blocks import Block, blocks_of, repeated
 from simulator.projection.cluster import Cluster, cluster, cluster_of
 from simulator.projection.network import Grid, Network
@@ -24,20 +22,15 @@ from simulator.projection.projection import Projection
 from simulator.projection.stack import Stack, stack_named
 from tensor_partitioner.decision.bounds import LeastWork, least_bytes, micro_batch_s, with_bubble
 from tensor_partitioner.decision.candidates import Shape, candidate_name, candidates, family, undivided
-from tensor_partitioner.decision.checks import require_alike, require_types
-from tensor_partitioner.decision.record import Candidate, Decision, Line, MachineFacts, ModelFacts, Search, Stage
+from tensor_partitioner.decision.checks import is_alike, require_types
+from tensor_partitioner.decision.record import OWN, Candidate, Decision, Line, MachineFacts, ModelFacts, Search, Stage
+from tensor_partitioner.decision.simulating import Simulating
+from tensor_partitioner.decision.sources import degrees_of, source_of
 from tensor_partitioner.decision.typed import commands
 from tensor_partitioner.decision.why import AS_FAST, verdict, why
 from tensor_partitioner.projection import project_inner, project_source
-from tensor_partitioner.replicas import GraphModel, Inner, Source, ZooModel
+from tensor_partitioner.replicas import Inner, Source
 from topologies import Machine
-
-OPTIMIZER = "adamw"
-PRECISIONS = (("bfloat16", "mixed"), ("float16", "mixed-float16"))
-"""What a model of the zoo is trained with where nothing else is said, and in which precision: as the device has it."""
-
-HALF_EPS = 1e-4
-"""Adam's in half precision, where less is nothing."""
 
 BUDGET_S = 30.0
 MOST_SAMPLES = 4096
@@ -48,9 +41,6 @@ SEARCHED_WORKERS = 16
 
 KEPT = ("full", "selective", "none")
 """Recomputation, that which keeps least first."""
-
-OWN = "searched plan"
-"""What the family of plans that a search found begins with."""
 
 ONE = Parallel()
 
@@ -76,7 +66,8 @@ def decide(  # noqa: PLR0913 -- the settings by their names
     `model` is a name of the zoo, a graph or what `planner.model` takes; `options` are the model's. `batch` is that of a
     step over all devices (default: a graph's own; of a zoo's model the largest that fits with no accumulation,
     by powers of two, up to 4096 samples a device). `pins` fix degrees, as in `tp=4`. No candidate that is left out is
-    faster than `search.lower_bound_s`. Raises GraphError, PlanError and TopologyError.
+    faster than `search.lower_bound_s`. Where no device stands for all, as on a calibrated host, plans are simulated
+    worker by worker, of a graph's own batch. Raises GraphError, PlanError and TopologyError.
 
     >>> decision = decide("gpt2", "hgx-h100", batch=64)
     >>> decision.best.fits, decision.best.seconds_per_step <= min(c.seconds_per_step for c in decision.candidates)
@@ -84,48 +75,11 @@ def decide(  # noqa: PLR0913 -- the settings by their names
     """
     require_types(model, machine, batch, budget_s, pins)
     whole = cluster_of(machine) if isinstance(machine, Machine) else cluster(machine)
-    require_alike(whole)
-    source, samples = _source(model, whole, batch, options)
-    deciding = _Deciding(source, whole, stack_named(stack), stack, _degrees(pins))
+    source, samples = source_of(model, whole, batch, options)
+    if not is_alike(whole):
+        return Simulating(source, source.whole(batch), whole.built, degrees_of(pins)).decision(budget_s)
+    deciding = _Deciding(source, whole, stack_named(stack), stack, degrees_of(pins))
     return deciding.decision(deciding.largest_batch() if samples is None else samples, budget_s)
-
-
-def _degrees(pins: Sequence[str]) -> tuple[Degree, ...]:
-    """Read pins of degrees; a PlanError for others."""
-    degrees = []
-    for pin in read_pins(list(pins)):
-        if not isinstance(pin, Degree):
-            raise PlanError(f"{pin}: expected a degree of parallelism, as in tp=4; plan takes pins of tensors")
-        degrees.append(pin)
-    return tuple(degrees)
-
-
-def trained_as(model: str, machine: Cluster) -> dict[str, object]:
-    """Return the options of a zoo's model that hold where nothing else is said; none for other models."""
-    if not is_zoo_name(model):
-        return {}
-    rates = machine.built.devices[0].spec.peak_flop_per_s.by_dtype()
-    precision = next((name for dtype, name in PRECISIONS if dtype in rates), "float32")
-    defaults: dict[str, object] = {"dtype": precision, "optimizer": OPTIMIZER}
-    if precision == "mixed-float16":
-        defaults["eps"] = HALF_EPS
-    return {name: value for name, value in defaults.items() if name in option_names(model)}
-
-
-def _source(
-    model: str | Graph, machine: Cluster, batch: int | None, options: Mapping[str, object]
-) -> tuple[Source, int | None]:
-    """Return where replicas come from, and how many samples a step has."""
-    if isinstance(model, str) and is_zoo_name(model):
-        return ZooModel.of(model, {**trained_as(model, machine), **options}), batch
-    if isinstance(model, str):
-        graph = planner.model(model, **options, **({} if batch is None else {"batch": batch}))
-    else:
-        graph = model
-    source = GraphModel(graph)
-    if batch is not None and batch != source.samples:
-        raise GraphError(f"{source.name}: expected the batch of its graph, {source.samples}, found {batch}")
-    return source, source.samples
 
 
 @dataclass(eq=False)
@@ -313,7 +267,7 @@ class _Deciding:
                 seconds=tally.seconds,
             ),
             candidates=told,
-            commands=tuple(commands(self.source, batch, machine, told[0])),
+            commands=tuple(commands(self.source, batch, machine, told[0], is_projected=True)),
             one_device_s=alone_s,
         )
 

@@ -10,6 +10,12 @@ from tensor_partitioner.display import Shown
 
 FORMAT = "decision/1"
 
+OWN = "searched plan"
+"""What the family of plans that a search found begins with."""
+
+SIMULATED = "simulated"
+"""The stack of a decision whose candidates are not projected but simulated, worker by worker."""
+
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True):
     """A frozen record."""

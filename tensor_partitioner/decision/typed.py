@@ -9,7 +9,9 @@ from tensor_partitioner.decision.record import Candidate, MachineFacts
 from tensor_partitioner.replicas import Source, ZooModel
 
 
-def commands(source: Source, batch: int, machine: MachineFacts, best: Candidate) -> Iterator[str]:
+def commands(
+    source: Source, batch: int, machine: MachineFacts, best: Candidate, *, is_projected: bool
+) -> Iterator[str]:
     """Yield what to type to see it again, and to have the plan."""
     model = f"{quote(source.name)} --batch {batch}"
     if isinstance(source, ZooModel):
@@ -18,7 +20,7 @@ def commands(source: Source, batch: int, machine: MachineFacts, best: Candidate)
         objective = f" --objective time --topo {quote(machine.name)}" if best.family.endswith("time") else ""
         yield f"plan {model} --workers {machine.devices}{objective} -o plan.json"
     else:
-        yield f"simulate {model} --parallel {best.name} --topo {quote(machine.name)} --project"
+        yield f"simulate {model} --parallel {best.name} --topo {quote(machine.name)}{' --project' * is_projected}"
         yield f"export-plan {model} --parallel {best.name} --to megatron"
 
 

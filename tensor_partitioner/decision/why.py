@@ -15,7 +15,12 @@ def format_bytes(nbytes: float) -> str:
 AS_FAST = 1.01
 """Times as long as the best that count as alike."""
 
+COMPUTING, COMMUNICATING = "computing", "communication that nothing hides"
+"""Causes of a step that was simulated."""
+
 CAUSES = {
+    COMPUTING: "more to compute",
+    COMMUNICATING: "communication in the open",
     "kernels at the roof": "more to compute",
     "kernels below the roof": "smaller, slower kernels",
     "recomputation": "recomputation",
@@ -32,7 +37,7 @@ def why(candidate: Candidate, best: Candidate) -> str:
     """Say in one clause what a candidate has more of than the best."""
     if not candidate.fits:
         return f"{format_bytes(-candidate.margin_bytes)} too large: {_largest(candidate)}"
-    more = {cause: candidate.shares[cause] - best.shares[cause] for cause in CAUSES}
+    more = {cause: candidate.shares[cause] - best.shares[cause] for cause in CAUSES if cause in best.shares}
     cause = max(more, key=more.__getitem__)
     if more[cause] <= 0:
         return "as fast"

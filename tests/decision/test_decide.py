@@ -23,7 +23,8 @@ from tensor_partitioner.commands.simulate import main as simulate
 from tensor_partitioner.decision import decide
 from tensor_partitioner.decision.bounds import LeastWork
 from tensor_partitioner.decision.candidates import Shape, candidate_name, candidates, divisors, family
-from tensor_partitioner.decision.deciding import _Deciding, trained_as
+from tensor_partitioner.decision.deciding import _Deciding
+from tensor_partitioner.decision.sources import trained_as
 from tensor_partitioner.projection import project, project_source
 from tensor_partitioner.replicas import GraphModel, ZooModel, with_few_layers
 from tests.project.test_plan_command import run

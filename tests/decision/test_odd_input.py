@@ -7,17 +7,20 @@ import shlex
 import msgspec
 import pytest
 
+import planner
 from planner.errors import InputError
 from planner.parallel import Parallel
 from simulator.projection.cluster import cluster
 from simulator.projection.stack import stack_named
+from simulator.report import Settings, simulation_of
+from simulator.systems import plan_program
 from tensor_partitioner.commands.simulate import main as simulate
 from tensor_partitioner.decision import decide
 from tensor_partitioner.decision.deciding import _Deciding
 from tensor_partitioner.projection import project, project_source
 from tensor_partitioner.replicas import ZooModel
 from tests.project.test_plan_command import run
-from topologies import TopologyError, load_topology
+from topologies import load_topology
 from topologies.schema import Measured, TransferCost
 
 SMALL = {"heads": 4, "sequence": 32, "vocabulary": 256}
@@ -50,19 +53,19 @@ def test_wrong_types_are_named(given, message):
         decide(**({"model": "transformer-2-64", "machine": "hgx-h100", "batch": 8, **SMALL} | given))
 
 
-def test_unlike_devices_are_refused(tmp_path, capsys):
+def test_unlike_devices_are_simulated(tmp_path, capsys):
     """One device stands for all in a projection, which is false where another is four times as slow."""
     file = tmp_path / "pair.yaml"
     file.write_text(UNLIKE)
-    with pytest.raises(TopologyError, match="expected devices of one type for a projection, found gk210, v100"):
-        decide("transformer-2-64", file, batch=4, **SMALL)
+    decision = decide("mlp-2-64", file, batch=4)
+    assert (decision.stack, decision.machine.device) == ("simulated", "gk210 and v100-sxm2-16gb")
     words = shlex.split("transformer-2-64 --heads 4 --sequence 32 --vocabulary 256 --batch 4 --parallel dp=2 --project")
     assert run(simulate, *words, "--topo", file) == 2
     assert "expected devices of one type" in capsys.readouterr().err
 
 
-def test_a_calibrated_host_is_refused():
-    """Its ranks share cores, which no projection knows of."""
+def test_on_a_calibrated_host_plans_are_simulated():
+    """Its ranks share cores, which no projection knows of; what is recommended takes as long as `simulate` says."""
     machine = load_topology("uniform-2")
     cost = TransferCost(task_s=1e-5)
     measured = Measured(
@@ -75,12 +78,21 @@ def test_a_calibrated_host_is_refused():
         call_s=1e-6,
         memory_alone_bytes_per_s=1e10,
         **dict.fromkeys(("send", "post", "fetch", "reduce"), cost),
-        tasks={},
+        tasks={"mm f32 8x8": 1e-5},
     )
     spec = msgspec.structs.replace(machine.devices[0].spec, measured=measured)
     devices = tuple(dataclasses.replace(device, spec=spec) for device in machine.devices)
-    with pytest.raises(TopologyError, match="expected a machine that is not calibrated"):
-        decide("transformer-2-64", dataclasses.replace(machine, devices=devices), batch=4, **SMALL)
+    host = dataclasses.replace(machine, devices=devices)
+    assert len({*host.devices}) == 2
+    decision = decide("mlp-2-64", host, batch=8)
+    best = decision.best
+    assert best.seconds_per_step == min(c.seconds_per_step for c in decision.candidates if c.fits)
+    graph = planner.model("mlp-2-64", batch=8, dtype="float32", optimizer="adamw")
+    steps = [
+        simulation_of(plan_program(planner.plan(graph, parallel=named), host, 1), Settings()).seconds
+        for named in ("dp=2", "tp=2")
+    ]
+    assert {c.seconds_per_step for c in decision.candidates if c.name in {"dp=2", "tp=2"}} == {*steps}
 
 
 def test_work_that_all_devices_do_is_counted_once():
