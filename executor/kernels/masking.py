@@ -41,8 +41,8 @@ def _distance(call: KernelCall) -> Array:
 
 def causal_mask(call: KernelCall) -> None:
     """Keep the elements up to the diagonal; the others become `value`."""
-    hidden = _distance(call) > 0
-    call.xp.copyto(call.outputs[0], call.xp.where(hidden, call.number("value", -math.inf), call.inputs[0]))
+    call.xp.copyto(call.outputs[0], call.inputs[0])
+    call.xp.copyto(call.outputs[0], call.number("value", -math.inf), where=_distance(call) > 0)
 
 
 def _triangle(is_kept: Callable[[Array, float], Array]) -> Kernel:

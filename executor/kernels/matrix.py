@@ -111,13 +111,18 @@ def _arranged(array: Array, letters: str, target: str) -> Array:
     return array.transpose([letters.index(letter) for letter in target])
 
 
+def letters_of_product(first: str, second: str, target: str) -> tuple[str, str, str, str]:
+    """Return the letters that number matrices, the rows of the first, the columns of the second, and the sum's."""
+    batch = "".join(letter for letter in target if letter in first and letter in second)
+    rows = "".join(letter for letter in target if letter not in second)
+    columns = "".join(letter for letter in target if letter not in first)
+    return batch, rows, columns, "".join(letter for letter in first if letter in second and letter not in target)
+
+
 def _contract(xp: ModuleType, left: Labelled, right: Labelled, result: Labelled, adds: bool) -> None:
     """Write or add the sum of products of two operands to a third: one batched matmul."""
     (a, first), (b, second), (out, target) = left, right, result
-    batch = "".join(letter for letter in target if letter in first and letter in second)
-    rows = "".join(letter for letter in target if letter in first and letter not in second)
-    columns = "".join(letter for letter in target if letter in second and letter not in first)
-    inner = "".join(letter for letter in first if letter in second and letter not in target)
+    batch, rows, columns, inner = letters_of_product(first, second, target)
     extents = dict(zip(first + second, a.shape + b.shape, strict=True))
     batches, m, n, k = (prod(extents[letter] for letter in group) for group in (batch, rows, columns, inner))
     a = _arranged(a, first, batch + rows + inner).reshape(batches, m, k)

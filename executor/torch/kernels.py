@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from math import prod
 
 import torch
 import torch.nn.functional as F  # noqa: N812  # as PyTorch's users know it
@@ -17,6 +20,7 @@ import torch.nn.functional as F  # noqa: N812  # as PyTorch's users know it
 from executor.kernels import KERNELS, Kernel, KernelCall, KernelSet, run
 from executor.kernels.call import Range
 from executor.kernels.elementwise import spread
+from executor.kernels.matrix import letters_of_product
 from executor.kernels.window import Framed, Window, dilation, local_ranges, windows
 from executor.torch.tensors import tensor_of
 
@@ -43,18 +47,74 @@ def bmm(call: KernelCall) -> None:
     torch.bmm(*_factors(call), out=tensor_of(call.outputs[0]))
 
 
-def _einsum(call: KernelCall) -> torch.Tensor:
-    return torch.einsum(str(call.attributes["equation"]), *map(tensor_of, call.inputs))
+@dataclass(frozen=True, slots=True)
+class Arranged:
+    """How a tensor becomes matrices: its dimensions in another order, then in the shape [batch, m, n], or [m, n]."""
+
+    order: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a tensor as matrices; a view where it can be."""
+        return tensor.permute(self.order).reshape(self.shape)
 
 
-def einsum(call: KernelCall) -> None:
-    """Einstein sum in explicit form."""
-    tensor_of(call.outputs[0]).copy_(_einsum(call))
+@dataclass(frozen=True, slots=True)
+class Product:
+    """An Einstein sum of two operands as a product of matrices, whose result has a shape and is put in an order."""
+
+    factors: tuple[Arranged, Arranged]
+    shape: tuple[int, ...]
+    order: tuple[int, ...]
 
 
-def add_einsum(call: KernelCall) -> None:
-    """Add an Einstein sum to the output."""
-    tensor_of(call.outputs[0]).add_(_einsum(call))
+@lru_cache(1 << 12)
+def _product(equation: str, *shapes: tuple[int, ...]) -> Product | None:
+    """Return the product that a sum of operands of these shapes is; None for others than two, or sums of one alone."""
+    sources, target = equation.replace(" ", "").split("->")
+    if len(shapes) != 2:
+        return None
+    first, second = sources.split(",")
+    if ({*first} ^ {*second}) - {*target}:
+        return None
+    extents = dict(zip(first + second, shapes[0] + shapes[1], strict=True))
+    batch, rows, columns, inner = letters_of_product(first, second, target)
+
+    def arranged(letters: str, *groups: str) -> Arranged:
+        shape = [prod(extents[letter] for letter in group) for group in groups[not batch :]]
+        return Arranged(tuple(letters.index(letter) for letter in "".join(groups)), tuple(shape))
+
+    produced = batch + rows + columns
+    factors = arranged(first, batch, rows, inner), arranged(second, batch, inner, columns)
+    return Product(factors, tuple(extents[letter] for letter in produced), tuple(map(produced.index, target)))
+
+
+def einsum(call: KernelCall, *, adds: bool = False) -> None:
+    """Einstein sum in explicit form, of two operands as a product that is written where it belongs, if it can be."""
+    equation, tensors, out = (
+        str(call.attributes["equation"]),
+        [*map(tensor_of, call.inputs)],
+        tensor_of(call.outputs[0]),
+    )
+    if (product := _product(equation, *(array.shape for array in call.inputs))) is None:
+        result = torch.einsum(equation, *tensors)
+    else:
+        a, b = (factor.of(tensor) for factor, tensor in zip(product.factors, tensors, strict=True))
+        if product.order == tuple(range(out.ndim)) and out.is_contiguous():
+            _multiply(a, b, out.view(*a.shape[:-1], b.shape[-1]), adds)
+            return
+        result = torch.matmul(a, b).view(product.shape).permute(product.order)
+    if adds:
+        out.add_(result)
+    else:
+        out.copy_(result)
+
+
+def _multiply(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, adds: bool) -> None:
+    if adds:
+        (out.addmm_ if a.ndim == 2 else out.baddbmm_)(a, b)
+    else:
+        torch.matmul(a, b, out=out)
 
 
 def _groups(call: KernelCall) -> int:
@@ -243,7 +303,7 @@ TORCH_KERNELS: dict[str, Kernel] = {
 }
 """PyTorch's kernel of an operator, by the operator's name."""
 
-ADDING: dict[str, Kernel] = {"mm": add_mm, "einsum": add_einsum}
+ADDING: dict[str, Kernel] = {"mm": add_mm, "einsum": partial(einsum, adds=True)}
 """Kernels that add their result to what the output holds."""
 
 KERNEL_SET = KernelSet(f"torch {torch.__version__}", ChainMap(TORCH_KERNELS, KERNELS), ADDING, frozenset(TORCH_KERNELS))

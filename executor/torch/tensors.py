@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import torch
 from torch.utils.dlpack import from_dlpack
 
 from executor.arena import Arena
 from executor.values import Array, ArrayModule
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 def torch_arena(xp: ArrayModule, nbytes: int, _comm: object) -> Arena:
@@ -21,6 +24,6 @@ def tensor_of(array: Array) -> torch.Tensor:
     """Return the tensor over an array's memory; NumPy's bfloat16, which PyTorch does not know, by its bits."""
     if not isinstance(array, np.ndarray):
         return from_dlpack(array)
-    if array.dtype.name == "bfloat16":
+    if array.dtype == BFLOAT16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)

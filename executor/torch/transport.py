@@ -61,17 +61,18 @@ class ProcessGroupMessages(Messages):
 
     def exchange(self, outgoing: Staged, incoming: Staged) -> tuple[Action, Action]:
         """Return the actions that start sending and receiving messages in staging buffers, and that end both."""
-        kinds = ((dist.isend, outgoing), (dist.irecv, incoming))
-        operations = [
-            dist.P2POp(kind, tensor_of(data), peer, self._group, self.transfer)
-            for kind, messages in kinds
-            for peer, data in messages
-        ]
+        kinds = ((dist.isend, self._group.send, outgoing), (dist.irecv, self._group.recv, incoming))
+        messages = [(kind, begin, tensor_of(data), peer) for kind, begin, side in kinds for peer, data in side]
+        tag, is_batch = self.transfer, dist.get_backend(self._group) == "nccl"
+        batch = [dist.P2POp(kind, tensor, peer, self._group, tag) for kind, _, tensor, peer in messages]
         works: list[dist.Work] = []
 
         def start() -> None:
             with others_may_be_lost():
-                works.extend(dist.batch_isend_irecv(operations))
+                if is_batch:
+                    works.extend(dist.batch_isend_irecv(batch))
+                else:  # without what PyTorch asks of each operation of a batch
+                    works.extend(begin([tensor], peer, tag) for _, begin, tensor, peer in messages)
 
         def end() -> None:
             begun = time.perf_counter()
