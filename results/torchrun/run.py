@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,10 @@ STEPS, SWEEP_RANKS, KILLS = 7, (1, 2, 4), 10
 CLOSE = 1e-6
 
 
-def on_ranks(ranks: int, *command: object) -> list[Any]:
+def on_ranks(ranks: int, *command: object, restarts: int = 0, **environment: str) -> list[Any]:
     """Run a module on ranks of this host; return the JSON of every line that its rank 0 prints."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    return printed(*launcher, "-m", *command)
+    return printed(*launcher, "--max-restarts", restarts, "-m", *command, **environment)
 
 
 def printed(*command: object, **environment: str) -> list[Any]:
@@ -65,18 +66,50 @@ def steps() -> dict[str, Any]:
 
 
 def sweep() -> dict[str, Any]:
-    """Train models of the sweep on one, two and four ranks."""
+    """Train another sample of the sweep's models on one, two and four ranks; rows of models not drawn again stay."""
+    before = read_data(HERE)["sweep"]
+    seed = max(before["seeds"]) + 1
     with tempfile.TemporaryDirectory() as folder:
-        chosen = printed(sys.executable, "-m", "results.torchrun.sweep", "plan", folder, *SWEEP_RANKS)
+        chosen = printed(sys.executable, "-m", "results.torchrun.sweep", "plan", folder, seed, *SWEEP_RANKS)
         trained = {str(ranks): on_ranks(ranks, "results.torchrun.sweep", folder) for ranks in SWEEP_RANKS}
-        return about() | {"left out": [row for row in chosen if "left out" in row], "trained": trained}
+    rows = {ranks: by_model(before["trained"][ranks]) | by_model(trained[ranks]) for ranks in trained}
+    left_out = by_model(before["left out"]) | by_model(row for row in chosen if "left out" in row)
+    return about() | {
+        "seeds": [*before["seeds"], seed],
+        "left out": [*left_out.values()],
+        "trained": {ranks: [*found.values()] for ranks, found in rows.items()},
+    }
+
+
+def by_model(rows: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return rows by the names of their models."""
+    return {row["model"]: row for row in rows}
 
 
 def kills() -> dict[str, Any]:
-    """Kill ranks at random, again and again, and compare the losses with those of a run that was not interrupted."""
-    test = "tests/executor_torch/test_loop.py::test_the_loop_in_the_documents_goes_on_where_a_rank_is_killed"
-    printed(sys.executable, "-m", "pytest", "-q", test, KILLS=str(KILLS))
-    return {"kills": KILLS, "survived": KILLS}
+    """Kill a rank at random in one training after another, beside one that is not disturbed."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        printed(sys.executable, "-m", "results.torchrun.kills", "plan", folder)
+        undisturbed, _ = life(folder)
+        rows = []
+        for seed in range(KILLS):
+            found, row = life(folder, SEED=str(seed))
+            equal = {f"{what} equal": found[what] == undisturbed[what] for what in undisturbed}
+            rows.append({"seed": seed} | row | equal)
+        return about() | {"steps": len(undisturbed["losses"]), "rows": rows}
+
+
+def life(folder: Path, **environment: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Train from the start; return the losses and the digest, and who was killed and where training began."""
+    shutil.rmtree(folder / "run", ignore_errors=True)
+    lines = on_ranks(RANKS, "results.torchrun.kills", folder, restarts=int("SEED" in environment), **environment)
+    losses = {str(line["step"]): line["loss"] for line in lines if "step" in line}
+    again = [line for line in lines if "step" in line and losses[str(line["step"])] != line["loss"]]
+    found = {"losses": losses | {f"{line['step']} before": line["loss"] for line in again}}
+    (chosen,) = [line["kill"] for line in lines if "kill" in line] or [{}]
+    begins = [line["begin"] for line in lines if "begin" in line]
+    return found | {"digest": lines[-1]["digest"]}, chosen | {"begins": begins}
 
 
 PARTS: Mapping[str, Callable[[], dict[str, Any]]] = {"speed": speed, "steps": steps, "sweep": sweep, "kills": kills}
@@ -119,7 +152,7 @@ def gap(row: dict[str, Any], alone: dict[str, Any]) -> float:
 
 def sweep_says(trained: Mapping[str, list[dict[str, Any]]], left_out: list[dict[str, Any]]) -> str:
     """Say of how many models the losses are one rank's, and what others differ by."""
-    alone = {row["model"]: row for row in trained["1"]}
+    alone = by_model(trained["1"])
     lines = []
     for ranks, rows in trained.items():
         gaps = {row["model"]: gap(row, alone[row["model"]]) for row in rows}
@@ -137,6 +170,18 @@ def sweep_says(trained: Mapping[str, list[dict[str, Any]]], left_out: list[dict[
     return "\n".join([*lines, f"Drawn and left out, as they are not made or not imported: {names or 'none'}."])
 
 
+def kills_say(data: dict[str, Any]) -> str:
+    """Say how often a rank was killed, and how often the rest was as if it had not been."""
+    rows = [row for row in data["rows"] if len(row["begins"]) > 1]
+    equal = [sum(row[f"{what} equal"] for row in rows) for what in ("losses", "digest")]
+    begins = ", ".join(f"{row['step']} to {row['begins'][-1]} (rank {row['rank']})" for row in rows)
+    return (
+        f"{len(rows)} of {len(data['rows'])} trainings were killed; {equal[0]} of them have all {data['steps']} "
+        f"losses, {equal[1]} every bit of weights and optimizer's state of the undisturbed one. Killed behind a step, "
+        f"gone on from: {begins}."
+    )
+
+
 def pages(data: Any) -> Pages:
     """Return the README's tables."""
     speed, steps = data["speed"], data["steps"]
@@ -147,10 +192,11 @@ def pages(data: Any) -> Pages:
         "steps": steps_table(steps["rows"]),
         "steps-load": f"Medians of {steps['rounds']} steps of either; load average {steps['load']:.1f}.",
         "sweep": sweep_says(data["sweep"]["trained"], data["sweep"]["left out"]),
-        "kills": f"{data['kills']['survived']} kills of {data['kills']['kills']} were survived.",
+        "kills": kills_say(data["kills"]),
     }
 
 
 if __name__ == "__main__":
     asked = sys.argv[1:] or [*PARTS]
-    publish(HERE, read_data(HERE) | {part: PARTS[part]() for part in asked}, pages)
+    found = {part: PARTS[part]() for part in asked}
+    publish(HERE, read_data(HERE) | found, pages)

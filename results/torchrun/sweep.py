@@ -1,7 +1,7 @@
 """Models of the sweep on ranks of torchrun: torchrun --nproc-per-node K -m results.torchrun.sweep FOLDER
 
-FOLDER holds, by the number of ranks, the plan of each model, as `plan FOLDER RANKS...` writes them. Rank 0 prints, as
-JSON lines, the losses of every model's steps by AdamW, and whether what was sent in each is what was planned.
+FOLDER holds, by the number of ranks, the plan of each model, as `plan FOLDER SEED RANKS...` writes them. Rank 0 prints,
+as JSON lines, the losses of every model's steps by AdamW, and whether what was sent in each is what was planned.
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ from planner.plans.plan_json import load_plan
 from planner.pytorch import from_torch
 from results.pytorch_models.sweep import RATE, Batches, Model, double, in_precision, moved
 
-POPULATIONS = {"language": 20, "vision": 10}
-"""How many models of each population."""
+POPULATIONS = {"vision": 4, "language": 8}
+"""How many models of each population a sample has."""
 
-SEED = 29
+FIRST = 4
+"""How many of each population are trained on more than two ranks, too."""
 
 LARGE = ("language-masked-perceiver",)
 """What more than two ranks of a small host have no memory for."""
 
 
-def models() -> Iterator[tuple[str, Model]]:
+def models(seed: int = 0) -> Iterator[tuple[str, Model]]:
     """Yield the models of every population in an order by chance, by names of files."""
     for population in POPULATIONS:
         found = list(import_module(f"results.pytorch_models.{population}").models())
-        random.Random(SEED).shuffle(found)
+        random.Random(seed).shuffle(found)
         for model in found:
             yield f"{population}/{model.name}".replace("/", "-"), model
 
@@ -56,10 +57,10 @@ def made(model: Model, plan: Plan) -> tuple[nn.Module, Batches]:
     return module, batches
 
 
-def planned(folder: Path, ranks: tuple[int, ...]) -> None:
+def planned(folder: Path, seed: int, ranks: tuple[int, ...]) -> None:
     """Write plans of models that import until there are enough of every population; print what became of the others."""
     left = dict(POPULATIONS)
-    for name, model in models():
+    for name, model in models(seed):
         population = name.partition("-")[0]
         if not left[population]:
             continue
@@ -76,7 +77,7 @@ def planned(folder: Path, ranks: tuple[int, ...]) -> None:
             )
             continue
         for workers in ranks:
-            if workers > 2 and name in LARGE:
+            if workers > 2 and (name in LARGE or POPULATIONS[population] - left[population] >= FIRST):
                 continue
             path = folder / str(workers) / f"{name}.json"
             path.parent.mkdir(exist_ok=True)
@@ -115,6 +116,6 @@ def main(folder: Path) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "plan":
-        planned(Path(sys.argv[2]), tuple(map(int, sys.argv[3:])))
+        planned(Path(sys.argv[2]), int(sys.argv[3]), tuple(map(int, sys.argv[4:])))
     else:
         main(Path(sys.argv[1]))
