@@ -133,7 +133,7 @@ def received_twice(cupy):
     tasks = (Receive(0, 0, 2, (message,), ()), Wait(0), Receive(1, 1, 3, (message,), ()), Wait(1))
     program = WorkerProgram(0, tasks, buffers, 192)
     values = [np.arange(LENGTH, dtype=np.int32) * factor for factor in (1, -3)]
-    sends = [MPI.COMM_SELF.Isend([data.view(np.uint8), MPI.BYTE], 0) for data in values]
+    sends = [MPI.COMM_SELF.Isend([data.view(np.uint8), MPI.BYTE], 0, tag) for tag, data in enumerate(values)]
     arena = Arena(cupy, program.arena_bytes)
     worker = Worker(program, arena, lambda memory: PointToPoint(memory, MPI.COMM_SELF, False))
     try:
