@@ -2,6 +2,8 @@
 
 import importlib
 import importlib.util
+from collections import defaultdict
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -49,12 +51,34 @@ SLOW = (
 
 def pytest_addoption(parser):
     parser.addoption("--require-gpu", action="store_true", help="fail where tests marked gpu cannot run")
+    parser.addoption("--sample", type=int, help="of every slow test run so many cases, drawn by their names")
 
 
 def pytest_collection_modifyitems(config, items):
     for item in items:
         if item.path.relative_to(ROOT).as_posix() in SLOW:
             item.add_marker(pytest.mark.slow)
+    if config.getoption("--sample") is not None:
+        _sample(config, items)
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)  # else one process ends with all of them
+    _skip_without_gpu(config, items)
+
+
+def _sample(config, items):
+    """Keep of each slow test the cases whose names have the least hashes."""
+    cases = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("slow"):
+            cases[item.path, getattr(item, "originalname", item.name)].append(item)
+    left_out = set[str]()
+    for alike in cases.values():
+        alike.sort(key=lambda item: sha256(item.nodeid.encode()).digest())
+        left_out |= {item.nodeid for item in alike[config.getoption("--sample") :]}
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
+    items[:] = [item for item in items if item.nodeid not in left_out]
+
+
+def _skip_without_gpu(config, items):
     marked = [item for item in items if item.get_closest_marker("gpu")]
     reason = _gpu_missing() if marked else ""
     if not reason:
