@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from math import inf
 from typing import Any
 
 import torch
@@ -28,11 +29,24 @@ class Rounded(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run an operator; what it writes in place, and views, are as they are."""
         result = func(*args, **(kwargs or {}))
         is_alias = any(returned.alias_info is not None for returned in func._schema.returns)
-        return result if is_alias else tree_map(self._moved, result)
+        return result if is_alias or _chooses(func._schema.name, args) else tree_map(self._moved, result)
+
+
+def _chooses(name: str, arguments: Sequence[Any]) -> bool:
+    """Return True for an operator whose gradient goes to the elements that equal its result, which stays exact."""
+    return name in EXTREMES or any(isinstance(one, str | float) and one in EXTREME for one in arguments[1:])
+
+
+EXTREMES = ("aten::amax", "aten::amin", "aten::aminmax", "aten::max", "aten::min", "aten::gather")
+
+EXTREME = ("amax", "amin", inf, -inf)
+"""Arguments by which other operators choose."""
 
 
 def _moved(sample: int, value: Any) -> Any:
-    if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.layout is not torch.strided:
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        return value
+    if value.layout is not torch.strided or value.is_nested:
         return value
     by_chance = torch.sin(torch.frexp(value.double()).mantissa * 2**52 + sample)
     moved = value * (1 + torch.finfo(value.dtype).eps * by_chance)

@@ -160,6 +160,21 @@ def _irfft(x: Any, n: Any = None, dim: int = -1, norm: Any = None) -> Any:
     return (_along(real, cosine * twice, dim) - _along(imaginary, sine * twice, dim)) / _scale(count, norm, True)
 
 
+def _stft(x: Any, n_fft: int, hop_length: Any = None, win_length: Any = None, window: Any = None, *flags: Any) -> Any:
+    """Return transforms of windows of a real tensor's last dimension: [..., frequency, window]."""
+    is_normalized, onesided, *_ = *flags, None, None
+    if isinstance(x, ComplexTensor) or isinstance(window, ComplexTensor):
+        raise NotImplementedError
+    length = win_length or n_fft
+    left = (n_fft - length) // 2
+    window = x.new_ones(length) if window is None else window
+    window = torch.cat([x.new_zeros(left), window.to(x.dtype), x.new_zeros(n_fft - length - left)])
+    frames = x.unfold(-1, n_fft, hop_length or n_fft // 4) * window
+    transform = _fft if onesided is False else _rfft
+    result = transform(frames, norm="ortho" if is_normalized else None)
+    return ComplexTensor(result.re.transpose(-1, -2), result.im.transpose(-1, -2))
+
+
 def _fftn(x: Any, s: Any = None, dim: Any = None, norm: Any = None, *, inverse: bool = False) -> Any:
     dims, sizes = _dims(x, s, dim)
     for axis, size in zip(dims, sizes, strict=True):
@@ -208,6 +223,7 @@ RULES: Mapping[str, Callable[..., Any]] = {
     "fft_ifft": partial(_fft, inverse=True),
     "fft_rfft": _rfft,
     "fft_irfft": _irfft,
+    "stft": _stft,
     "fft_fftn": _fftn,
     "fft_ifftn": partial(_fftn, inverse=True),
     "fft_rfftn": _rfftn,

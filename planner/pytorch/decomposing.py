@@ -23,7 +23,7 @@ LOGGER = logging.getLogger(__name__)
 REFUSED = "refused"
 """What says of a node that stands for a part of an operator why that was refused."""
 
-PARTLY_CONVERTED = ("adaptive_max_pool2d", "linalg_vector_norm", "scatter_reduce")
+PARTLY_CONVERTED = ("adaptive_max_pool2d", "embedding", "linalg_vector_norm", "scatter_reduce")
 """Operators that are written out where their converters refuse them."""
 
 OTHER_GRADIENTS = ("max_unpool3d", "pdist", "_pdist_forward")

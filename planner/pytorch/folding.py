@@ -164,7 +164,8 @@ def differentiable(trace: Trace) -> set[Node]:
     nodes, sources = set[Node](), trace.sources
     for node in trace.nodes:
         if node.op == "placeholder":
-            reached = is_parameter(sources[node.name])
+            spec = sources[node.name]
+            reached = is_parameter(spec) and trace.parameters[str(spec.target)].requires_grad
         else:
             reached = not nodes.isdisjoint(_differentiated(node))
         if reached and any(isinstance(leaf, torch.Tensor) and _has_gradient(leaf) for leaf in leaves(example(node))):

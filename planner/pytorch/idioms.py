@@ -5,8 +5,9 @@ from __future__ import annotations
 import dis
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import CodeType
 from typing import Any
 
@@ -16,10 +17,11 @@ from torch import Tensor
 from torch.nn.modules import transformer
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from planner.errors import GraphError
 from planner.pytorch.packed import packed
-from planner.pytorch.private import FakeTensor
+from planner.pytorch.private import FakeTensor, vmap
 from planner.pytorch.refusing import users_line
 
 
@@ -27,12 +29,48 @@ from planner.pytorch.refusing import users_line
 def idioms_traced() -> Iterator[None]:
     """Within, layers of PyTorch are traced that would ask tensors for numbers."""
     forward, detect = _BatchNorm.forward, transformer._detect_is_causal_mask
+    grad, flat_vmap = torch.autograd.grad, vmap._flat_vmap
     _BatchNorm.forward = lambda self, x: (_averaging_all if _averages_all(self) else forward)(self, x)  # type: ignore[method-assign, assignment]
     transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: bool(is_causal)  # a mask says it, too
+    torch.autograd.grad, vmap._flat_vmap = _refuse_gradients, partial(_one_by_one, flat_vmap)
     try:
         yield
     finally:
+        torch.autograd.grad, vmap._flat_vmap = grad, flat_vmap
         _BatchNorm.forward, transformer._detect_is_causal_mask = forward, detect  # type: ignore[method-assign]
+
+
+def _refuse_gradients(*_: Any, **__: Any) -> Any:
+    raise GraphError(
+        f"{users_line(traceback.extract_stack())}torch.autograd.grad in forward: gradients of gradients are not taken; "
+        "leave the penalty out, or write the derivative as operators"
+    )
+
+
+def _one_by_one(
+    otherwise: Callable[..., Any], function: Callable[..., Any], size: int, *mapped: Any, **named: Any
+) -> Any:
+    """Call a function that `torch.vmap` maps for every slice of its arguments, unless there are many."""
+    dims, arguments, spec, out_dims, randomness = mapped
+    if size > MOST_SLICES or randomness == "same":
+        return otherwise(function, size, *mapped, **named)
+
+    def slices(value: Any, dim: int | None, place: int) -> Any:
+        return value if dim is None or not isinstance(value, Tensor) else value.select(dim, place)
+
+    results = []
+    for place in range(size):
+        given = [slices(value, dim, place) for value, dim in zip(arguments, dims, strict=True)]
+        by_name = {name: slices(value, 0, place) for name, value in named.items()}
+        results.append(function(*tree_unflatten(given, spec), **by_name))
+    leaves, form = tree_flatten(results[0])
+    places = [out_dims] * len(leaves) if isinstance(out_dims, int) else tree_flatten(out_dims)[0]
+    columns = zip(*(tree_flatten(result)[0] for result in results), strict=True)
+    return tree_unflatten([torch.stack(column, dim) for column, dim in zip(columns, places, strict=True)], form)
+
+
+MOST_SLICES = 64
+"""How many slices a function is called for, one by one."""
 
 
 def _averages_all(layer: _BatchNorm) -> bool:
@@ -68,9 +106,52 @@ class Taken(TorchFunctionMode):
             return args[0].detach()
         if function == SET_DATA:
             return args[0].detach().copy_(args[1])
-        if getattr(function, "__name__", "") == "_pack_padded_sequence":
+        name = getattr(function, "__name__", "")
+        if name == "_pack_padded_sequence":
             return packed(*args, **(kwargs or {}))
-        return function(*args, **(kwargs or {}))
+        if name.startswith("_foreach_"):
+            return _for_each(name.removeprefix("_foreach_"), *args, **(kwargs or {}))
+        return STANDING_IN.get(function, function)(*args, **(kwargs or {}))
+
+
+def _for_each(name: str, tensors: Sequence[Tensor], *others: Any, **named: Any) -> list[Tensor]:
+    """Call a function for each of several tensors, with what it is given of each."""
+    columns = (other if isinstance(other, list | tuple) else [other] * len(tensors) for other in others)
+    return [getattr(tensor, name)(*rest, **named) for tensor, *rest in zip(tensors, *columns, strict=True)]
+
+
+def _counted(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
+    """Count whole numbers below a least length, or add their weights up; a greater number fails as the graph runs."""
+    if not minlength or not x.numel():
+        return torch.bincount(x, weights, minlength)
+    amounts = torch.ones_like(x) if weights is None else weights
+    length = torch.repeat_interleave((x.max() + 1).clamp(min=minlength)[None], output_size=minlength)
+    return length.to(amounts.dtype).index_add(0, x, amounts)
+
+
+def _ctc_loss(  # noqa: PLR0913, PLR0917 -- as PyTorch's
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    reduction: str = "mean",
+    zero_infinity: bool = False,
+) -> Tensor:
+    """Return the loss of connectionist temporal classification of each sample, their mean or sum."""
+    lengths = [torch.as_tensor(one) for one in (input_lengths, target_lengths)]
+    losses: Tensor = torch.ops.planner.ctc_loss(log_probs, targets, *lengths, blank, 0, zero_infinity)
+    if reduction == "mean":
+        return (losses / lengths[1].clamp(min=1)).mean()
+    return losses.sum() if reduction == "sum" else losses
+
+
+STANDING_IN: Mapping[Callable[..., Any], Callable[..., Any]] = {
+    torch.bincount: _counted,
+    torch.Tensor.bincount: _counted,
+    F.ctc_loss: _ctc_loss,
+}
+"""By a function of PyTorch of which an export does not know the result's extent, what is traced instead."""
 
 
 GET_DATA, SET_DATA = torch.Tensor.data.__get__, torch.Tensor.data.__set__  # type: ignore[attr-defined]

@@ -51,15 +51,16 @@ FIXED = ", as of a mask that selects: use torch.where, or as many indices in eve
 NUMBERS = ("item", "_local_scalar_dense")
 """Operators that make a tensor Python's."""
 
-OF_MATRICES = (
+TAKEN_WHOLE = (
     "linalg_cholesky", "cholesky", "linalg_cholesky_ex", "cholesky_solve", "cholesky_inverse", "linalg_inv_ex",
     "linalg_inv", "inverse", "linalg_solve", "linalg_solve_ex", "_linalg_solve_ex", "linalg_solve_triangular",
     "triangular_solve", "linalg_lstsq", "linalg_pinv", "pinverse", "linalg_det", "_linalg_det", "det", "logdet",
     "linalg_slogdet", "_linalg_slogdet", "slogdet", "linalg_eigh", "_linalg_eigh", "linalg_eigvalsh", "linalg_svd",
     "_linalg_svd", "linalg_svdvals", "svd", "linalg_qr", "qr", "linalg_matrix_exp", "matrix_exp",
-    "linalg_householder_product", "median", "nanmedian", "kthvalue", "mode",
+    "linalg_householder_product", "median", "nanmedian", "kthvalue", "mode", "ctc_loss", "pdist",
+    "lgamma", "digamma", "polygamma", "mvlgamma", "erfc", "erfinv",
 )  # fmt: skip
-"""Operators that work on matrices, or rows, as wholes: they are called as they are, as nobody splits them."""
+"""Operators that are called as they are, with their gradients: most work on matrices, rows or sequences as wholes."""
 
 TRANSFORMED = {"_add_batch_dim": "torch.vmap", "_remove_batch_dim": "torch.vmap"}
 """By functions that a trace shows, the one that the user calls."""
@@ -167,7 +168,7 @@ def _translated(trace: Trace, trained: Iterable[nn.Parameter] | None, opaque_unk
 
 
 def _may_be_called(node: Node, reached: AbstractSet[Node]) -> bool:
-    return node not in reached or packet(node) in OF_MATRICES
+    return node not in reached or packet(node) in TAKEN_WHOLE
 
 
 def _with_cuts(trace: Trace, frozen: frozenset[int], whole: AbstractSet[Node]) -> _Pass:

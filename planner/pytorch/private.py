@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch._decomp import decomposition_table  # what operators are made of
+from torch._functorch import vmap  # what calls a function with batched tensors
 from torch._guards import detect_fake_mode
 from torch._ops import OpOverload  # the type of a traced operator
 from torch._subclasses import FakeTensor, FakeTensorMode  # tensors without memory
@@ -33,6 +34,7 @@ __all__ = [
     "fake_mode_of",
     "is_composite",
     "schema_of",
+    "vmap",
 ]  # fmt: skip
 
 HOOKS = (

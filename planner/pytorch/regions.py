@@ -71,8 +71,10 @@ def _inline(module: GraphModule, node: Node, name: str, autocast: torch.autocast
         autocast = torch.autocast(device, dtype, cache_enabled=False) if enabled else None
     inline_regions(region, autocast)
     operands, is_tracked = node.args[first:], name != GRADIENTS or bool(node.args[0])
-    for inner in region.graph.nodes:
+    for inner in list(region.graph.nodes):
         inner.meta[UNTRACKED] = inner.meta.get(UNTRACKED) or not is_tracked
+        if not is_tracked and changes_first(inner):
+            _detach_written(inner)
     results = _copied(module, node, region, operands)
     if not is_tracked:
         results = [_detached(module, node, result, operands) for result in results]
@@ -83,6 +85,20 @@ def _inline(module: GraphModule, node: Node, name: str, autocast: torch.autocast
         module.graph.erase_node(user)
     module.graph.erase_node(node)
     module.graph.erase_node(part)
+
+
+def _detach_written(node: Node) -> None:
+    """Let no gradient flow to what an operator in a region without gradients writes into its first operand."""
+    tensors = {operand: example(operand) for operand in node.all_input_nodes if operand is not node.args[0]}
+    for operand in (operand for operand, tensor in tensors.items() if _has_gradient(tensor)):
+        with node.graph.inserting_before(node):
+            detached = node.graph.call_function(torch.ops.aten.detach.default, (operand,))
+        detached.meta = dict(operand.meta)
+        node.replace_input_with(operand, detached)
+
+
+def _has_gradient(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
 
 
 def _copied(module: GraphModule, node: Node, region: GraphModule, operands: Sequence[object]) -> list[Node]:

@@ -74,10 +74,13 @@ class Step(nn.Module):
         if self._loss is not None:
             loss = self._loss(result, *targets)
         else:
-            loss = result.get("loss", result) if isinstance(result, Mapping) else result
+            loss = result.get("loss", result) if isinstance(result, Mapping) else getattr(result, "loss", result)
         if not isinstance(loss, torch.Tensor):
             kind = type(result if self._loss is None else loss).__name__
-            raise GraphError(f"expected a module that returns its loss, a scalar, found {kind}")
+            raise GraphError(
+                f"expected a module that returns its loss, a scalar, found {kind}: return the loss alone, or results "
+                "by name of which it is `loss`, or give a function of the results"
+            )
         return loss
 
 
@@ -160,6 +163,8 @@ def traced(step: Step, arguments: Sequence[Any], names: Sequence[str]) -> Trace:
     program = _exported(step, _apart(arguments))
     specs = program.graph_signature.input_specs
     inline_regions(program.graph_module)
+    for node in program.graph_module.graph.nodes:
+        node.target = STOOD_FOR.get(node.target, node.target)
     parameters = dict(step.named_parameters(remove_duplicate=False))
     trained = [
         str(spec.arg.name) for spec in specs if is_parameter(spec) and parameters[str(spec.target)].requires_grad
@@ -172,6 +177,10 @@ def traced(step: Step, arguments: Sequence[Any], names: Sequence[str]) -> Trace:
     inputs = [str(spec.arg.name) for spec in specs if is_data(spec)]
     negative = frozenset(name for name, value in zip(names, arguments, strict=True) if _holds_negative(value))
     return Trace(program, parameters, dict(zip(inputs, names, strict=True)), negative, [node.name for node in states])
+
+
+STOOD_FOR = {torch.ops.planner.ctc_loss.default: torch.ops.aten.ctc_loss.Tensor}
+"""By what an export can take, the operator that it cannot, which has the same arguments."""
 
 
 def _holds_negative(value: Any) -> bool:

@@ -13,6 +13,7 @@ from functools import partial
 from math import inf, nan, pi
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -123,8 +124,23 @@ def _slope_of_logit(x: Tensor, eps: float | None = None) -> Tensor:
     return torch.where((x >= low) & (x <= 1 - low), torch.where(x == 0, inf, 1 / (x * (1 - x))), outside)
 
 
+def _celu(x: Tensor, alpha: float = 1.0) -> Tensor:
+    return torch.where(x > 0, x, alpha * torch.expm1(x.clamp(max=0) / alpha))
+
+
+def _slope_of_celu(x: Tensor, alpha: float = 1.0) -> Tensor:
+    """Return the slope as PyTorch has it, which takes `alpha` in single precision."""
+    scale = 1 / float(np.float32(alpha))
+    return torch.where(x > 0, 1, alpha * scale * torch.exp(x.clamp(max=0) * scale))
+
+
 def _entr(x: Tensor) -> Tensor:
     return torch.where(x > 0, -x * x.log(), torch.where(x < 0, -inf, x))
+
+
+def _fmax(x: Tensor, other: Tensor, *, sign: int = 1) -> Tensor:
+    """Return the greater, or the lesser, of two numbers; the other of one that is none."""
+    return torch.where((sign * x >= sign * other) | other.isnan(), x, other)
 
 
 def _std_mean(x: Tensor, *arguments: Any, deviation: Callable[..., Tensor], **named: Any) -> Parts:
@@ -201,6 +217,35 @@ COMBINED: Mapping[str, tuple[Callable[..., Tensor], float]] = {
 """How elements are combined by a reduction's name, and what changes nothing."""
 
 
+def _embedding(
+    weight: Tensor, indices: Tensor, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False
+) -> Tensor:
+    """Look rows up whose gradients are divided by how often each is looked up."""
+    if not scale_grad_by_freq:
+        raise NotImplementedError
+    numbers = indices.reshape(-1)
+    counts = (numbers[:, None] == numbers).sum(1).view(*indices.shape, 1)
+    shares = torch.where(indices[..., None] == padding_idx, 0, 1 / counts).to(weight.dtype)
+    return _with_slope(lambda rows, _: rows, lambda _, shares: shares)(weight[indices], shares)
+
+
+def _rrelu(
+    x: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, generator: object = None
+) -> Tensor:
+    slopes = torch.rand_like(x) * (upper - lower) + lower if training else (lower + upper) / 2
+    return torch.where(x > 0, x, x * slopes)
+
+
+def _randint(*bounds: Any, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
+    """Draw whole numbers from a lower bound, or 0, below an upper one; the last of `bounds` is the shape."""
+    low, high, shape = (0, *bounds)[-3:]
+    return (torch.rand(shape, dtype=torch.float64) * (high - low)).floor().to(dtype or torch.int64) + low
+
+
+def _randperm(count: int, *, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
+    return torch.rand(count, dtype=torch.float64).argsort().to(dtype or torch.int64)
+
+
 def _embedding_bag(
     weight: Tensor,
     indices: Tensor,
@@ -236,9 +281,16 @@ def _embedding_bag(
 WRITTEN_OUT: Mapping[str, Callable[..., Any]] = {
     **WRITTEN_POOLS,
     "cdist": _cdist,
+    "celu": _with_slope(_celu, _slope_of_celu),
     "diagonal_scatter": _diagonal_scatter,
+    "embedding": _embedding,
     "embedding_bag": _embedding_bag,
     "fill_diagonal": _fill_diagonal,
+    "aminmax": lambda x, *, dim=None, keepdim=False: tuple(
+        function(x, list(range(x.ndim)) if dim is None else dim, keepdim) for function in (torch.amin, torch.amax)
+    ),
+    "fmax": _fmax,
+    "fmin": partial(_fmax, sign=-1),
     "linalg_vector_norm": _vector_norm,
     "scatter_reduce": _scatter_reduce,
     "as_strided": _as_strided,
@@ -249,6 +301,10 @@ WRITTEN_OUT: Mapping[str, Callable[..., Any]] = {
     "logit": _with_slope(_logit, _slope_of_logit),
     "masked_scatter": _masked_scatter,
     "prod": _prod,
+    "randint": _randint,
+    "randint_like": lambda x, *bounds, **named: _randint(*bounds, x.shape, dtype=named.get("dtype") or x.dtype),
+    "randperm": _randperm,
+    "rrelu": _rrelu,
     "sinc": _sinc,
     "special_entr": _with_slope(_entr, lambda x: -(1 + x.log())),
     "std_mean": partial(_std_mean, deviation=torch.std),

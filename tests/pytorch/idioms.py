@@ -223,6 +223,41 @@ def bags(self, x, numbers, starts):
     return mean_square(self.means(numbers, starts) * self.maxima(numbers, starts)) + mean_square(x)
 
 
+def written_without_gradients(self, x):
+    with torch.no_grad():
+        self.average[:2].copy_(x.mean(0)[:2])
+        self.average[2:] = x[0, 2:]
+    return mean_square(2 * x - self.average)
+
+
+def followed(self, x):
+    with torch.no_grad():
+        torch._foreach_lerp_(list(self.slow.parameters()), list(self.fc.parameters()), 0.1)
+        self.slow.bias.mul_(0.9).add_(self.fc.bias, alpha=0.1)
+    return F.mse_loss(x, self.slow(x.detach())) + mean_square(x - self.slow.bias)
+
+
+def alignments(self, x, targets, ends):
+    steps = x.view(ROWS, 1, WIDTH).expand(-1, 2, -1).log_softmax(-1)
+    targets = targets.clamp(min=1)[:4].view(2, 2)
+    each = F.ctc_loss(steps, targets, ends[:2] + 1, torch.tensor([2, 1]), reduction="none", zero_infinity=True)
+    return each.square().sum() + F.ctc_loss(steps, targets, (ROWS, ROWS), (2, 1))
+
+
+def spectrogram(self, x):
+    window = torch.hann_window(4, dtype=x.dtype)
+    return mean_square(torch.stft(x.flatten(), 6, 2, 4, window, return_complex=True).abs() + 1)
+
+
+def remainders(self, x):
+    return mean_square(x % 0.7 + x.fmod(0.3) + torch.fmod(x, x.roll(1, 1)) + torch.hypot(x, x.flip(1)))
+
+
+class Results:
+    def __init__(self, loss):
+        self.loss = loss
+
+
 IDIOMS = {
     "experts by masks": (experts, routed_by_mask),
     "experts by numbers": (experts, routed_by_numbers),
@@ -274,6 +309,23 @@ IDIOMS = {
         bags, classes, classes,
     ),
     "expanded": (dict, expanded),
+    "written without gradients": (lambda: {"average": torch.zeros(WIDTH)}, written_without_gradients),
+    "a followed encoder": (slow, followed),
+    "frequencies of words": (
+        lambda: {"words": nn.Embedding(WIDTH, WIDTH, padding_idx=-1, scale_grad_by_freq=True)},
+        lambda self, x, numbers: mean_square(x + self.words(numbers)), classes,
+    ),
+    "counts": (
+        dict, lambda self, x, numbers: mean_square(x.sum(0) * torch.bincount(numbers, minlength=WIDTH)), classes,
+    ),
+    "alignments": (dict, alignments, classes, lengths),
+    "a spectrogram": (dict, spectrogram),
+    "remainders": (dict, remainders),
+    "slopes": (dict, lambda self, x: mean_square(F.celu(x, 1.3) + F.rrelu(x, 0.1, 0.3))),
+    "extremes": (dict, lambda self, x: (torch.fmax(x, x.flip(0)) * x.aminmax().max - torch.fmin(x, x.T[0, 0])).sum()),
+    "special functions": (dict, lambda self, x: (torch.lgamma(x.square() + 1) + torch.erfc(x)).sum()),
+    "a mapped function": (dict, lambda self, x: mean_square(torch.vmap(torch.outer, (0, None), 1)(x, x[0]))),
+    "results in an object": (dict, lambda self, x: Results(mean_square(x))),
     "deviations of equals": (dict, lambda self, x: (x[:1].expand(ROWS, -1) * 1.0).std(0).sum() + mean_square(x)),
 }  # fmt: skip
 """By name: the module's parts, its function, and what makes other data of a batch."""

@@ -99,6 +99,12 @@ def hooked(self, x):
     return x
 
 
+def penalized(self, x):
+    x = x.detach().requires_grad_()
+    (gradient,) = torch.autograd.grad(self.fc(x).sum(), x, create_graph=True)
+    return gradient.square().sum()
+
+
 def wrong_width():
     return nn.Sequential(nn.Linear(6, 6)), (torch.ones(4, 7),), F.mse_loss, (torch.ones(4, 6),)
 
@@ -107,7 +113,7 @@ control_flow = partial(made, lambda self, x: x if x.sum() > 0 else -x)
 fails = partial(made, lambda self, x: x.view(5, 5))
 complex_numbers = partial(made, lambda self, x: torch.fft.fft(x).abs())
 complex_input = partial(made, lambda self, x: x, torch.ones(4, 6, dtype=torch.complex64))
-unsupported = partial(made, lambda self, x: torch.digamma(x) + torch.digamma(x))
+unsupported = partial(made, lambda self, x: torch.special.erfcx(x) + torch.special.erfcx(x))
 inverse = partial(made, lambda self, x: torch.linalg.inv(x[:, :4]) + torch.linalg.inv(x[:, :4]))
 another_device = partial(made, lambda self, x: x, torch.ones(4, 6, device="meta"))
 changed_operand = partial(made, lambda self, x: DoubledInPlace.apply(x))
@@ -117,6 +123,7 @@ changed_below_a_view = partial(made, doubled)
 whole_numbers_too_large = partial(made, lambda self, x: x * torch.tensor([2**40, 1]).repeat(3))
 index_of_two = partial(made, lambda self, x: x[torch.arange(3), x.argmax(0)[:3]])
 activation_hook = partial(made, hooked)
+penalty = partial(made, penalized)
 reentrant = partial(made, lambda self, x: checkpoint(torch.tanh, x, use_reentrant=True))
 
 SAID = {
@@ -125,7 +132,7 @@ SAID = {
     ),
     "fails": r"refused_models\.py:\d+: PyTorch cannot export the module: RuntimeError: shape '\[5, 5\]' is invalid",
     "complex_input": r"complex64|Complex",
-    "unsupported": r"digamma has no operator here \(or --opaque-unknown\) .2 times, first.*models\.py:\d+\)",
+    "unsupported": r"special_erfcx has no operator here \(or --opaque-unknown\) .2 times, first.*models\.py:\d+\)",
     "another_device": r"input x is on meta, the module on cpu: move one",
     "no_loss": r"expected a module that returns its loss, a scalar, found a result of shape \(4, 6\)",
     "several_results": r"expected a module that returns",
@@ -139,6 +146,7 @@ SAID = {
     "changed_below_a_view": r"refused_models\.py:\d+: aten\.mul_\.Tensor changes what is read through",
     "whole_numbers_too_large": r"32 bits.*refused_models\.py:\d+",
     "activation_hook": r"refused_models\.py:\d+: register_hook: a hook of a tensor would not run",
+    "penalty": r"refused_models\.py:\d+: torch\.autograd\.grad in forward: .*leave the penalty out",
     "wrong_width": r"wrong_width\(\): PyTorch cannot export the module: RuntimeError",
 }
 """By the function above."""

@@ -39,7 +39,8 @@ def test_trains_like_pytorch(name):
     optimizer = torch.optim.AdamW(module.parameters(), lr=RATE, weight_decay=DECAY)
     for step, batch in enumerate(batches):
         optimizer.zero_grad()
-        loss = module(*batch)
+        result = module(*batch)
+        loss = getattr(result, "loss", result)
         loss.backward()
         optimizer.step()
         trainer.load(Batch(graph, module, batch, ()), step)

@@ -141,6 +141,7 @@ class Random(nn.Module):
         (lambda x: torch.randn_like(x).square(), 1.0),
         (lambda x: torch.empty_like(x).uniform_(2, 4), 3.0),
         (lambda x: torch.empty_like(x).normal_(3, 2).sub(3).square(), 4.0),
+        (lambda x: torch.randint(2, 5, x.shape).to(x) + x[torch.randperm(64)], 3.0),
     ],
 )
 def test_numbers_are_drawn_anew_in_every_step(function, expected):

@@ -67,6 +67,13 @@ def test_rounding_keeps_ties_and_whole_numbers():
     assert whole.tolist() == [3.0 * n for n in range(8)]
 
 
+def test_rounding_leaves_gradients_to_the_greatest():
+    x = torch.rand(8, 3, requires_grad=True)
+    with Rounded():
+        (x * 0.3).amax(0).sum().backward()
+    assert x.grad.count_nonzero() == 3
+
+
 class SlopeOfANumber(nn.Module):
     def __init__(self):
         super().__init__()

@@ -129,7 +129,7 @@ OF_NUMBERS = ("add", "sub", "mul", "div", "pow")
 """Operators that take a number for either operand."""
 
 
-@converter(*OF_NUMBERS, "maximum", "minimum", "atan2")
+@converter(*OF_NUMBERS, "maximum", "minimum", "atan2", "hypot")
 def _binary(t: Translation, call: TracedCall) -> Value:
     """Apply an operator of two tensors, or of a tensor and a number."""
     dtype, second = call.dtypes[0], "other" if "other" in call.arguments else "exponent"
@@ -145,6 +145,15 @@ def _binary(t: Translation, call: TracedCall) -> Value:
     if dtype == "bool":
         return of_truth_values(t, OF_TRUTH_VALUES[call.op], left, right, call.shapes[0])
     return binary(t, call.op, left, scaled(t, right, alpha))
+
+
+@converter("remainder", "fmod")
+def _remainder(t: Translation, call: TracedCall) -> Value:
+    dtype = call.dtypes[0]
+    value, number = as_dtype(t, call["self"], dtype), call.constant("other")
+    if number is None:
+        return binary(t, call.op, value, as_dtype(t, call["other"], dtype))
+    return expanded(t, unary(t, f"{call.op}_scalar", value, value=in_dtype(number, dtype)), call.shapes[0])
 
 
 OF_TRUTH_VALUES = {"add": "logical_or", "mul": "logical_and", "maximum": "logical_or", "minimum": "logical_and"}
