@@ -41,6 +41,8 @@ class PlannedTrainer(Trainer):
 
     def create_optimizer(self, model=None):
         """Begin the planned training as soon as there is an optimizer."""
+        if self.args.gradient_accumulation_steps > 1:
+            raise ValueError("gradient_accumulation_steps: accumulation is planned: give the plan micro-batches")
         optimizer = super().create_optimizer(model)
         for group in optimizer.param_groups:
             group["clip_norm"] = self.args.max_grad_norm

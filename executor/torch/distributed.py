@@ -37,6 +37,8 @@ from planner.plans.plan_json import plan_of
 TIMEOUT = timedelta(minutes=30)
 """How long ranks wait for each other, as long as PyTorch's do."""
 
+AUTOCASTS = ("cpu", "cuda")
+
 
 def distribute(  # noqa: PLR0913 -- the start, and how ranks run
     module: nn.Module,
@@ -132,6 +134,8 @@ class Distributed:
         return torch.stack(losses).mean()
 
     def _batch(self, inputs: Tensors | Mapping[str, torch.Tensor], targets: Tensors) -> Batch:
+        if any(map(torch.is_autocast_enabled, AUTOCASTS)):
+            raise PlanError("step() within torch.autocast: casts are planned: enter it in the module's own forward()")
         return Batch(self.trainer.graph, self._module, inputs, targets, cluster=self.trainer.cluster, fill=self._fill)
 
     def _loss(self, whole: HostArray | None) -> torch.Tensor:

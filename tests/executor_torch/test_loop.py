@@ -186,6 +186,13 @@ def test_a_smaller_batch_is_filled_up(alone):
         training.step(torch.zeros(9, 6, dtype=torch.float64), torch.zeros(9, dtype=torch.int64))
 
 
+def test_autocast_around_a_step_would_cast_nothing(alone):
+    given = model()
+    training = distribute(given.module, planned(given), given.optimizer)
+    with torch.autocast("cpu"), pytest.raises(planner.PlanError, match=r"casts are planned: enter it in the module's"):
+        training.step(given.inputs, given.targets)
+
+
 def test_evaluation_drops_and_updates_nothing(alone):
     given = model(dropout=0.5)
     training = distribute(given.module, planned(given), given.optimizer)
