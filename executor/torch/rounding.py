@@ -29,15 +29,17 @@ class Rounded(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run an operator; what it writes in place, and views, are as they are."""
         result = func(*args, **(kwargs or {}))
         is_alias = any(returned.alias_info is not None for returned in func._schema.returns)
-        return result if is_alias or _chooses(func._schema.name, args) else tree_map(self._moved, result)
+        return result if is_alias or _is_exact(func._schema.name, args) else tree_map(self._moved, result)
 
 
-def _chooses(name: str, arguments: Sequence[Any]) -> bool:
-    """Return True for an operator whose gradient goes to the elements that equal its result, which stays exact."""
-    return name in EXTREMES or any(isinstance(one, str | float) and one in EXTREME for one in arguments[1:])
+def _is_exact(name: str, arguments: Sequence[Any]) -> bool:
+    """Return True for an operator that chooses or moves elements, whose results are compared with these."""
+    return name.removeprefix("aten::") in EXACT or any(
+        one in EXTREME for one in arguments if isinstance(one, str | float)
+    )
 
 
-EXTREMES = ("aten::amax", "aten::amin", "aten::aminmax", "aten::max", "aten::min", "aten::gather")
+EXACT = ("amax", "amin", "aminmax", "max", "min", "gather", "index", "index_select", "tril", "triu", "flip", "clone")
 
 EXTREME = ("amax", "amin", inf, -inf)
 """Arguments by which other operators choose."""

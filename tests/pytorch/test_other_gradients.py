@@ -38,17 +38,9 @@ def test_gradients_are_those_of_the_operator(function, numbers):
     assert max(tensors.values()) < 1e-12
 
 
-@pytest.mark.parametrize(
-    ("function", "why"),
-    [
-        (lambda x: torch.pdist(x.view(2, 1), 10.0), "pdist"),
-        (lambda x: torch.normal(x, x.exp()), "normal with a tensor for its mean or std"),
-    ],
-    ids=["distances", "normal numbers"],
-)
-def test_what_has_another_gradient_is_refused(function, why):
-    module = Applied(function, [1.0, 2.0])
-    with pytest.raises(GraphError, match=why):
+def test_what_has_another_gradient_is_refused():
+    module = Applied(lambda x: torch.normal(x, x.exp()), [1.0, 2.0])
+    with pytest.raises(GraphError, match="normal with a tensor for its mean or std"):
         from_torch(module, (torch.ones(1, dtype=torch.float64),))
 
 
