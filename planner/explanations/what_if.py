@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -25,6 +27,9 @@ TABLES_BYTES = 1 << 29
 """Bytes of cost tables that a workbench keeps at most; beyond, it starts anew."""
 
 CHANGES_SHOWN = 12
+
+COLLECTED_EVERY = 100_000
+"""Objects, more of them made than let go, after which garbage is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +91,9 @@ class Workbench:
 
     def with_pins(self, pins: Any = (), forbids: Any = ()) -> Plan:
         """Return the best plan found that keeps pins, as `planner.plan` would find it."""
-        return planned(self.graph, self._request(read_pins(pins), read_forbids(forbids)), self._kept())
+        request = self._request(read_pins(pins), read_forbids(forbids))
+        with garbage_looked_for_seldom():
+            return planned(self.graph, request, self._kept())
 
     def why_not(self, *pins: Any, forbids: Any = ()) -> WhyNot:
         """Return what it would cost to keep pins besides, everything else chosen anew; a PlanError as of `plan`."""
@@ -113,6 +120,17 @@ class Workbench:
         if tables is not None and tables.nbytes > TABLES_BYTES:
             self._coarsenings = Coarsenings(self.graph, Tables())
         return self._coarsenings
+
+
+@contextmanager
+def garbage_looked_for_seldom() -> Iterator[None]:
+    """Look for garbage less often within a block: most objects of a workbench have come to stay."""
+    before = gc.get_threshold()
+    gc.set_threshold(COLLECTED_EVERY, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def _twice(

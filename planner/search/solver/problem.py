@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
@@ -30,32 +29,38 @@ class Problem(Struct, frozen=True, eq=False):
 
 def simplified_problem(problem: Problem) -> Problem:
     """Return the same problem with terms of one scope added up, idle axes dropped and separable tables split."""
-    merged: dict[Scope, Counter[int]] = defaultdict(Counter)
+    merged: dict[Scope, dict[int, int]] = {}
     constant = problem.constant
     for scope, number in problem.terms:
         for axes, part in problem.tables.separable_parts(number):
             if axes:
-                merged[tuple(scope[axis] for axis in axes)][part] += 1
+                weights = merged.setdefault(tuple([scope[axis] for axis in axes]), {})
+                weights[part] = weights.get(part, 0) + 1
             else:
                 constant += int(problem.tables[part])
     terms = [(scope, _weighted_sum(problem.tables, parts)) for scope, parts in sorted(merged.items())]
     return Problem(problem.tables, problem.sizes, tuple(terms), constant)
 
 
-def _weighted_sum(tables: Tables, weights: Counter[int]) -> int:
+def _weighted_sum(tables: Tables, weights: Mapping[int, int]) -> int:
     """Return the number of the sum of tables, each times its weight."""
-    return next(iter(weights)) if list(weights.values()) == [1] else tables.weighted_sum(tuple(sorted(weights.items())))
+    if len(weights) == 1:
+        (number, times), *_ = weights.items()
+        if times == 1:
+            return number
+    return tables.weighted_sum(tuple(sorted(weights.items())))
 
 
 def problem_of_graph(
     coarse: CoarseGraph, domains: Sequence[Domain], tables: Tables, objective: Objective = BYTES
 ) -> Problem:
     """Return the problem of choosing one state of each variable's domain so that the objective is least."""
-    merged: dict[Scope, Counter[int]] = defaultdict(Counter)
+    merged: dict[Scope, dict[int, int]] = {}
     for priced in objective.priced_tables(coarse, domains, tables):
         scope = tuple(sorted(set(priced.scope)))
-        number = tables.with_axes_arranged(priced.table, tuple(scope.index(v) for v in priced.scope))
-        merged[scope][number] += priced.times
+        number = tables.with_axes_arranged(priced.table, tuple([scope.index(v) for v in priced.scope]))
+        weights = merged.setdefault(scope, {})
+        weights[number] = weights.get(number, 0) + priced.times
     terms = tuple((scope, _weighted_sum(tables, parts)) for scope, parts in merged.items())
     return simplified_problem(Problem(tables, tuple(len(domain.states) for domain in domains), terms))
 
