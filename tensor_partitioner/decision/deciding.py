@@ -168,6 +168,7 @@ class _Deciding:
         A bound is made a nearer one when its turn comes, and has another turn. What weights and states alone do not let
         fit comes last, least bytes first, and once for each family that nothing else is of. Return also how many are
         left out, and seconds that none of these is below: infinite where each is above what is best in its family.
+        However late it is, it goes on until one fits.
         """
         capacity = self.cluster.built.devices[0].spec.memory_bytes or float("inf")
         least = {c: least_bytes(self._single[1], c, self.stack) for _, _, c in every}
@@ -177,7 +178,7 @@ class _Deciding:
         found, best_s, seen, left_out, lower_s = list[Found](), dict[str, float](), set[str](), 0, float("inf")
         while waiting:
             too_large, bound_s, number, is_near, candidate = heappop(waiting)
-            kind, late = family(candidate), time.monotonic() > until
+            kind, late = family(candidate), bool(best_s) and time.monotonic() > until
             if late or bound_s >= best_s.get(kind, float("inf")) or (too_large and kind in seen):
                 left_out += 1
                 lower_s = min(lower_s, bound_s) if late and not too_large else lower_s

@@ -189,6 +189,9 @@ def test_what_has_no_meaning_is_not_left_out_silently(words, message, capsys):
 def test_candidates_are_counted_once_each():
     search = decide("mlp-2-16", "p2.8xlarge", batch=8, budget_s=60).search
     assert search.projected + search.bounded_away + search.impossible == search.considered
+    late = decide("mlp-2-16", "p2.8xlarge", batch=8, budget_s=1e-9, pins=("tp=1",))
+    assert late.best.fits
+    assert late.search.gap > 0
 
 
 def test_what_is_named_where_nothing_fits_takes_least():
