@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 MPIRUN = $(shell command -v mpirun || echo $(BIN)/mpirun)
 DEMO := build/demo
 COMMA := ,
-PARALLEL := -rs -n auto --maxprocesses 8 --dist loadfile
+PARALLEL := -rs -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 # An MPI of the machine is preferred; without one, PyPI's MPICH goes into .venv.
 EXTRAS = dev$(if $(shell command -v mpirun),,$(COMMA)mpich)
 
@@ -23,12 +23,12 @@ export PRTE_MCA_rmaps_default_mapping_policy := :oversubscribe
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: help install demo test test-all results docs lint types gpu-check clean
+.PHONY: help install demo test test-sample test-all results docs lint types gpu-check clean
 
 help:
 	@echo "make install    create .venv and install the project with its tools into it"
 	@echo "make demo       plan a small wide ResNet for 8 workers, calibrate this machine, simulate, train, compare"
-	@echo "make test       what a change may break, in minutes"
+	@echo "make test       what a change may break, in minutes; make test-sample: two cases of every slow test, too"
 	@echo "make test-all   every test that needs no GPU"
 	@echo "make results    make every experiment under results/ anew"
 	@echo "make docs       build the documents' site into build/site"
@@ -59,6 +59,9 @@ demo: install
 
 test: install
 	$(BIN)/python -m pytest -m "not gpu and not slow" $(PARALLEL)
+
+test-sample: install
+	$(BIN)/python -m pytest -m "not gpu" --sample 2 $(PARALLEL)
 
 test-all: install
 	$(BIN)/python -m pytest -m "not gpu" $(PARALLEL)
