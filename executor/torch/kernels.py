@@ -100,7 +100,8 @@ def einsum(call: KernelCall, *, adds: bool = False) -> None:
         result = torch.einsum(equation, *tensors)
     else:
         a, b = (factor.of(tensor) for factor, tensor in zip(product.factors, tensors, strict=True))
-        if product.order == tuple(range(out.ndim)) and out.is_contiguous():
+        is_in_place = any(tensor.data_ptr() == out.data_ptr() for tensor in tensors)
+        if product.order == tuple(range(out.ndim)) and out.is_contiguous() and not is_in_place:
             _multiply(a, b, out.view(*a.shape[:-1], b.shape[-1]), adds)
             return
         result = torch.matmul(a, b).view(product.shape).permute(product.order)

@@ -31,3 +31,9 @@ def test_a_kernel_that_adds(op, dtype):
     KERNEL_SET.bind(op, product((found,), dtype), adds=True)()
     KERNELS[op](product((expected,), dtype))
     assert found.tolist() == (7 + expected.astype(np.float64)).tolist()  # whole numbers, small enough to be exact
+
+
+def test_a_product_may_be_where_its_factor_was():
+    x = np.arange(6.0).reshape(2, 3)
+    TORCH_KERNELS["einsum"](KernelCall(np, (x, np.array(2.0)), (x,), {"equation": "ab,->ab"}, {}, ((0, 0), ())))
+    assert x.tolist() == [[0, 2, 4], [6, 8, 10]]
