@@ -1,7 +1,7 @@
 """PyTorch's kernels for the heavy operators, over the same calls and memory as the executor's own, which do the rest.
 
-Statistics of normalization and the parts of softmax stay with the executor's own kernels: there work is split between
-workers in the middle of what is one function in PyTorch. Images are NCHW, filters OIHW. PyTorch pads both sides alike,
+The parts of softmax and of layer norm stay with the executor's own kernels: there work is split between workers in the
+middle of what is one function in PyTorch. Images are NCHW, filters OIHW. PyTorch pads both sides alike,
 but a worker's share of an image has padding at the tensor's border alone: images are then framed first, and PyTorch is
 told of no padding. Outputs of element-wise kernels may be the same memory as inputs.
 """
@@ -22,6 +22,7 @@ from executor.kernels.call import Range
 from executor.kernels.elementwise import spread
 from executor.kernels.matrix import letters_of_product
 from executor.kernels.window import Framed, Window, dilation, local_ranges, windows
+from executor.torch.normalization import NORMALIZATION
 from executor.torch.tensors import tensor_of
 
 aten = torch.ops.aten
@@ -282,6 +283,7 @@ def _bias(call: KernelCall, query: torch.Tensor) -> torch.Tensor | None:
 
 
 TORCH_KERNELS: dict[str, Kernel] = {
+    **NORMALIZATION,
     "mm": mm,
     "bmm": bmm,
     "einsum": einsum,
