@@ -95,6 +95,9 @@ SMALL: dict[str, dict[str, Any]] = {
     "transformer-2-256": {**_TOKENS, "vocabulary": 1024},
     "mlp-4-512": {"dtype": "mixed", "optimizer": "adam"},
 }
+NAMED = ("cp=1",)
+"""All candidates of short sequences, and no plans that are searched, behind which a mistake could hide."""
+
 SMALL_MACHINES = ("hgx-h100", "p4d.24xlarge", "dgx-a100", "p4d-nodes-2")
 
 Row = dict[str, Any]
@@ -217,7 +220,7 @@ def exhausted(count: int, until: float) -> Row:
             count = number
             break
         options = SMALL[name]
-        decision = decide(name, machine_name, batch=batch, stack=stack, budget_s=600, **options)
+        decision = decide(name, machine_name, batch=batch, stack=stack, budget_s=600, pins=NAMED, **options)
         model, whole = ZooModel.of(name, options), cluster(machine_name)
         for candidate in candidates(_shape(name, whole, batch)):
             try:
