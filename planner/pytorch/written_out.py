@@ -226,7 +226,8 @@ def _embedding(
     numbers = indices.reshape(-1)
     counts = (numbers[:, None] == numbers).sum(1).view(*indices.shape, 1)
     shares = torch.where(indices[..., None] == padding_idx, 0, 1 / counts).to(weight.dtype)
-    return _with_slope(lambda rows, _: rows, lambda _, shares: shares)(weight[indices], shares)
+    rows: Tensor = _with_slope(lambda rows, _: rows, lambda _, shares: shares)(weight[indices], shares)
+    return rows
 
 
 def _rrelu(
