@@ -18,6 +18,9 @@ OUTCOMES = ("right", "refused", "wrong", "bare error", "no result")
 COLUMNS = ("population", "class", "models", "eager fails", *OUTCOMES, "right, of what eager trains")
 REASONS = ("refused because", "models", "which")
 
+LEAST_EPSILON = 1e-8
+"""What AdamW adds to a gradient's size unless rounding decides the steps of a model."""
+
 Row = Mapping[str, str]
 
 
@@ -35,9 +38,11 @@ def pages() -> Pages:
     for row in found:
         groups[row["population"], "all"].append(row)
     failed = [row for row in found if row["outcome"] in OUTCOMES[2:]]
+    rounded = [f"`{row['model']}`" for row in found if float(row.get("epsilon", 0)) > LEAST_EPSILON]
     listed = [f"`{row['model']}`: {row['outcome']}: {row['reason']}" for row in failed]
     return {
         "population": table(COLUMNS, (_cells(*group) for group in groups.items())),
+        "population-rounded": f"{len(rounded)} models are right so: {', '.join(rounded)}.",
         "population-refused": table(REASONS, _reasons(row for row in found if row["outcome"] == "refused")),
         "population-failed": "\n".join(f"- {line}" for line in listed) or "None is wrong, none ends without a result.",
     }
