@@ -3,6 +3,7 @@
     python -m results.pipelines.run [--ranks 2,4]
 
 plans a perceptron in as many stages as ranks, calibrates with the plan, writes down what it predicts and runs the plan.
+Plans that nobody searched are run by `results.pipelines.drawn`.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import json
 import os
 import statistics
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from planner.report.schema import Report, read_reports
-from results.experiment import Pages, launcher, machine, publish, run_command, table
+from results.experiment import Pages, launcher, machine, publish, read_data, run_command, table
 from results.pipelines import picture
 
 HERE = Path(__file__).parent
@@ -92,6 +94,7 @@ def pages(data: Any) -> Pages:
         f"average: {data['busy_before']:.1f}.",
         "steps": _steps(cells),
         "memory": _memory(cells),
+        "drawn": _drawn(data.get("drawn", [])),
         "timelines.svg": picture.draw([cell for cell in cells if "timelines" in cell]),
     }
 
@@ -121,12 +124,35 @@ def _memory(cells: Iterable[Cell]) -> str:
     return table(("ranks", "schedule", "arenas of the stages, MiB"), rows)
 
 
+def _drawn(rows: Sequence[Cell]) -> str:
+    """Say of plans that nobody searched how far runs are from simulation and from one worker."""
+    columns = ("ranks", "groups", "schedule", "plans", "MB moved", "bytes and arenas equal", "worst difference")
+    kinds: dict[tuple[Any, ...], list[Cell]] = {}
+    for one in sorted(rows, key=lambda one: (one["ranks"], bool(one["shares"]), one["ways"][0], one["schedule"])):
+        groups = f"{one['ways'][0]}, unlike shares" if one["shares"] else f"{one['ways'][0]} stages"
+        kinds.setdefault((one["ranks"], groups, "" if one["shares"] else one["schedule"]), []).append(one)
+    lines = [
+        [
+            *kind,
+            len(alike),
+            f"{sum(one['bytes'] for one in alike) / 1e6:.2f}",
+            sum(one["simulated_equal"] and one["run_equal"] and one["arenas_equal"] for one in alike),
+            f"{max(max(one['differences'].values()) for one in alike):.0e}",
+        ]
+        for kind, alike in kinds.items()
+    ]
+    runs = Counter(name for one in rows for name in one["differences"])
+    counts = ", ".join(f"{name} ({count} plans)" for name, count in sorted(runs.items()))
+    return table(columns, lines) + f"\n\nTransports: {counts}."
+
+
 def main() -> None:
     """Run it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", default="2,4")
     ranks = [int(count) for count in parser.parse_args().ranks.split(",")]
     found: dict[str, Any] = {"machine": machine(), "busy_before": os.getloadavg()[0], "cells": []}
+    found["drawn"] = read_data(HERE).get("drawn", [])
     with tempfile.TemporaryDirectory() as name:
         for count in ranks:
             for schedule in SCHEDULES:
