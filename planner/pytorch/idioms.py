@@ -146,12 +146,23 @@ def _ctc_loss(  # noqa: PLR0913, PLR0917 -- as PyTorch's
     return losses.sum() if reduction == "sum" else losses
 
 
+def _dense(indices: Tensor, values: Tensor, size: Sequence[int] | None = None, **settings: Any) -> Tensor:
+    """Return a sparse tensor as a dense one."""
+    if size is None or not isinstance(indices, Tensor) or not isinstance(values, Tensor):
+        return torch.sparse_coo_tensor(indices, values, size, **settings)
+    dense = torch.zeros(*size, *values.shape[1:], dtype=settings.get("dtype") or values.dtype, device=values.device)
+    return dense.index_put(tuple(indices.unbind()), values.to(dense.dtype), accumulate=True)
+
+
 STANDING_IN: Mapping[Callable[..., Any], Callable[..., Any]] = {
     torch.bincount: _counted,
     torch.Tensor.bincount: _counted,
     F.ctc_loss: _ctc_loss,
+    torch.sparse_coo_tensor: _dense,
+    torch.sparse.mm: torch.mm,
+    torch.Tensor.coalesce: lambda x: x if x.layout is torch.strided else x.coalesce(),
 }
-"""By a function of PyTorch of which an export does not know the result's extent, what is traced instead."""
+"""By a function whose result has an extent that an export does not know, or is sparse, what is traced instead."""
 
 
 GET_DATA, SET_DATA = torch.Tensor.data.__get__, torch.Tensor.data.__set__  # type: ignore[attr-defined]

@@ -35,6 +35,8 @@ def called(t: Translation, node: torch.fx.Node, arguments: Mapping[str, Any]) ->
     for result in results:
         if not isinstance(result, torch.Tensor) or result.dtype not in DTYPES:
             raise UnsupportedError(f"{target} returns {result!r}, which the graph has no dtype for")
+        if result.layout is not torch.strided:
+            raise UnsupportedError(f"{target} returns a sparse tensor, which the graph has none of: keep it dense")
     register_called()
     names = t.emit_as(
         str(target).replace(".", "_"),

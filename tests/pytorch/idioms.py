@@ -318,6 +318,12 @@ IDIOMS = {
     "counts": (
         dict, lambda self, x, numbers: mean_square(x.sum(0) * torch.bincount(numbers, minlength=WIDTH)), classes,
     ),
+    "a sparse matrix": (
+        dict,
+        lambda self, x, i, j: mean_square(
+            torch.sparse.mm(torch.sparse_coo_tensor(torch.stack((i, j)), x[:, 0].detach(), (WIDTH, WIDTH)), x.T)
+        ), classes, classes,
+    ),
     "alignments": (dict, alignments, classes, lengths),
     "a spectrogram": (dict, spectrogram),
     "remainders": (dict, remainders),
