@@ -240,7 +240,7 @@ def _rrelu(
 def _randint(*bounds: Any, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
     """Draw whole numbers from a lower bound, or 0, below an upper one; the last of `bounds` is the shape."""
     low, high, shape = (0, *bounds)[-3:]
-    numbers = (torch.rand(shape, dtype=torch.float64) * (high - low)).floor() + low
+    numbers: Tensor = (torch.rand(shape, dtype=torch.float64) * (high - low)).floor() + low
     return numbers.to(dtype or torch.int64)
 
 
