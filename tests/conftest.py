@@ -65,7 +65,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def _sample(config, items):
-    """Keep of each slow test the cases whose names have the least hashes."""
+    """Keep of each slow test the cases whose names have the least hashes; a test may say how many."""
     cases = defaultdict(list)
     for item in items:
         if item.get_closest_marker("slow"):
@@ -73,7 +73,8 @@ def _sample(config, items):
     left_out = set[str]()
     for alike in cases.values():
         alike.sort(key=lambda item: sha256(item.nodeid.encode()).digest())
-        left_out |= {item.nodeid for item in alike[config.getoption("--sample") :]}
+        marker = alike[0].get_closest_marker("sample")
+        left_out |= {item.nodeid for item in alike[marker.args[0] if marker else config.getoption("--sample") :]}
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
     items[:] = [item for item in items if item.nodeid not in left_out]
 
