@@ -13,7 +13,15 @@ MOST_LINES = 60
 @pytest.mark.mpi
 @pytest.mark.slow
 def test_the_demo_is_short_and_ends_in_a_sentence(tmp_path):
-    line = ["make", "demo", f"DEMO={tmp_path}", "DEMO_MODEL=wresnet-14-1", "DEMO_STEPS=3", "COLUMNS=80"]
+    line = [
+        "make",
+        "--no-print-directory",
+        "demo",
+        f"DEMO={tmp_path}",
+        "DEMO_MODEL=wresnet-14-1",
+        "DEMO_STEPS=3",
+        "COLUMNS=80",
+    ]
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
     lines = (done.stdout + done.stderr).splitlines()
