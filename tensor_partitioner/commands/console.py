@@ -10,7 +10,7 @@ import shutil
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -92,8 +92,8 @@ class Main:
         shown = STATUS.set(StatusLine())
         try:
             with warnings.catch_warnings():
-                warnings.showwarning = lambda message, *_: _warn(message)
-                warnings.simplefilter("once", TopologyWarning)
+                warnings.showwarning = _each_once()
+                warnings.simplefilter("always", TopologyWarning)
                 status = self.command.main(args=args, prog_name=self.command.name, standalone_mode=False, obj=obj)
             sys.stdout.flush()
         except (Exception, KeyboardInterrupt, SystemExit) as error:
@@ -137,5 +137,14 @@ def stdout() -> Console:
     return console(width=shutil.get_terminal_size((UNCUT, 0)).columns, color_system=None)
 
 
-def _warn(message: Warning | str) -> None:
-    print(f"warning: {one_line(str(message))}", file=sys.stderr, flush=True)
+def _each_once() -> Callable[..., None]:
+    """Return what prints warnings, those of equal words once: a machine may be read more than once."""
+    said = set[str]()
+
+    def show(message: Warning | str, *_: object) -> None:
+        line = one_line(str(message))
+        if line not in said:
+            said.add(line)
+            print(f"warning: {line}", file=sys.stderr, flush=True)
+
+    return show
