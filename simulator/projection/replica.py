@@ -157,7 +157,8 @@ class _Shares:
             return 1.0
         if work.signature not in self._whole:
             self._whole[work.signature] = node_work(work.signature, (), Ways(()), WORKER).operations
-        return share.operations * self._plan.workers / self._whole[work.signature]
+        whole = self._whole[work.signature]  # none where it computes a maximum or a minimum alone
+        return share.operations * self._plan.workers / whole if whole else 1.0
 
     def _attention(self, node: Node, share: NodeWork) -> Attention | None:
         """Return what attention is that stores no matrix; None for another operator."""
