@@ -36,7 +36,6 @@ from tensor_partitioner.commands.planning_options import (
     refuse_others,
     with_model_options,
 )
-from tensor_partitioner.commands.projecting import plan_replica
 from tensor_partitioner.display import Shown
 from topologies import load_topology
 
@@ -55,6 +54,7 @@ SUMMARY, WHAT_IF, FRONTIER = (
     "planner.explanations.frontier",
 )
 DECIDE = "tensor_partitioner.commands.decide"
+PROJECTING = "tensor_partitioner.commands.projecting"
 PROCESS, VERIFICATION = "executor.process.bootstrap", "executor.torch.verification"
 """Modules that few calls need: they are imported by those."""
 
@@ -158,7 +158,8 @@ def _plan_and_verdict(context: click.Context, model: str, options: dict[str, Any
     if options["parallel"] is not None and options["parallel"].workers > MOST_WORKERS:
         reason = f"of more than {MOST_WORKERS} workers one replica is planned"
         refuse_others(context, reason, allowed=("model", *OF_REPLICA, *model_options(), *SHOWING[2:]))
-        return plan_replica(model, options)
+        replica_plan: tuple[Plan, str] = import_module(PROJECTING).plan_replica(model, options)
+        return replica_plan
     if options["topo"] is not None and not any(options[name] for name in DIVIDING) and options["objective"] == "bytes":
         plan, verdict = import_module(DECIDE).planned_for_time(model, options)
         if options["output"] is not None:
