@@ -8,6 +8,7 @@ import pytest
 import tdl
 from executor.cases import Draw
 from executor.verification.cases import CASES
+from planner.graph.opaque_ops import CALL, GRADIENT
 
 torch = pytest.importorskip("torch")
 from torch.nn import functional  # noqa: E402
@@ -26,7 +27,7 @@ RANDOM = {"dropout", "bernoulli", "rand", "randn"}
 
 
 def test_every_operator_has_an_oracle():
-    assert set(ORACLES) | RANDOM | TESTED_TOGETHER == set(tdl.catalog)
+    assert set(ORACLES) | RANDOM | TESTED_TOGETHER == set(tdl.catalog) - {CALL, GRADIENT}  # PyTorch's own calls
 
 
 @pytest.mark.parametrize("name", ORACLES)
