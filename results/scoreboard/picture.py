@@ -73,12 +73,12 @@ def panel(left: float, points: Sequence[Point], across: str, up: str, least: flo
 
     marks = ticks(low, high)
     bottom = TOP + SIDE
-    parts = svg.grid({f"{one:g}": left + place(one) for one in marks}, TOP, bottom, "")
+    parts = svg.grid({f"{one:.3g}": left + place(one) for one in marks}, TOP, bottom, "")
     parts.append(svg.text(left + SIDE / 2, bottom + 38, across, 'text-anchor="middle"'))
     for one in marks:
         y = bottom - place(one)
         parts.append(svg.line(left, y, left + SIDE, y))
-        parts.append(svg.text(left - 6, y + 4, f"{one:g}", 'text-anchor="end"'))
+        parts.append(svg.text(left - 6, y + 4, f"{one:.3g}", 'text-anchor="end"'))
     x, y = left - 46, TOP + SIDE / 2
     parts.append(svg.text(x, y, up, f'text-anchor="middle" transform="rotate(-90 {x:.1f} {y:.1f})"'))
     for factor in (1 / TWICE, 1 / TENTH, 1.0, TENTH, TWICE):
