@@ -103,14 +103,10 @@ def _joins_elementwise(run: Sequence[NodeShare], share: NodeShare, readers: Read
 
 
 def _adds_bias(product: NodeShare, share: NodeShare) -> bool:
-    """Tell if a node adds few elements to each row of a product's result, which the product's kernel does itself.
-
-    A convolution's does not: PyTorch and TensorFlow add a bias behind it by another.
-    """
+    """Tell if a node adds few elements to each row of a product's result, which the product's kernel does itself."""
     others = sum(nbytes for name, nbytes in share.reads.items() if name not in product.writes)
     return (
-        product.category == "matmul"
-        and share.category == "elementwise"
+        share.category == "elementwise"
         and len(share.reads) == BIAS_OPERANDS
         and _reads_of((product,), share)
         and sum(share.writes.values()) == sum(product.writes.values())
