@@ -77,7 +77,7 @@ class Tile(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         """Refuse every operator."""
-        raise NotImplementedError(f"{function} of a part that is there to be saved and loaded")
+        raise TypeError(f"{function} of a part that is there to be saved and loaded")
 
 
 class TrainingState:

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from planner.errors import GraphError
 from planner.pytorch.decomposing import copied
 from planner.pytorch.graphs import example, leaves, packet, where
+from planner.pytorch.operators.call import UnsupportedError, refuse_if
 from planner.pytorch.private import ComplexTensor, fake_mode_of
 
 aten = torch.ops.aten
@@ -64,15 +65,15 @@ def _rewrite(module: GraphModule, node: Node, parts: dict[Node, tuple[Node, Node
         values = given | pairs
         args, named = tree_unflatten([values.get(a, a) if isinstance(a, Node) else a for a in arguments], spec)
         result = function(*args, **named)  # type: ignore[operator]
-        if isinstance(result, torch.Tensor) and not isinstance(result, ComplexTensor) and result.is_complex():
-            raise NotImplementedError
+        has_parts = isinstance(result, ComplexTensor) or not isinstance(result, torch.Tensor) or not result.is_complex()
+        refuse_if(not has_parts, "its result has no parts")
         return [result.re, result.im] if isinstance(result, ComplexTensor) else result
 
     examples = [example(operand) for operand in operands]
     with fake_mode_of([*examples, *leaves(example(node))]), torch.no_grad():
         try:
             part = make_fx(run)(*examples)
-        except (NotImplementedError, RuntimeError, TypeError) as error:
+        except (UnsupportedError, NotImplementedError, RuntimeError, TypeError) as error:
             raise GraphError(f"{where(node)}: {node.target} of complex numbers has no operator here") from error
     if packet(node) != "detach":
         _attach(part)
@@ -163,8 +164,7 @@ def _irfft(x: Any, n: Any = None, dim: int = -1, norm: Any = None) -> Any:
 def _stft(x: Any, n_fft: int, hop_length: Any = None, win_length: Any = None, window: Any = None, *flags: Any) -> Any:
     """Return transforms of windows of a real tensor's last dimension: [..., frequency, window]."""
     is_normalized, onesided, *_ = *flags, None, None
-    if isinstance(x, ComplexTensor) or isinstance(window, ComplexTensor):
-        raise NotImplementedError
+    refuse_if(isinstance(x, ComplexTensor) or isinstance(window, ComplexTensor), "its windows are of real numbers")
     length = win_length or n_fft
     left = (n_fft - length) // 2
     window = x.new_ones(length) if window is None else window

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from planner.pytorch.operators.call import refuse_if
 from planner.pytorch.written_pools import WRITTEN_POOLS
 
 Parts = tuple[Tensor, ...]
@@ -85,8 +86,7 @@ def _masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
 def _as_strided(x: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None = None) -> Tensor:
     """Read elements where they lie; only of a tensor that has its memory to itself is that known."""
     has_all = x.is_contiguous() and x.untyped_storage().nbytes() == x.numel() * x.element_size()
-    if not has_all:
-        raise NotImplementedError
+    refuse_if(not has_all, "it may share its memory with other tensors")
     places = torch.tensor(offset or 0)
     for extent, step in zip(size, stride, strict=True):
         places = places[..., None] + torch.arange(extent) * step
@@ -163,8 +163,7 @@ def _vector_norm(
     dims = list(range(x.ndim)) if dim is None else dim
     if ord == inf:
         return sizes.amax(dims, keepdim)
-    if ord <= 1:
-        raise NotImplementedError
+    refuse_if(ord <= 1, "its gradient has no limit where it is zero")
     total = sizes.pow(ord).sum(dims, keepdim)
     is_zero = total == 0
     return torch.where(is_zero, 1, total).pow(1 / ord).masked_fill(is_zero, 0)
@@ -172,8 +171,7 @@ def _vector_norm(
 
 def _fill_diagonal(x: Tensor, fill_value: float, wrap: bool = False) -> Tensor:
     rows, columns, *more = x.shape
-    if more or (wrap and rows > columns):
-        raise NotImplementedError
+    refuse_if(more or (wrap and rows > columns), "only one diagonal of a matrix is filled")
     return torch.where(torch.arange(rows)[:, None] == torch.arange(columns), fill_value, x)
 
 
@@ -190,10 +188,9 @@ def _scatter_reduce(
 ) -> Tensor:
     """Combine what is written to each place, with what is there or without; a row of all that may come to it."""
     dim %= max(1, x.ndim)
-    if index.shape != src.shape or any(
-        a != b for d, (a, b) in enumerate(zip(x.shape, src.shape, strict=True)) if d != dim
-    ):
-        raise NotImplementedError
+    extents = zip(x.shape, src.shape, strict=True)
+    is_whole = index.shape == src.shape and all(a == b for d, (a, b) in enumerate(extents) if d != dim)
+    refuse_if(not is_whole, "only whole rows are scattered")
     places = torch.arange(x.shape[dim]).view(-1, *(1 for _ in range(x.ndim - dim)))
     hits = index.unsqueeze(dim) == places
     count = hits.sum(dim + 1)
@@ -221,8 +218,7 @@ def _embedding(
     weight: Tensor, indices: Tensor, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False
 ) -> Tensor:
     """Look rows up whose gradients are divided by how often each is looked up."""
-    if not scale_grad_by_freq:
-        raise NotImplementedError
+    refuse_if(not scale_grad_by_freq, "a table's rows are looked up otherwise")
     numbers = indices.reshape(-1)
     counts = (numbers[:, None] == numbers).sum(1).view(*indices.shape, 1)
     shares = torch.where(indices[..., None] == padding_idx, 0, 1 / counts).to(weight.dtype)
@@ -263,8 +259,7 @@ def _embedding_bag(
 
     Further results are nobody's.
     """
-    if scale_grad_by_freq:
-        raise NotImplementedError
+    refuse_if(scale_grad_by_freq, "bags have no gradients by frequency")
     starts = offsets[:-1] if include_last_offset else offsets
     bag = (torch.arange(len(indices)) >= starts[:, None]).sum(0) - 1
     inside = bag == torch.arange(len(starts))[:, None]

@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from planner.pytorch.operators.call import refuse_if
+
 
 def _three(numbers: Any) -> list[int]:
     """Return a number for each of three dimensions."""
@@ -49,8 +51,7 @@ def _avg_pool3d(
     divisor_override: int | None = None,
 ) -> Tensor:
     """Average planes, and then the places of these along z."""
-    if divisor_override is not None:
-        raise NotImplementedError
+    refuse_if(divisor_override is not None, "only windows' own sizes divide")
     kernel, stride, padding = map(_three, (kernel_size, stride or kernel_size, padding))
     n, channels, depth, *image = x.shape
     planes = x.reshape(n, channels * depth, *image)
@@ -65,8 +66,7 @@ def _max_pool_with_places(
     x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Pool images; the place of what is greatest in a window is its number in the image."""
-    if ceil_mode:
-        raise NotImplementedError
+    refuse_if(ceil_mode, "windows lie within the image where places are told")
     n, channels, *image = x.shape
     rows, columns = _two(padding)
     numbers = torch.arange(image[0] * image[1], dtype=x.dtype).view(1, 1, *image)
