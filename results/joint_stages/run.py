@@ -3,7 +3,7 @@
     python -m results.joint_stages.run [MODEL...]
 
 writes data.json and the tables in README.md; every search runs in a process of its own (measure.py). With models named,
-only theirs are made anew. `published.json` holds the same of the search that this one replaced.
+only theirs are made anew.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from results.experiment import Pages, Within, gap, in_process_within, machine, publish, read_data, read_published, table
+from results.experiment import Pages, Within, gap, in_process_within, machine, publish, read_data, table
 from results.joint_stages.measure import INSTEAD, NONE
 
 HERE = Path(__file__).parent
@@ -116,13 +116,10 @@ def pages(data: Any) -> Pages:
     """Return the README's tables."""
     columns = ["without", "searches", "did not end", "gap, points more", "times as long", "times the memory"]
     each = ["model", "ways", "placements", "without", "GB", "gap", "CPU s", "memory, GB"]
-    before = read_published(HERE)
     return {
         "machine": f"Measured on: {data['machine']}; a search may bound for {data['seconds']:g} CPU seconds.",
         "stages": table(columns, stages(data["rows"])),
         "searches": table(each, searches(data["rows"])),
-        "stages-before": table(columns, stages(before["rows"])),
-        "searches-before": table(each, searches(before["rows"])),
     }
 
 
