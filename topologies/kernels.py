@@ -52,6 +52,7 @@ class Attention:
 
     `products` is how many products of all scores by a head's width a kernel has: two forward, of the gradients of
     queries one, of those of keys and values four, for both together five (Dao, FlashAttention-2, section 3.1).
+    A `native` kernel is written for the very generation of devices.
     """
 
     rows: int
@@ -59,6 +60,7 @@ class Attention:
     width: int
     products: int
     causal: bool
+    native: bool = False
 
     @property
     def operations(self) -> float:
@@ -168,10 +170,12 @@ def attention_s(how: Products, attention: Attention, flop_per_s: float) -> float
     """Return the seconds of attention that stores no matrix: its products, then exponentials of all scores.
 
     FlashAttention-2 on an A100 attains so 225 and 190 Tflop/s forward for heads of 128 and 64, 190 and 165 backward
-    (Dao, 2023, Figures 5 and 6).
+    (Dao, 2023, Figures 5 and 6). A native kernel, whose products attain what others do, so attains 570 and 500 Tflop/s
+    on an H100 for heads of 128 and 8192 causal positions; FlashAttention-3 was measured to attain 685 and 539
+    (github.com/meta-pytorch/tritonbench, pull request 1267).
     """
     assert how.exponentials_per_s is not None
-    rate, passes = flop_per_s * how.attention, 1.0
+    rate, passes = flop_per_s * (1.0 if attention.native else how.attention), 1.0
     if attention.products != FORWARD_PRODUCTS:
         rate *= BACKWARD_SHARE
         passes = 2.0 * attention.products / 5

@@ -69,7 +69,7 @@ class Products(_Record, frozen=True, kw_only=True):
     a tile costs, in terms of its sum at the rate of float32; `transform` the share of streaming bandwidth that
     Winograd's transforms attain. Where it `streams_beside`, operands come while others are computed with, else before.
     Attention that stores no matrix takes so many `exponentials_per_s`, and its products attain the share `attention`
-    of others'.
+    of others' where its kernel is not written for this generation of devices.
     """
 
     units: Count

@@ -17,7 +17,8 @@ from simulator.projection.cluster import Cluster
 from tensor_partitioner.display import nearest
 
 STACKS = {
-    "megatron": ("megatron lm", "megatron core", "mcore", "nemo", "nemo megatron", "transformer engine"),
+    "megatron": ("megatron lm", "megatron core", "mcore", "transformer engine"),
+    "nemo": ("nemo megatron", "megatron bridge"),
     "megatron-2021": ("megatron lm of 2021",),
     "megatron-deepspeed": ("deepspeed", "deepspeed megatron", "bigscience megatron deepspeed", "gpt neox"),
     "fsdp2": (
@@ -32,7 +33,7 @@ STACKS = {
 SHARDED = re.compile(r"fsdp|titan|foundry|mosaic|composer")
 """Frameworks whose data parallel workers share out weights unless it is said that they do not."""
 
-SEQUENCE_PARALLEL = ("megatron", "fsdp2", "compile")
+SEQUENCE_PARALLEL = ("megatron", "nemo", "fsdp2", "compile")
 """Stacks whose tensor parallelism splits sequences too unless it is said that it does not."""
 
 MICRO_BATCHES = (1, 2, 4, 8, 16)

@@ -6,17 +6,18 @@ one stands for as many as there are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import chain
+from typing import NamedTuple
 
 import tdl
 from planner.graph.chain import chain_of
 from planner.graph.ir import ITEM_BYTES
 from planner.graph.layers import layer_of
 from planner.graph.micro_batches import BACKWARD, BEFORE, EVERY, FORWARD
-from simulator.projection.kernels import Work, fused, is_product, readers_of, work_of
+from simulator.projection.kernels import Work, conversion, converted, fused, is_product, readers_of, work_of
 from simulator.projection.network import Network
 from simulator.projection.replica import NodeShare, Replica, Transfer
 from simulator.projection.stack import Kernels, Stack
@@ -50,6 +51,11 @@ class Part:
     def seconds(self, stack: Stack) -> float:
         """Seconds, of the device or of the host."""
         return max(self.device_s, self.host_s(stack))
+
+    def hiding(self, pieces: int, slowdown: float) -> Part:
+        """Return it with exchanges in so many pieces, of which all but one are made while there is work."""
+        hidden_s = min(self.exchanged_s * (1 - 1 / pieces), self.work.seconds)
+        return replace(self, exchanged_s=self.exchanged_s + (slowdown - 2) * hidden_s)
 
 
 def queued_s(parts: Iterable[Part], stack: Stack, begun_s: float = 0.0) -> float:
@@ -97,9 +103,18 @@ class Block:
 
     def slowed(self, factor: float) -> Block:
         """Return it on a device whose kernels take so many times as long."""
-        parts = {name: getattr(self, name) for name in ("forward", "backward", "weights", "attention")}
-        slow = {name: replace(part, work=part.work.slowed(factor)) for name, part in parts.items()}
-        return replace(self, once=self.once.slowed(factor), **slow)
+        slow = self._with_parts(lambda part: replace(part, work=part.work.slowed(factor)))
+        return replace(slow, once=self.once.slowed(factor))
+
+    def hiding(self, pieces: int, slowdown: float) -> Block:
+        """Return it with exchanges that are made in pieces beside its work."""
+        return self._with_parts(lambda part: part.hiding(pieces, slowdown))
+
+    def _with_parts(self, changed: Callable[[Part], Part]) -> Block:
+        forward, backward, weights, attention = map(
+            changed, (self.forward, self.backward, self.weights, self.attention)
+        )
+        return replace(self, forward=forward, backward=backward, weights=weights, attention=attention)
 
 
 @lru_cache(MOST)
@@ -140,6 +155,14 @@ def tied_parameters(replica: Replica) -> int:
 
     tied = weights(shares[: layers[0]]) & weights(shares[layers[-1] + 1 :])
     return sum(replica.held[name] * tensors[name].elements // tensors[name].nbytes for name in tied)
+
+
+class _Conversions(NamedTuple):
+    """Converting operands to 8 bits: forward and backward for a micro-batch, and once in an iteration."""
+
+    forward: Work = Work()
+    backward: Work = Work()
+    once: Work = Work()
 
 
 class _Blocks:
@@ -267,13 +290,14 @@ class _Blocks:
         weights = [share for share in backward if self._gradients.issuperset(share.writes)]
         kernels = self._kernels if name.isdecimal() else replace(self._kernels, products=None)
         gradients = (size for s in backward for n, size in s.writes.items())
+        eight = self._conversions(forward, backward, kernels)
         return Block(
             name=name,
-            forward=self._part(forward, kernels),
-            backward=self._part(backward, kernels),
+            forward=self._part(forward, kernels) + Part(eight.forward),
+            backward=self._part(backward, kernels) + Part(eight.backward),
             weights=self._part(weights, kernels),
             attention=self._part(core, kernels),
-            once=self._work(once, kernels),
+            once=self._work(once, kernels) + eight.once,
             reduced_s=sum(self._network.transfer_s(t) for s in shares for t in self._once_exchanged(s)),
             repeated_operations=sum(map(repeated_operations, (*forward, *backward))),
             parameters=lasting["parameters"],
@@ -286,6 +310,27 @@ class _Blocks:
             attention_bytes=self._kept_bytes(core, again=True),
             largest_bytes=max(gradients, default=0),
         )
+
+    def _conversions(
+        self, forward: Sequence[NodeShare], backward: Sequence[NodeShare], kernels: Kernels
+    ) -> _Conversions:
+        """Return what converting products' operands to 8 bits takes: each once, and weights once in an iteration.
+
+        What a kernel makes that is no product it writes so itself, in as many bytes as before.
+        """
+        if kernels.products is None:
+            return _Conversions()
+        first, second = converted(forward), converted(backward)
+        made = {name: share for share in (*forward, *backward) for name in share.writes}
+
+        def by_itself(name: str) -> bool:
+            return name in made and is_product(made[name])
+
+        lasting = (nbytes for name, nbytes in first.items() if not self._depends_on_samples(name))
+        between = (nbytes for name, nbytes in first.items() if by_itself(name))
+        gradients = (nbytes for name, nbytes in second.items() if name not in first and by_itself(name))
+        dtype = next(share.dtype for share in forward)
+        return _Conversions(*(conversion(one, dtype, self._device) for one in (between, gradients, lasting)))
 
     def _part(self, shares: Sequence[NodeShare], kernels: Kernels) -> Part:
         exchanged = [t for s in shares for t in (*s.before, *s.after)]

@@ -16,7 +16,7 @@ from math import ceil
 import tdl
 from simulator.projection.replica import PRODUCTS, NodeShare
 from simulator.projection.stack import Fusion, Kernels
-from topologies.kernels import Kernel, Product
+from topologies.kernels import Kernel
 from topologies.machine import ITEM_BYTES, Device
 
 Readers = Mapping[str, Sequence[str]]
@@ -114,7 +114,7 @@ def _adds_bias(product: NodeShare, share: NodeShare) -> bool:
     )
 
 
-OPERANDS = BIAS_OPERANDS = 2
+BIAS_OPERANDS = 2
 BIAS_SHARE = 16
 """A bias has at most one of so many elements of the product's result."""
 
@@ -188,7 +188,8 @@ def work_of(run: Sequence[NodeShare], readers: Readers, device: Device, kernels:
         kernel = replace(kernel, category=run[0].category)
     products = run[0].products if is_product(run[0]) else ()
     if run[0].attention is not None:
-        kernel = replace(kernel, operations=run[0].attention.operations, attention=run[0].attention)
+        attention = replace(run[0].attention, native=kernels.native_attention)
+        kernel = replace(kernel, operations=attention.operations, attention=attention)
     if not products:
         seconds, roof_s = _kernel_s(device, kernel)
         return Work(passes * seconds, roof_s, ceil(passes), kernel.operations if is_product(run[0]) else 0.0)
@@ -199,16 +200,22 @@ def work_of(run: Sequence[NodeShare], readers: Readers, device: Device, kernels:
         one = Kernel(kernel.category, dtype, kernel.operations * part, kernel.nbytes * part, product)
         seconds, roof_s = _kernel_s(device, one)
         total += Work(seconds, roof_s, 1, one.operations)
-        if dtype != kernel.dtype:
-            total += _converted(product, kernel.dtype, device)
     return total
 
 
-def _converted(product: Product, dtype: str, device: Device) -> Work:
-    """Return what converting a product's operands to 8 bits takes: each is read, and written so once."""
-    items = product.m * product.k + product.k * product.n
-    copy = Kernel("elementwise", dtype, 0.0, items * (ITEM_BYTES[dtype] + 1.0))
-    return Work(_kernel_s(device, copy)[0], 0.0, OPERANDS)
+def converted(shares: Iterable[NodeShare]) -> Mapping[str, int]:
+    """Return the operands that products convert to 8 bits, and their bytes before."""
+    multiplying = (share for share in shares if share.products and all(one.batch == 1 for one in share.products))
+    return {name: nbytes for share in multiplying for name, nbytes in share.reads.items()}
+
+
+def conversion(nbytes: Iterable[int], dtype: str, device: Device) -> Work:
+    """Return what converting operands of so many bytes to 8 bits takes: each is read, and written twice.
+
+    That is as it is and transposed: products in 8 bits have both operands with their sum's terms in turn.
+    """
+    copies = (Kernel("elementwise", dtype, 0.0, one * (1 + 2 / ITEM_BYTES[dtype])) for one in nbytes)
+    return sum((Work(_kernel_s(device, copy)[0], 0.0, 1) for copy in copies), Work())
 
 
 @lru_cache(MOST)

@@ -118,6 +118,9 @@ class Job:
 
 def project(job: Job) -> Projection:
     """Project a step; PlanError where a schedule or a cut cannot be."""
+    if job.stack.hides_exchanges:
+        pieces, slowdown = job.network.grid.inner, job.stack.slowdown
+        job = replace(job, blocks=tuple(block.hiding(pieces, slowdown) for block in job.blocks))
     step, factor = _Projecting(job).result(), job.stack.slowest(job.network.grid.workers)
     if factor == 1:
         return step

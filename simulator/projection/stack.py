@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log, sqrt
 from typing import Literal
 
@@ -21,12 +21,14 @@ class Kernels:
     operators besides, or one for everything between two matrix products. A mask has one byte an element. `passes` are
     operators that are written as several element-wise ones, and how many times as long they take as one kernel.
     `products` is the dtype that layers' activations and weights are converted to for being multiplied; None: their own.
+    Attention that stores no matrix is by kernels written for the device (`native_attention`), or FlashAttention-2's.
     """
 
     fusion: Fusion
     keeps_masks: bool = True
     passes: tuple[tuple[str, float], ...] = ()
     products: str | None = None
+    native_attention: bool = False
 
     def passes_of(self, operator: str) -> float:
         """How many times as long as by one kernel an operator takes."""
@@ -38,15 +40,17 @@ class Stack:
     """What of a step depends on who runs it, not on the device.
 
     `host_s` is the host's time to launch a kernel, `host_exchange_s` an exchange, and `host_micro_batch_s` what it
-    does for a micro-batch besides, such as loading it. `gradient_bytes` are those of an element of a weight's gradient
-    as it adds up over micro-batches; None: as computed. `adds_up_beside`: the product that makes it adds it up, else
-    another kernel. `update_bytes` of memory traffic an update takes for an element of a weight's gradient beside the
-    optimizer's. `overlaps_gradients`: they are reduced while the last backward pass goes on, in buckets; computing
-    beside communication takes `slowdown` as long. `gathers_ahead`: weights of the next layer are gathered while one
-    computes. `scatters_messages`: what all tensor parallel workers of a stage have alike they send in shares, gathered
-    again. `even_stages`: stages have as many layers each, where they divide them. `fragmentation` is what the
-    allocator holds, of what is live. The slowest device takes `straggler` times as long as others for its kernels;
-    from device to device their seconds have a standard deviation of `jitter` of their mean.
+    does for a micro-batch besides, such as loading it. `gradient_bytes` are those of an element of a weight's
+    gradient as it adds up over micro-batches; None: as computed. `adds_up_beside`: the product that makes it adds it
+    up, else another kernel. `update_bytes` of memory traffic an update takes for an element of a weight's gradient
+    beside the optimizer's. `overlaps_gradients`: they are reduced while the last backward pass goes on, in buckets;
+    computing beside communication takes `slowdown` as long. `gathers_ahead`: weights of the next layer are gathered
+    while one computes. `hides_exchanges`: those among tensor and context parallel workers are made in as many pieces
+    as there are of these, each while another is multiplied or attended to. `scatters_messages`: what all tensor
+    parallel workers of a stage have alike they send in shares, gathered again. `even_stages`: stages have as many
+    layers each, where they divide them. `fragmentation` is what the allocator holds, of what is live. The slowest
+    device takes `straggler` times as long as others for its kernels; from device to device their seconds have a
+    standard deviation of `jitter` of their mean.
     """
 
     kernels: Kernels
@@ -58,6 +62,7 @@ class Stack:
     update_bytes: float = 0.0
     overlaps_gradients: bool = True
     gathers_ahead: bool = True
+    hides_exchanges: bool = False
     scatters_messages: bool = False
     even_stages: bool = True
     slowdown: float = 1.13
@@ -90,14 +95,17 @@ MEGATRON = Kernels("elementwise", passes=(("cross_entropy", 3.3),))
 SCALED_GRADIENTS = 16.0
 """Gradients in float32 that are divided by the scale of the loss (8 bytes), whose norm is taken, and set to zero."""
 
+_MEGATRON_CORE = Stack(
+    replace(MEGATRON, native_attention=True), host_s=6e-6, gradient_bytes=4, update_bytes=SCALED_GRADIENTS,
+    adds_up_beside=True, scatters_messages=True,
+)  # fmt: skip
+
 STACKS: Mapping[str, Stack] = {
     "eager": Stack(EAGER, host_s=6e-6, even_stages=False),
     "compile": Stack(Kernels("all"), host_s=2e-6, even_stages=False),
     "fsdp2": Stack(EAGER, host_s=6e-6, gradient_bytes=4, even_stages=False),
-    "megatron": Stack(
-        MEGATRON, host_s=6e-6, gradient_bytes=4, update_bytes=SCALED_GRADIENTS, adds_up_beside=True,
-        scatters_messages=True,
-    ),
+    "megatron": _MEGATRON_CORE,
+    "nemo": replace(_MEGATRON_CORE, hides_exchanges=True),
     "megatron-2021": Stack(
         MEGATRON, host_s=6e-6, gradient_bytes=4, update_bytes=SCALED_GRADIENTS, overlaps_gradients=False,
         scatters_messages=True,
@@ -110,6 +118,7 @@ STACKS: Mapping[str, Stack] = {
 }  # fmt: skip
 """By name. Slowdown: measured on A100s by Hetu-Galvatron (github.com/PKU-DAIR/Hetu-Galvatron, cea12ff).
 
+NeMo sets Megatron Core to hide tensor parallel exchanges (`tp_comm_overlap`), which by itself it does not.
 The host of `megatron-deepspeed` is fitted on a third of vTrain's iterations (results/scoreboard); those of others are
 assumed.
 """

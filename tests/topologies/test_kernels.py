@@ -210,6 +210,33 @@ def test_attention_of_long_sequences_attains_what_is_published(name, width, prod
     assert found == pytest.approx(published, rel=0.12)
 
 
+@pytest.mark.parametrize(("products", "measured"), [(2, 685e12), (5, 539e12)])
+def test_attention_by_kernels_for_the_device_attains_nearly_what_was_measured(products, measured):
+    """FlashAttention-3 on an H100, 8192 positions (github.com/meta-pytorch/tritonbench, pull request 1267)."""
+    kernel = attention(128, products, causal=True, heads=48)
+    native = replace(kernel, attention=replace(kernel.attention, native=True))
+    found = flop_per_s(load_device("h100-sxm5-80gb"), native)
+    assert 0.8 * measured < found < measured
+    assert found > 1.5 * flop_per_s(load_device("h100-sxm5-80gb"), kernel)
+
+
+@pytest.mark.parametrize(
+    ("shape", "bits16", "bits8"),
+    [
+        ((16384, 8192, 1280), 714.5e12, 1209.7e12),
+        ((16384, 1024, 8192), 757.7e12, 1329.7e12),
+        ((16384, 8192, 7168), 752.9e12, 1456.6e12),
+        ((16384, 3584, 8192), 733.0e12, 1370.3e12),
+        ((8192, 8192, 8192), 729.4e12, 1397.5e12),
+    ],
+)
+def test_products_of_a_large_language_model_attain_what_was_measured(shape, bits16, bits8):
+    """An H100, by PyTorch (Hugging Face, The Smol Training Playbook, 2025, achieved TFLOPs by precision and shape)."""
+    product, device = sixteen_bits(*shape), load_device("h100-sxm5-80gb")
+    assert flop_per_s(device, product) == pytest.approx(bits16, rel=0.1)
+    assert flop_per_s(device, replace(product, dtype="float8")) == pytest.approx(bits8, rel=0.2)
+
+
 def test_attention_of_short_causal_sequences_attains_less():
     one = load_device("a100-sxm4-80gb")
     rates = [
