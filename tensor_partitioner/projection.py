@@ -10,7 +10,8 @@ from planner.errors import PlanError
 from planner.graph.facts import batch_size
 from planner.parallel import Parallel
 from planner.plans.plan import Plan
-from simulator.projection.blocks import Block, blocks_of, repeated, tied_parameters
+from simulator.projection.block import Block
+from simulator.projection.blocks import blocks_of, repeated, tied_parameters
 from simulator.projection.cluster import Cluster, cluster, cluster_of, require_devices
 from simulator.projection.network import Grid, Network
 from simulator.projection.projection import Job, Projection
@@ -73,11 +74,10 @@ def project_inner(
 ) -> Projection:
     """Project a step, given the inner workers of a replica at work on a micro-batch."""
     require_devices(machine, parallel.workers)
-    runs = stack_named(stack) if isinstance(stack, str) else stack
+    runs = (stack_named(stack) if isinstance(stack, str) else stack).multiplying_in(inner.products)
     device = machine.built.devices[0]
     network = Network(machine, Grid(parallel.pp, parallel.dp, parallel.tp * parallel.cp, parallel.cp))
-    kernels = replace(runs.kernels, products=inner.products)
-    blocks, tied_bytes = _with_tied(blocks_of(inner.replica, kernels, device, network), inner.replica, parallel.pp)
+    blocks, tied_bytes = _with_tied(blocks_of(inner.replica, runs, device, network), inner.replica, parallel.pp)
     return project_job(
         Job(
             blocks=repeated(blocks, inner.layers) if inner.layers else blocks,

@@ -13,7 +13,8 @@ import planner
 from planner.errors import PlanError
 from planner.graph.facts import batch_size
 from planner.graph.ir import Graph, Node
-from planner.graph.layers import FEW, few_layers
+from planner.graph.layers import FEW, few_layers, layer_of
+from planner.graph.micro_batches import FORWARD
 from planner.graph.samples import depending_on_samples
 from planner.layout import Ways
 from planner.layout.ways import STAGES
@@ -100,7 +101,33 @@ def _inner_of_zoo(model: ZooModel, within: Parallel, micro_batch: int) -> Inner:
         return high._replace(replica=between(low.replica, high.replica, at))
     graph, layers = _zoo_graph(model, micro_batch)
     products = "float8" if dict(model.options).get("dtype") == MIXED_FLOAT8 else None
-    return Inner(replica(_plan(graph, within)), layers, computed_dtype(graph), products)
+    divided = replica(_plan(graph, within))
+    if within.cp > 1 and (own := _of_own_tokens(model, within.cp)) is not None:
+        divided = _losing_alone(divided, _inner_of_zoo(own, replace(within, cp=1), micro_batch).replica)
+    return Inner(divided, layers, computed_dtype(graph), products)
+
+
+def _of_own_tokens(model: ZooModel, workers: int) -> ZooModel | None:
+    """Return the model of the tokens of one of so many workers; None where it is not said how many tokens there are."""
+    options = dict(model.options)
+    sequence = options.get("sequence")
+    if not isinstance(sequence, int) or sequence % workers:
+        return None
+    return ZooModel.of(model.name, {**options, "sequence": sequence // workers})
+
+
+def _losing_alone(context: Replica, own: Replica) -> Replica:
+    """Return a context parallel replica whose workers have a loss of their own tokens, as every framework computes it.
+
+    A plan gathers them: tokens of several samples, one after the other, are not what a split of each sequence gives.
+    """
+    forward = [share.node.name for share in context.shares if share.phase == FORWARD and share.node.forward is None]
+    last = max((at for at, name in enumerate(forward) if layer_of(name) is not None), default=len(forward))
+    behind = set(forward[last + 1 :])
+    alone = {s.node.name: s for s in own.shares if s.node.name in behind or s.node.forward in behind}
+    shares = tuple(alone.get(share.node.name, share) for share in context.shares)
+    held = {name: own.held[name] for share in alone.values() for name in share.writes}
+    return replace(context, shares=shares, held={**context.held, **held})
 
 
 def _zoo_graph(model: ZooModel, micro_batch: int) -> tuple[Graph, int | None]:

@@ -30,10 +30,13 @@ STACKS = {
 }  # fmt: skip
 """Software stacks, with the frameworks that are of each."""
 
+COMPILED = {"eager": "compile", "fsdp2": "fsdp2-compiled"}
+"""What stacks become by torch.compile."""
+
 SHARDED = re.compile(r"fsdp|titan|foundry|mosaic|composer")
 """Frameworks whose data parallel workers share out weights unless it is said that they do not."""
 
-SEQUENCE_PARALLEL = ("megatron", "nemo", "fsdp2", "compile")
+SEQUENCE_PARALLEL = ("megatron", "nemo", "fsdp2", "fsdp2-compiled", "compile")
 """Stacks whose tensor parallelism splits sequences too unless it is said that it does not."""
 
 MICRO_BATCHES = (1, 2, 4, 8, 16)
@@ -86,7 +89,7 @@ def _stack_of(row: Row) -> str:
     plain = words(row.framework)
     for stack, names in STACKS.items():
         if plain == words(stack) or any(plain == name or plain.startswith(f"{name} ") for name in names):
-            return "compile" if row.compiled and stack in {"eager", "fsdp2"} else stack
+            return COMPILED.get(stack, stack) if row.compiled else stack
     known = sorted({*STACKS, *(name for names in STACKS.values() for name in names)})
     raise SetError(f"framework: expected one of {', '.join(STACKS)}, found {row.framework!r}{nearest(plain, known)}")
 

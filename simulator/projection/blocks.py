@@ -6,8 +6,8 @@ one stands for as many as there are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import chain
 from typing import NamedTuple
@@ -17,7 +17,17 @@ from planner.graph.chain import chain_of
 from planner.graph.ir import ITEM_BYTES
 from planner.graph.layers import layer_of
 from planner.graph.micro_batches import BACKWARD, BEFORE, EVERY, FORWARD
-from simulator.projection.kernels import Work, conversion, converted, fused, is_product, readers_of, work_of
+from simulator.projection.block import Block, Part
+from simulator.projection.kernels import (
+    Work,
+    conversion,
+    converted,
+    fused,
+    is_product,
+    readers_of,
+    without_intermediates,
+    work_of,
+)
 from simulator.projection.network import Network
 from simulator.projection.replica import NodeShare, Replica, Transfer
 from simulator.projection.stack import Kernels, Stack
@@ -26,101 +36,14 @@ from topologies.machine import Device
 MOST = 1 << 9
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Work on the device, seconds of exchanges among inner workers, and how many these are."""
-
-    work: Work = field(default_factory=Work)
-    exchanged_s: float = 0.0
-    exchanges: int = 0
-
-    def __add__(self, other: Part) -> Part:
-        """Do both."""
-        exchanged = self.exchanged_s + other.exchanged_s, self.exchanges + other.exchanges
-        return Part(self.work + other.work, *exchanged)
-
-    @property
-    def device_s(self) -> float:
-        """Seconds of the device and its exchanges."""
-        return self.work.seconds + self.exchanged_s
-
-    def host_s(self, stack: Stack) -> float:
-        """Seconds of the host that launches its kernels and exchanges."""
-        return self.work.launches * stack.host_s + self.exchanges * stack.host_exchange_s
-
-    def seconds(self, stack: Stack) -> float:
-        """Seconds, of the device or of the host."""
-        return max(self.device_s, self.host_s(stack))
-
-    def hiding(self, pieces: int, slowdown: float) -> Part:
-        """Return it with exchanges in so many pieces, of which all but one are made while there is work."""
-        hidden_s = min(self.exchanged_s * (1 - 1 / pieces), self.work.seconds)
-        return replace(self, exchanged_s=self.exchanged_s + (slowdown - 2) * hidden_s)
-
-
-def queued_s(parts: Iterable[Part], stack: Stack, begun_s: float = 0.0) -> float:
-    """Return the seconds of parts in turn that the device begins when it is free and the host has launched them.
-
-    The host begins to launch at `begun_s`.
-    """
-    launched, ended = begun_s, 0.0
-    for part in parts:
-        begun, launched = max(ended, launched), launched + part.host_s(stack)
-        ended = max(begun + part.device_s, launched)
-    return ended
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """What a block takes a worker for one micro-batch, and what it holds.
-
-    `weights` is the part of `backward` that makes gradients of weights; `attention` that of `forward` within attention
-    that stores its matrix. `once` is done once in an iteration, and `reduced_s` exchanged among tensor parallel
-    workers. `repeated_operations` of products are those beyond its even part of the model's. Bytes: of weights, of
-    states of the optimizer, of copies of weights for computing, of gradients as computed, of
-    activations that are kept for the backward pass, of those within attention, of what later blocks read, of the
-    largest gradient of an activation. `parameters` are a worker's elements of weights, of so many `weight_tensors`.
-    """
-
-    name: str
-    forward: Part = field(default_factory=Part)
-    backward: Part = field(default_factory=Part)
-    weights: Part = field(default_factory=Part)
-    attention: Part = field(default_factory=Part)
-    once: Work = field(default_factory=Work)
-    reduced_s: float = 0.0
-    repeated_operations: float = 0.0
-    parameters: int = 0
-    weight_tensors: int = 0
-    weight_bytes: int = 0
-    state_bytes: int = 0
-    copied_bytes: int = 0
-    gradient_bytes: int = 0
-    kept_bytes: int = 0
-    attention_bytes: int = 0
-    boundary_bytes: int = 0
-    largest_bytes: int = 0
-
-    def slowed(self, factor: float) -> Block:
-        """Return it on a device whose kernels take so many times as long."""
-        slow = self._with_parts(lambda part: replace(part, work=part.work.slowed(factor)))
-        return replace(slow, once=self.once.slowed(factor))
-
-    def hiding(self, pieces: int, slowdown: float) -> Block:
-        """Return it with exchanges that are made in pieces beside its work."""
-        return self._with_parts(lambda part: part.hiding(pieces, slowdown))
-
-    def _with_parts(self, changed: Callable[[Part], Part]) -> Block:
-        forward, backward, weights, attention = map(
-            changed, (self.forward, self.backward, self.weights, self.attention)
-        )
-        return replace(self, forward=forward, backward=backward, weights=weights, attention=attention)
-
-
 @lru_cache(MOST)
-def blocks_of(replica: Replica, kernels: Kernels, device: Device, network: Network) -> tuple[Block, ...]:
+def blocks_of(replica: Replica, stack: Stack, device: Device, network: Network) -> tuple[Block, ...]:
     """Return a replica's blocks in the order of the forward pass."""
-    return tuple(_Blocks(replica, kernels, device, network).blocks())
+    shares = without_intermediates(replica.shares, stack.kernels.fusion)
+    blocks = _Blocks(replace(replica, shares=shares), stack.kernels, device, network).blocks()
+    if not stack.hides_exchanges:
+        return tuple(blocks)
+    return tuple(block.hiding(network.grid.inner, stack.slowdown) for block in blocks)
 
 
 def repeated(blocks: Sequence[Block], layers: int) -> tuple[Block, ...]:
@@ -286,7 +209,7 @@ class _Blocks:
     def _block(self, name: str, shares: Sequence[NodeShare], lasting: Mapping[str, int]) -> Block:
         forward, backward = ([s for s in shares if s.phase == phase] for phase in EVERY)
         once = [share for share in shares if share.phase not in EVERY]
-        core = [share for share in forward if share.node.name in self._core]
+        selected, selected_bytes = self._selected(forward)
         weights = [share for share in backward if self._gradients.issuperset(share.writes)]
         kernels = self._kernels if name.isdecimal() else replace(self._kernels, products=None)
         gradients = (size for s in backward for n, size in s.writes.items())
@@ -296,7 +219,7 @@ class _Blocks:
             forward=self._part(forward, kernels) + Part(eight.forward),
             backward=self._part(backward, kernels) + Part(eight.backward),
             weights=self._part(weights, kernels),
-            attention=self._part(core, kernels),
+            selected=self._part(selected, kernels),
             once=self._work(once, kernels) + eight.once,
             reduced_s=sum(self._network.transfer_s(t) for s in shares for t in self._once_exchanged(s)),
             repeated_operations=sum(map(repeated_operations, (*forward, *backward))),
@@ -307,7 +230,7 @@ class _Blocks:
             copied_bytes=sum(size for s in once if s.phase == BEFORE for size in s.writes.values()),
             gradient_bytes=sum(size for s in shares for n, size in s.writes.items() if n in self._gradients),
             kept_bytes=self._kept_bytes(forward),
-            attention_bytes=self._kept_bytes(core, again=True),
+            selected_bytes=selected_bytes,
             largest_bytes=max(gradients, default=0),
         )
 
@@ -331,6 +254,22 @@ class _Blocks:
         gradients = (nbytes for name, nbytes in second.items() if name not in first and by_itself(name))
         dtype = next(share.dtype for share in forward)
         return _Conversions(*(conversion(one, dtype, self._device) for one in (between, gradients, lasting)))
+
+    def _selected(self, forward: Sequence[NodeShare]) -> tuple[Sequence[NodeShare], int]:
+        """Return the forward nodes that selective recomputation does again, and the bytes that it does not keep."""
+        if self._kernels.selective == "attention":
+            core = [share for share in forward if share.node.name in self._core]
+            return core, self._kept_bytes(core, again=True)
+        products = [share for share in forward if is_product(share) and share.attention is None]
+        saved = {share.node.name for share in (*products[::2], *(s for s in forward if s.attention is not None))}
+        kept = (size for s in forward for name, size in s.writes.items() if s.node.name in saved or self._crosses(name))
+        again = [replace(share, after=()) for share in forward if share.node.name not in saved]
+        return again, self._kept_bytes(forward) - sum(kept)
+
+    def _crosses(self, name: str) -> bool:
+        """Tell if another layer reads what a node of one makes."""
+        made = next(self._of_node[share.node.name] for share in self._forward() if name in share.writes)
+        return any(self._of_node[share.node.name] != made for share in self._forward() if name in share.reads)
 
     def _part(self, shares: Sequence[NodeShare], kernels: Kernels) -> Part:
         exchanged = [t for s in shares for t in (*s.before, *s.after)]

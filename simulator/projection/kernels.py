@@ -14,6 +14,7 @@ from functools import lru_cache
 from math import ceil
 
 import tdl
+from planner.graph.micro_batches import BACKWARD, FORWARD
 from simulator.projection.replica import PRODUCTS, NodeShare
 from simulator.projection.stack import Fusion, Kernels
 from topologies.kernels import Kernel
@@ -73,6 +74,32 @@ def fused(shares: Sequence[NodeShare], fusion: Fusion, readers: Readers) -> Iter
         run.append(share)
     if run:
         yield tuple(run)
+
+
+def without_intermediates(shares: Sequence[NodeShare], fusion: Fusion) -> tuple[NodeShare, ...]:
+    """Return the shares where what one element-wise kernel makes on the way is not read backward, but made again.
+
+    That is of what is read backward anyway: a gated unit's activation, of the gate.
+    """
+    forward = [share for share in shares if share.phase == FORWARD]
+    backward = [share for share in shares if share.phase == BACKWARD]
+    readers = readers_of(shares)
+    kept = {name for share in backward for name in share.reads}
+    again: set[str] = set()
+    for run in fused(forward, fusion, readers):
+        made = {name for share in run for name in share.writes}
+        read = {name for share in run for name in share.reads}
+        if len(run) > 1 and all(share.category == "elementwise" for share in run) and read - made <= kept:
+            outside = {name for share in forward if share not in run for name in share.reads}
+            again |= (made & read) - outside
+    if not again:
+        return tuple(shares)
+    return tuple(
+        replace(share, reads={name: size for name, size in share.reads.items() if name not in again})
+        if share.phase == BACKWARD
+        else share
+        for share in shares
+    )
 
 
 def _joins(run: Sequence[NodeShare], share: NodeShare, fusion: Fusion, readers: Readers) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from planner.parallel import Parallel
-from simulator.projection.blocks import Block
+from simulator.projection.block import Block
 from simulator.projection.stack import Stack
 from topologies.machine import Device
 
@@ -60,7 +60,7 @@ def kept_bytes(block: Block, input_bytes: int, recompute: str) -> int:
     """
     if recompute == "full" and block.name.isdecimal():
         return input_bytes
-    return block.kept_bytes - (block.attention_bytes if recompute == "selective" else 0)
+    return block.kept_bytes - (block.selected_bytes if recompute == "selective" else 0)
 
 
 def again_bytes(blocks: Sequence[Block], recompute: str) -> int:
@@ -68,7 +68,7 @@ def again_bytes(blocks: Sequence[Block], recompute: str) -> int:
     if recompute == "none":
         return 0
     layers = [block for block in blocks if block.name.isdecimal()]
-    return max((b.kept_bytes if recompute == "full" else b.attention_bytes for b in layers), default=0)
+    return max((b.kept_bytes if recompute == "full" else b.selected_bytes for b in layers), default=0)
 
 
 def other_lines(blocks: Sequence[Block], parallel: Parallel, stack: Stack, device: Device) -> list[MemoryLine]:

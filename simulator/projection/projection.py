@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from planner.parallel import Parallel
 from planner.program.pipeline import Schedule
-from simulator.projection.blocks import Block, Part, queued_s
+from simulator.projection.block import Block, Part, queued_s
 from simulator.projection.kernels import Work
 from simulator.projection.memory import (
     GRADIENTS,
@@ -118,9 +118,6 @@ class Job:
 
 def project(job: Job) -> Projection:
     """Project a step; PlanError where a schedule or a cut cannot be."""
-    if job.stack.hides_exchanges:
-        pieces, slowdown = job.network.grid.inner, job.stack.slowdown
-        job = replace(job, blocks=tuple(block.hiding(pieces, slowdown) for block in job.blocks))
     step, factor = _Projecting(job).result(), job.stack.slowest(job.network.grid.workers)
     if factor == 1:
         return step
@@ -182,7 +179,7 @@ class _Projecting:
         """Return what of a block's forward pass is done again."""
         if self._parallel.recompute == "full" and block.name.isdecimal():
             return block.forward
-        return block.attention if self._parallel.recompute == "selective" else Part()
+        return block.selected if self._parallel.recompute == "selective" and block.name.isdecimal() else Part()
 
     def _backward(self, block: Block) -> Part:
         """Return a block's backward pass: what is done again, its own, and gradients as they are added up."""

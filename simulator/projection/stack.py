@@ -11,6 +11,7 @@ from planner.errors import InputError
 from tensor_partitioner.display import nearest
 
 Fusion = Literal["operators", "elementwise", "all"]
+Selection = Literal["attention", "products"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,8 @@ class Kernels:
     operators that are written as several element-wise ones, and how many times as long they take as one kernel.
     `products` is the dtype that layers' activations and weights are converted to for being multiplied; None: their own.
     Attention that stores no matrix is by kernels written for the device (`native_attention`), or FlashAttention-2's.
+    `selective` recomputation is of attention that stores its matrix, or keeps of a layer's products every second one
+    and what attention makes.
     """
 
     fusion: Fusion
@@ -29,6 +32,7 @@ class Kernels:
     passes: tuple[tuple[str, float], ...] = ()
     products: str | None = None
     native_attention: bool = False
+    selective: Selection = "attention"
 
     def passes_of(self, operator: str) -> float:
         """How many times as long as by one kernel an operator takes."""
@@ -70,6 +74,10 @@ class Stack:
     straggler: float = 1.0
     jitter: float = 0.0
 
+    def multiplying_in(self, dtype: str | None) -> Stack:
+        """Return it with layers that multiply in this dtype; None: in their own."""
+        return replace(self, kernels=replace(self.kernels, products=dtype))
+
     def slowest(self, devices: int) -> float:
         """How many times as long as a device in the mean the one takes that all wait for.
 
@@ -103,7 +111,8 @@ _MEGATRON_CORE = Stack(
 STACKS: Mapping[str, Stack] = {
     "eager": Stack(EAGER, host_s=6e-6, even_stages=False),
     "compile": Stack(Kernels("all"), host_s=2e-6, even_stages=False),
-    "fsdp2": Stack(EAGER, host_s=6e-6, gradient_bytes=4, even_stages=False),
+    "fsdp2": Stack(replace(EAGER, selective="products"), host_s=6e-6, gradient_bytes=4, even_stages=False),
+    "fsdp2-compiled": Stack(Kernels("all", selective="products"), host_s=2e-6, gradient_bytes=4, even_stages=False),
     "megatron": _MEGATRON_CORE,
     "nemo": replace(_MEGATRON_CORE, hides_exchanges=True),
     "megatron-2021": Stack(
@@ -118,6 +127,7 @@ STACKS: Mapping[str, Stack] = {
 }  # fmt: skip
 """By name. Slowdown: measured on A100s by Hetu-Galvatron (github.com/PKU-DAIR/Hetu-Galvatron, cea12ff).
 
+What selective recomputation keeps: of Megatron-LM (Korthikanti et al., 2022), and of torchtitan (its option "op").
 NeMo sets Megatron Core to hide tensor parallel exchanges (`tp_comm_overlap`), which by itself it does not.
 The host of `megatron-deepspeed` is fitted on a third of vTrain's iterations (results/scoreboard); those of others are
 assumed.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planner.parallel import Parallel
-from simulator.projection.blocks import Block
+from simulator.projection.block import Block
 from simulator.projection.kernels import Work
 from simulator.projection.memory import lasting_lines
 from simulator.projection.stack import Stack
@@ -50,7 +50,7 @@ def micro_batch_s(blocks: tuple[Block, ...], recompute: str) -> float:
     for block in blocks:
         total += block.forward.device_s + block.backward.device_s
         if recompute != "none" and block.name.isdecimal():
-            total += block.forward.device_s if recompute == "full" else block.attention.device_s
+            total += block.forward.device_s if recompute == "full" else block.selected.device_s
     return total
 
 

@@ -15,7 +15,8 @@ from planner.errors import GraphError, PlanError
 from planner.graph.ir import Graph
 from planner.parallel import Parallel
 from planner.search.pins import Degree
-from simulator.projection.blocks import Block, blocks_of, repeated
+from simulator.projection.block import Block
+from simulator.projection.blocks import blocks_of, repeated
 from simulator.projection.cluster import Cluster, cluster, cluster_of
 from simulator.projection.network import Grid, Network
 from simulator.projection.projection import Projection
@@ -102,8 +103,8 @@ class _Deciding:
     def _blocks(self, inner: Inner, within: Parallel) -> tuple[Block, ...]:
         """Return all blocks of a replica at work on a micro-batch, as they are projected."""
         network = Network(self.cluster, Grid(1, 1, within.tp * within.cp, within.cp))
-        kernels = replace(self.stack.kernels, products=inner.products)
-        blocks = blocks_of(inner.replica, kernels, self.cluster.built.devices[0], network)
+        stack = self.stack.multiplying_in(inner.products)
+        blocks = blocks_of(inner.replica, stack, self.cluster.built.devices[0], network)
         return repeated(blocks, inner.layers) if inner.layers else blocks
 
     @cached_property
@@ -127,7 +128,7 @@ class _Deciding:
             batch=batch,
             layers=sum(block.name.isdecimal() for block in blocks),
             sequence=self._sequence or 1,
-            stores_scores=any(block.attention_bytes for block in blocks),
+            stores_scores=any(block.selected_bytes for block in blocks),
             updates=bool(self._single[0].replica.graph.updates),
         )
 

@@ -80,7 +80,7 @@ def test_no_step_is_below_its_bound(name, options, machine, batch, stack):
     device = cluster(machine).built.devices[0]
     source, runs = ZooModel.of(name, options), stack_named(stack)
     inner = source.inner(Parallel(), 1)
-    blocks = blocks_of(inner.replica, runs.kernels, device, Network(cluster(machine), Grid(1, 1, 1)))
+    blocks = blocks_of(inner.replica, runs, device, Network(cluster(machine), Grid(1, 1, 1)))
     blocks = repeated(blocks, inner.layers) if inner.layers else blocks
     work = LeastWork.of(blocks, 1, device.peak(inner.dtype) * device.spec.efficiency.matmul)
     deciding = _Deciding(source, cluster(machine), runs, stack)
@@ -106,6 +106,9 @@ def test_a_layer_stands_for_all(spec):
     assert len(every.inner(Parallel(), 4).replica.shares) > len(source.inner(Parallel(), 4).replica.shares)
     assert folded.seconds == pytest.approx(whole.seconds, rel=1e-9)
     assert folded.needed_bytes == whole.needed_bytes
+    if parallel.cp > 1:  # a graph's workers gather tokens for the loss, a named model's have their own
+        assert few.seconds < whole.seconds
+        return
     assert few.seconds == pytest.approx(whole.seconds, rel=1e-9)
     assert few.needed_bytes == pytest.approx(whole.needed_bytes, rel=1e-3)
 

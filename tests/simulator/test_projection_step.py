@@ -218,3 +218,55 @@ def test_exchanges_that_are_hidden_leave_a_piece_and_what_they_slow_down():
 def test_a_stack_that_is_not_known_is_refused_in_a_line():
     with pytest.raises(InputError, match="found 'megatro'"):
         step("tp=8", stack="megatro")
+
+
+LLAMA = {"heads": 32, "groups": 8, "sequence": 8192, "vocabulary": 128256, "hidden": 14336, "dtype": "mixed",
+         "optimizer": "adam"}  # fmt: skip
+
+
+def llama(parallel, batch, stack, layers=32, **options):
+    way, machine = Parallel.read(parallel), "hgx-h100-nodes-16"
+    return project(
+        f"llama-{layers}-4096", {**LLAMA, **options}, batch=batch, parallel=way, machine=machine, stack=stack
+    )
+
+
+@pytest.mark.parametrize(
+    ("devices", "stack", "measured_gib"),
+    [(8, "fsdp2", 82.4), (8, "fsdp2-compiled", 77.0), (128, "fsdp2", 67.0), (128, "fsdp2-compiled", 62.0)],
+)
+def test_memory_of_selective_recomputation_that_keeps_every_second_product_is_what_was_measured(
+    devices, stack, measured_gib
+):
+    """github.com/pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md, Tables 1 and 3."""
+    found = llama(f"dp={devices},zero=3,micro-batch=2,recompute=selective", 2 * devices, stack)
+    reserved = sum(line.nbytes for line in found.memory if line.what != "context and communicators")
+    assert reserved == pytest.approx(measured_gib * 2**30, rel=0.12)
+
+
+def test_what_selective_recomputation_keeps_of_a_layer_by_hand():
+    """Queries, values, the gate, what goes down, attention's result and its logarithms, and the layer's own."""
+
+    def kept(layers):
+        found = llama("micro-batch=1,recompute=selective", 1, "fsdp2", layers)
+        return next(line.nbytes for line in found.memory if line.what == "activations")
+
+    tokens, width, item = 8192, 4096, 2
+    expected = tokens * (item * (width * (1 + 1 / 4 + 1 + 1 + 1) + 14336) + 32 * item)
+    assert (kept(10) - kept(5)) / 5 == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_gate_is_activated_again_by_a_kernel_that_fuses_it_with_the_product():
+    def kept(stack):
+        found = llama("micro-batch=1", 1, stack, 8)
+        return next(line.nbytes for line in found.memory if line.what == "activations")
+
+    assert kept("fsdp2") - kept("fsdp2-compiled") >= 8 * 8192 * 14336 * 2
+
+
+def test_context_parallel_workers_have_a_loss_of_their_own_tokens_alone():
+    operations = {
+        way: llama(way, 8, "megatron", 4).hardware_operations for way in ("dp=8", "dp=4,cp=2", "dp=2,tp=2,cp=2")
+    }
+    assert operations["dp=4,cp=2"] == pytest.approx(operations["dp=8"], rel=1e-3)
+    assert operations["dp=2,tp=2,cp=2"] == pytest.approx(operations["dp=8"], rel=1e-3)
