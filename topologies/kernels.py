@@ -15,6 +15,7 @@ from typing import Literal
 from topologies.schema import Products, Winograd
 
 Role = Literal["batch", "m", "n", "k"]
+AttentionKernel = Literal["flash-1", "flash-2", "native"]
 REMEMBERED = 1 << 16
 SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
 TILES_PER_UNIT = 2  # a sum is split no further than into so many tiles per unit
@@ -52,7 +53,7 @@ class Attention:
 
     `products` is how many products of all scores by a head's width a kernel has: two forward, of the gradients of
     queries one, of those of keys and values four, for both together five (Dao, FlashAttention-2, section 3.1).
-    A `native` kernel is written for the very generation of devices.
+    A kernel is FlashAttention's first or second, or native: written for the very generation of devices.
     """
 
     rows: int
@@ -60,7 +61,7 @@ class Attention:
     width: int
     products: int
     causal: bool
-    native: bool = False
+    kernel: AttentionKernel = "flash-2"
 
     @property
     def operations(self) -> float:
@@ -162,6 +163,9 @@ ATTENTION_ROWS = 128
 """Queries, or keys, of a tile of attention; so many scores of a query beyond those that it sees are computed half."""
 
 FORWARD_PRODUCTS = 2
+FIRST_VERSION = 2.0
+"""How many times as long as by FlashAttention-2 attention takes by the first version."""
+
 BACKWARD_SHARE = 0.8
 """Of the forward pass's rate of products, what the backward pass attains, which adds up in memory."""
 
@@ -172,10 +176,11 @@ def attention_s(how: Products, attention: Attention, flop_per_s: float) -> float
     FlashAttention-2 on an A100 attains so 225 and 190 Tflop/s forward for heads of 128 and 64, 190 and 165 backward
     (Dao, 2023, Figures 5 and 6). A native kernel, whose products attain what others do, so attains 570 and 500 Tflop/s
     on an H100 for heads of 128 and 8192 causal positions; FlashAttention-3 was measured to attain 685 and 539
-    (github.com/meta-pytorch/tritonbench, pull request 1267).
+    (github.com/meta-pytorch/tritonbench, pull request 1267). FlashAttention took twice as long as its second version
+    (Dao, 2023, abstract).
     """
     assert how.exponentials_per_s is not None
-    rate, passes = flop_per_s * (1.0 if attention.native else how.attention), 1.0
+    rate, passes = flop_per_s * (1.0 if attention.kernel == "native" else how.attention), 1.0
     if attention.products != FORWARD_PRODUCTS:
         rate *= BACKWARD_SHARE
         passes = 2.0 * attention.products / 5
@@ -185,4 +190,4 @@ def attention_s(how: Products, attention: Attention, flop_per_s: float) -> float
     tiles = attention.rows / ATTENTION_ROWS / how.units
     waves = max(1.0, tiles + 0.5 if attention.causal else float(ceil(tiles)))
     seconds = attention.operations / rate + passes * attention.scores / how.exponentials_per_s
-    return computed * seconds * waves / tiles
+    return computed * seconds * waves / tiles * (FIRST_VERSION if attention.kernel == "flash-1" else 1.0)

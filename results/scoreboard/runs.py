@@ -21,10 +21,8 @@ STACKS = {
     "nemo": ("nemo megatron", "megatron bridge"),
     "megatron-2021": ("megatron lm of 2021",),
     "megatron-deepspeed": ("deepspeed", "deepspeed megatron", "bigscience megatron deepspeed", "gpt neox"),
-    "fsdp2": (
-        "fsdp", "torchtitan", "titan", "pytorch fsdp", "llm foundry", "mosaicml", "composer", "lit gpt", "litgpt",
-        "nanotron", "picotron",
-    ),
+    "fsdp2": ("fsdp", "torchtitan", "titan", "pytorch fsdp", "lit gpt", "litgpt", "nanotron", "picotron"),
+    "composer": ("llm foundry", "mosaicml"),
     "eager": ("pytorch", "torch", "hf", "huggingface", "transformers", "pytorch eager", "tensorflow", "jax eager"),
     "compile": ("torch compile", "compiled", "inductor", "jax", "xla", "maxtext", "nanogpt"),
 }  # fmt: skip

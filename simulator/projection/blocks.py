@@ -12,12 +12,11 @@ from functools import cached_property, lru_cache
 from itertools import chain
 from typing import NamedTuple
 
-import tdl
 from planner.graph.chain import chain_of
-from planner.graph.ir import ITEM_BYTES
 from planner.graph.layers import layer_of
-from planner.graph.micro_batches import BACKWARD, BEFORE, EVERY, FORWARD
+from planner.graph.micro_batches import BEFORE, EVERY, FORWARD
 from simulator.projection.block import Block, Part
+from simulator.projection.kept import Kept
 from simulator.projection.kernels import (
     Work,
     conversion,
@@ -96,16 +95,9 @@ class _Blocks:
         self._tensors = replica.graph.tensors
         self._names: list[str] = []
         self._of_node = self._blocks_of_nodes()
-        self._read_backward = {name for s in replica.shares if s.phase == BACKWARD for name in s.reads}
         self._readers = readers_of(replica.shares)
         self._gradients = frozenset(replica.graph.accumulated)
-        self._core = frozenset(self._attention_core())
-        self._read_outside = {
-            name
-            for share in replica.shares
-            if share.phase == BACKWARD and share.node.forward not in self._core
-            for name in share.reads
-        }
+        self._kept = Kept(replica.shares, kernels, self._of_node, frozenset(filter(self._is_own, self._tensors)))
 
     def blocks(self) -> Iterator[Block]:
         """Yield every block, with its figures added up."""
@@ -153,24 +145,11 @@ class _Blocks:
                 used.setdefault(name, at)
         return of_node
 
-    def _attention_core(self) -> Iterator[str]:
-        """Yield forward nodes of attention that stores its matrix: from a product of two results to the next one."""
-        waiting: list[str] = []
-        for share in self._forward():
-            is_own = bool(share.products) and all(self._depends_on_samples(name) for name in share.reads)
-            same = bool(waiting) and self._of_node[waiting[0]] == self._of_node[share.node.name]
-            if is_own and same:
-                yield from (*waiting, share.node.name)
-                waiting = []
-            elif is_own:
-                waiting = [share.node.name]
-            elif same:
-                waiting.append(share.node.name)
-
     def _forward(self) -> Iterator[NodeShare]:
         return (s for s in self._replica.shares if s.phase == FORWARD and s.node.forward is None)
 
-    def _depends_on_samples(self, name: str) -> bool:
+    def _is_own(self, name: str) -> bool:
+        """Tell if a tensor depends on samples."""
         return self._tensors[name].init is None and self._tensors[name].role == "activation" and name not in self._once
 
     @cached_property
@@ -209,10 +188,10 @@ class _Blocks:
     def _block(self, name: str, shares: Sequence[NodeShare], lasting: Mapping[str, int]) -> Block:
         forward, backward = ([s for s in shares if s.phase == phase] for phase in EVERY)
         once = [share for share in shares if share.phase not in EVERY]
-        selected, selected_bytes = self._selected(forward)
+        selected, selected_bytes = self._kept.selected(forward)
         weights = [share for share in backward if self._gradients.issuperset(share.writes)]
         kernels = self._kernels if name.isdecimal() else replace(self._kernels, products=None)
-        gradients = (size for s in backward for n, size in s.writes.items())
+        gradients = (size for s in backward for n, size in s.writes.items() if n not in self._kept.in_place)
         eight = self._conversions(forward, backward, kernels)
         return Block(
             name=name,
@@ -229,7 +208,7 @@ class _Blocks:
             state_bytes=lasting["state"],
             copied_bytes=sum(size for s in once if s.phase == BEFORE for size in s.writes.values()),
             gradient_bytes=sum(size for s in shares for n, size in s.writes.items() if n in self._gradients),
-            kept_bytes=self._kept_bytes(forward),
+            kept_bytes=self._kept.nbytes(forward),
             selected_bytes=selected_bytes,
             largest_bytes=max(gradients, default=0),
         )
@@ -249,27 +228,11 @@ class _Blocks:
         def by_itself(name: str) -> bool:
             return name in made and is_product(made[name])
 
-        lasting = (nbytes for name, nbytes in first.items() if not self._depends_on_samples(name))
+        lasting = (nbytes for name, nbytes in first.items() if not self._is_own(name))
         between = (nbytes for name, nbytes in first.items() if by_itself(name))
         gradients = (nbytes for name, nbytes in second.items() if name not in first and by_itself(name))
         dtype = next(share.dtype for share in forward)
         return _Conversions(*(conversion(one, dtype, self._device) for one in (between, gradients, lasting)))
-
-    def _selected(self, forward: Sequence[NodeShare]) -> tuple[Sequence[NodeShare], int]:
-        """Return the forward nodes that selective recomputation does again, and the bytes that it does not keep."""
-        if self._kernels.selective == "attention":
-            core = [share for share in forward if share.node.name in self._core]
-            return core, self._kept_bytes(core, again=True)
-        products = [share for share in forward if is_product(share) and share.attention is None]
-        saved = {share.node.name for share in (*products[::2], *(s for s in forward if s.attention is not None))}
-        kept = (size for s in forward for name, size in s.writes.items() if s.node.name in saved or self._crosses(name))
-        again = [replace(share, after=()) for share in forward if share.node.name not in saved]
-        return again, self._kept_bytes(forward) - sum(kept)
-
-    def _crosses(self, name: str) -> bool:
-        """Tell if another layer reads what a node of one makes."""
-        made = next(self._of_node[share.node.name] for share in self._forward() if name in share.writes)
-        return any(self._of_node[share.node.name] != made for share in self._forward() if name in share.reads)
 
     def _part(self, shares: Sequence[NodeShare], kernels: Kernels) -> Part:
         exchanged = [t for s in shares for t in (*s.before, *s.after)]
@@ -286,15 +249,3 @@ class _Blocks:
     def _work(self, shares: Sequence[NodeShare], kernels: Kernels) -> Work:
         runs = fused(shares, kernels.fusion, self._readers)
         return sum((work_of(run, self._readers, self._device, kernels) for run in runs), Work())
-
-    def _kept_bytes(self, forward: Iterable[NodeShare], *, again: bool = False) -> int:
-        """Return what the backward pass reads of what some forward nodes make, and masks of what they drop.
-
-        Of attention that is computed `again` the result is kept, which others read.
-        """
-        total, read = 0, self._read_backward - (self._read_outside if again else set())
-        for share in forward:
-            total += sum(size for name, size in share.writes.items() if name in read)
-            if self._kernels.keeps_masks and tdl.catalog[share.node.op].only_in_training:
-                total += sum(share.writes.values()) // ITEM_BYTES[share.dtype]
-        return total

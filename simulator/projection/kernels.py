@@ -215,7 +215,7 @@ def work_of(run: Sequence[NodeShare], readers: Readers, device: Device, kernels:
         kernel = replace(kernel, category=run[0].category)
     products = run[0].products if is_product(run[0]) else ()
     if run[0].attention is not None:
-        attention = replace(run[0].attention, native=kernels.native_attention)
+        attention = replace(run[0].attention, kernel=kernels.attention)
         kernel = replace(kernel, operations=attention.operations, attention=attention)
     if not products:
         seconds, roof_s = _kernel_s(device, kernel)

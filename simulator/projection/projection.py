@@ -218,9 +218,13 @@ class _Projecting:
         weights_s = sum(block.weights.seconds(stack) for block in chunk)
         if self._scatters:
             gathered = [self._gather_s(block) for block in chunk]
-            both = [self._gather_s(block) + self._scatter_s(block) for block in chunk[::-1]]
+            scattered = [self._scatter_s(block) for block in chunk[::-1]]
             computed = [[part.seconds(stack) for part in parts] for parts in (forward, backward)]
-            return StepSeconds(self._beside(computed[0], gathered), self._beside(computed[1], both), weights_s)
+            forward_s = self._beside(computed[0], gathered)
+            if not stack.gathers_ahead_backward:
+                return StepSeconds(forward_s, sum(gathered) + self._beside(computed[1], scattered), weights_s)
+            both = [sum(pair) for pair in zip(gathered[::-1], scattered, strict=True)]
+            return StepSeconds(forward_s, self._beside(computed[1], both), weights_s)
         if self._parallel.pp > 1:  # stages wait for messages with every step
             begun_s = stack.host_micro_batch_s / self._parallel.chunks
             return StepSeconds(queued_s(forward, stack, begun_s), queued_s(backward, stack), weights_s)

@@ -9,6 +9,7 @@ from typing import Literal
 
 from planner.errors import InputError
 from tensor_partitioner.display import nearest
+from topologies.kernels import AttentionKernel
 
 Fusion = Literal["operators", "elementwise", "all"]
 Selection = Literal["attention", "products"]
@@ -21,18 +22,19 @@ class Kernels:
     `fusion`: kernels are one for each operator (a norm or a softmax is one), or one for each run of element-wise
     operators besides, or one for everything between two matrix products. A mask has one byte an element. `passes` are
     operators that are written as several element-wise ones, and how many times as long they take as one kernel.
-    `products` is the dtype that layers' activations and weights are converted to for being multiplied; None: their own.
-    Attention that stores no matrix is by kernels written for the device (`native_attention`), or FlashAttention-2's.
-    `selective` recomputation is of attention that stores its matrix, or keeps of a layer's products every second one
-    and what attention makes.
+    `products` is the dtype that layers' activations and weights are converted to for being multiplied; None: their
+    own. `attention` is by what kernels it is done that stores no matrix. `selective` recomputation is of attention
+    that stores its matrix, or keeps of a layer's products every second one and what attention makes. A loss works in
+    place of the logits (`loss_in_place`), or converts them to float32.
     """
 
     fusion: Fusion
     keeps_masks: bool = True
     passes: tuple[tuple[str, float], ...] = ()
     products: str | None = None
-    native_attention: bool = False
+    attention: AttentionKernel = "flash-2"
     selective: Selection = "attention"
+    loss_in_place: bool = False
 
     def passes_of(self, operator: str) -> float:
         """How many times as long as by one kernel an operator takes."""
@@ -49,12 +51,12 @@ class Stack:
     up, else another kernel. `update_bytes` of memory traffic an update takes for an element of a weight's gradient
     beside the optimizer's. `overlaps_gradients`: they are reduced while the last backward pass goes on, in buckets;
     computing beside communication takes `slowdown` as long. `gathers_ahead`: weights of the next layer are gathered
-    while one computes. `hides_exchanges`: those among tensor and context parallel workers are made in as many pieces
-    as there are of these, each while another is multiplied or attended to. `scatters_messages`: what all tensor
-    parallel workers of a stage have alike they send in shares, gathered again. `even_stages`: stages have as many
-    layers each, where they divide them. `fragmentation` is what the allocator holds, of what is live. The slowest
-    device takes `straggler` times as long as others for its kernels; from device to device their seconds have a
-    standard deviation of `jitter` of their mean.
+    while one computes, `gathers_ahead_backward`: in the backward pass, too. `hides_exchanges`: those among tensor and
+    context parallel workers are made in as many pieces as there are of these, each while another is multiplied or
+    attended to. `scatters_messages`: what all tensor parallel workers of a stage have alike they send in shares,
+    gathered again. `even_stages`: stages have as many layers each, where they divide them. `fragmentation` is what
+    the allocator holds, of what is live. The slowest device takes `straggler` times as long as others for its
+    kernels; from device to device their seconds have a standard deviation of `jitter` of their mean.
     """
 
     kernels: Kernels
@@ -66,6 +68,7 @@ class Stack:
     update_bytes: float = 0.0
     overlaps_gradients: bool = True
     gathers_ahead: bool = True
+    gathers_ahead_backward: bool = True
     hides_exchanges: bool = False
     scatters_messages: bool = False
     even_stages: bool = True
@@ -104,7 +107,7 @@ SCALED_GRADIENTS = 16.0
 """Gradients in float32 that are divided by the scale of the loss (8 bytes), whose norm is taken, and set to zero."""
 
 _MEGATRON_CORE = Stack(
-    replace(MEGATRON, native_attention=True), host_s=6e-6, gradient_bytes=4, update_bytes=SCALED_GRADIENTS,
+    replace(MEGATRON, attention="native"), host_s=6e-6, gradient_bytes=4, update_bytes=SCALED_GRADIENTS,
     adds_up_beside=True, scatters_messages=True,
 )  # fmt: skip
 
@@ -113,6 +116,10 @@ STACKS: Mapping[str, Stack] = {
     "compile": Stack(Kernels("all"), host_s=2e-6, even_stages=False),
     "fsdp2": Stack(replace(EAGER, selective="products"), host_s=6e-6, gradient_bytes=4, even_stages=False),
     "fsdp2-compiled": Stack(Kernels("all", selective="products"), host_s=2e-6, gradient_bytes=4, even_stages=False),
+    "composer": Stack(
+        replace(EAGER, attention="flash-1", selective="products", loss_in_place=True), host_s=6e-6, gradient_bytes=4,
+        even_stages=False, gathers_ahead_backward=False,
+    ),
     "megatron": _MEGATRON_CORE,
     "nemo": replace(_MEGATRON_CORE, hides_exchanges=True),
     "megatron-2021": Stack(
@@ -128,6 +135,9 @@ STACKS: Mapping[str, Stack] = {
 """By name. Slowdown: measured on A100s by Hetu-Galvatron (github.com/PKU-DAIR/Hetu-Galvatron, cea12ff).
 
 What selective recomputation keeps: of Megatron-LM (Korthikanti et al., 2022), and of torchtitan (its option "op").
+Composer lets FSDP gather a layer's weights after the one before it has computed, backward (`backward_prefetch`, by its
+default BACKWARD_POST: docs.mosaicml.com); of llm-foundry up to version 0.4 attention is the first FlashAttention, the
+loss that of its authors.
 NeMo sets Megatron Core to hide tensor parallel exchanges (`tp_comm_overlap`), which by itself it does not.
 The host of `megatron-deepspeed` is fitted on a third of vTrain's iterations (results/scoreboard); those of others are
 assumed.

@@ -270,3 +270,26 @@ def test_context_parallel_workers_have_a_loss_of_their_own_tokens_alone():
     }
     assert operations["dp=4,cp=2"] == pytest.approx(operations["dp=8"], rel=1e-3)
     assert operations["dp=2,tp=2,cp=2"] == pytest.approx(operations["dp=8"], rel=1e-3)
+
+
+def test_a_loss_in_place_keeps_logits_as_they_are_and_has_no_gradients_beside_them():
+    composer = STACKS["composer"]
+    plain = replace(composer, kernels=replace(composer.kernels, loss_in_place=False))
+    (inplace, kept), (gradients, larger) = zip(
+        *([line.nbytes for line in llama("micro-batch=1", 1, stack, 4).memory if "activations" in line.what]
+          for stack in (composer, plain)),
+        strict=True,
+    )  # fmt: skip
+    logits = 8192 * 128256 * 2
+    assert kept - inplace == logits
+    assert gradients < larger == 2 * 2 * logits
+
+
+def test_weights_gathered_after_the_layer_before_has_computed_are_waited_for():
+    composer, cause = STACKS["composer"], "weights gathered and gradients scattered, exposed"
+    ahead = replace(composer, gathers_ahead_backward=True)
+    waits_s = [llama("dp=8,zero=3,micro-batch=1", 8, stack).shares[cause] for stack in (ahead, composer)]
+    gathered_s = waits_s[1] - waits_s[0]
+    weights = 8.03e9 * 2
+    links = 18 * 20.6e9 * 0.983  # of an H100, as much as rings attain
+    assert gathered_s == pytest.approx(weights * 7 / 8 / links, rel=0.25)
