@@ -13,6 +13,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from planner.graph.chain import chain_of
+from planner.graph.ir import ITEM_BYTES
 from planner.graph.layers import layer_of
 from planner.graph.micro_batches import BEFORE, EVERY, FORWARD
 from simulator.projection.block import Block, Part
@@ -33,6 +34,9 @@ from simulator.projection.stack import Kernels, Stack
 from topologies.machine import Device
 
 MOST = 1 << 9
+
+SCORES = 4
+"""Dimensions of attention's scores: samples, heads, queries and keys."""
 
 
 @lru_cache(MOST)
@@ -91,8 +95,9 @@ class _Blocks:
     """Sorts nodes and tensors into blocks by their forward nodes."""
 
     def __init__(self, replica: Replica, kernels: Kernels, device: Device, network: Network) -> None:
-        self._replica, self._kernels, self._device, self._network = replica, kernels, device, network
+        self._replica, self._device, self._network = replica, device, network
         self._tensors = replica.graph.tensors
+        self._kernels = kernels.for_softmaxes(self._softmaxes())
         self._names: list[str] = []
         self._of_node = self._blocks_of_nodes()
         self._readers = readers_of(replica.shares)
@@ -144,6 +149,13 @@ class _Blocks:
             for name in names:
                 used.setdefault(name, at)
         return of_node
+
+    def _softmaxes(self) -> int:
+        """Return of how many matrices of scores a layer's softmax is; 0 where there is none."""
+        for share in self._forward():
+            if share.node.op == "softmax" and len(shape := self._tensors[share.node.outputs[0]].shape) == SCORES:
+                return sum(share.writes.values()) // ITEM_BYTES[share.dtype] // (shape[-2] * shape[-1])
+        return 0
 
     def _forward(self) -> Iterator[NodeShare]:
         return (s for s in self._replica.shares if s.phase == FORWARD and s.node.forward is None)

@@ -15,6 +15,10 @@ Fusion = Literal["operators", "elementwise", "all"]
 Selection = Literal["attention", "products"]
 
 
+SOFTMAX_APART = "softmax", 5.0
+"""A masked softmax of 16 bits by PyTorch: converted to float32, scaled, masked, the softmax, converted back."""
+
+
 @dataclass(frozen=True, slots=True)
 class Kernels:
     """Which operators a stack computes by one kernel, and whether dropout stores its masks.
@@ -25,7 +29,8 @@ class Kernels:
     `products` is the dtype that layers' activations and weights are converted to for being multiplied; None: their
     own. `attention` is by what kernels it is done that stores no matrix. `selective` recomputation is of attention
     that stores its matrix, or keeps of a layer's products every second one and what attention makes. A loss works in
-    place of the logits (`loss_in_place`), or converts them to float32.
+    place of the logits (`loss_in_place`), or converts them to float32. A masked softmax is one kernel where heads
+    times samples are a multiple of `softmaxes`, else one for each of its operators, in float32.
     """
 
     fusion: Fusion
@@ -35,10 +40,15 @@ class Kernels:
     attention: AttentionKernel = "flash-2"
     selective: Selection = "attention"
     loss_in_place: bool = False
+    softmaxes: int = 1
 
     def passes_of(self, operator: str) -> float:
         """How many times as long as by one kernel an operator takes."""
         return next((times for prefix, times in self.passes if operator.startswith(prefix)), 1.0)
+
+    def for_softmaxes(self, count: int) -> Kernels:
+        """Return those of so many masked softmaxes, samples times heads, at once."""
+        return self if count % self.softmaxes == 0 else replace(self, passes=(*self.passes, SOFTMAX_APART))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +110,11 @@ float32, squared, averaged, scaled, converted and scaled: 36 bytes an element of
 is converted, multiplied and converted: 20 for 4.
 """
 
-MEGATRON = Kernels("elementwise", passes=(("cross_entropy", 3.3),))
-"""Megatron-LM's loss, over a vocabulary in parts, has ten passes where one kernel has three."""
+MEGATRON = Kernels("elementwise", passes=(("cross_entropy", 3.3),), softmaxes=4)
+"""Megatron-LM's loss, over a vocabulary in parts, has ten passes where one kernel has three.
+
+Its kernel of a masked softmax takes four at once (megatron/core/fusions/fused_softmax.py, `is_kernel_available`).
+"""
 
 SCALED_GRADIENTS = 16.0
 """Gradients in float32 that are divided by the scale of the loss (8 bytes), whose norm is taken, and set to zero."""

@@ -293,3 +293,17 @@ def test_weights_gathered_after_the_layer_before_has_computed_are_waited_for():
     weights = 8.03e9 * 2
     links = 18 * 20.6e9 * 0.983  # of an H100, as much as rings attain
     assert gathered_s == pytest.approx(weights * 7 / 8 / links, rel=0.25)
+
+
+def test_fewer_than_four_masked_softmaxes_are_not_one_kernel():
+    """Of sixteen heads eight workers have two each: of one sample by five kernels, of two samples by one."""
+    host_s = 1.0
+
+    def launches(micro_batch, layers):
+        runs = Stack(STACKS["megatron"].kernels, host_s=host_s, host_exchange_s=0.0)
+        way, sizes = f"tp=8,micro-batch={micro_batch}", {"heads": 16, "sequence": 512, "vocabulary": 1024}
+        found = step(way, micro_batch, runs, f"transformer-{layers}-1024", "dgx-a100", **sizes)
+        return found.stages[0].forward_s / host_s
+
+    one, two = (round((launches(samples, 8) - launches(samples, 4)) / 4) for samples in (1, 2))
+    assert one - two == 4
