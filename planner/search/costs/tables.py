@@ -60,6 +60,10 @@ class Tables:
     def __getitem__(self, number: int) -> Table:
         return _unpacked_table(self._arrays[number])
 
+    def entry(self, number: int, index: tuple[int, ...]) -> int:
+        """Return one entry of a table."""
+        return int(self._arrays[number].item(index))
+
     def part_of_table(self, number: int, index: tuple[Any, ...]) -> Table:
         """Return part of a table; the rest of a large one is not touched."""
         return _unpacked_table(self._arrays[number][index])
@@ -83,8 +87,9 @@ class Tables:
 
     def weighted_sum(self, terms: tuple[tuple[int, int], ...]) -> int:
         """Return the sum of weight * table over (number, weight), tables of one shape."""
-        parts = (self[number] * weight for number, weight in terms)
-        return self.remembered_tables(("sum", terms), lambda: [reduce(np.add, parts)])[0]
+        return self.remembered_tables(
+            ("sum", terms), lambda: [reduce(np.add, [self[number] * weight for number, weight in terms])]
+        )[0]
 
     def sum_of_terms(self, terms: Shape, rank: int) -> int:
         """Return the sum of terms whose axes lie at given positions; one of them spans all `rank` axes."""

@@ -108,10 +108,14 @@ class Elimination(Struct):
 
     def completed_choice(self, states: dict[int, int]) -> list[int]:
         """Return the best state of every variable given those of the variables that were kept; ties: the first."""
+        tables, least = self.problem.tables, dict[object, int]()
         for step in reversed(self.trail):
-            at = [states[u] for u in step.neighbours]
-            values = self.problem.tables.sum_along_first_axis(step.terms, at, self.problem.sizes[step.variable])
-            states[step.variable] = int(values.argmin())
+            at = tuple([states[u] for u in step.neighbours])
+            state = least.get((step.terms, at))
+            if state is None:
+                values = tables.sum_along_first_axis(step.terms, at, self.problem.sizes[step.variable])
+                state = least[step.terms, at] = int(values.argmin())
+            states[step.variable] = state
         return [states[v] for v in range(len(self.problem.sizes))]
 
     def min_marginals(self, least: int, below: int, most_choices: int) -> list[Table] | None:

@@ -25,4 +25,5 @@ def optimal_choice(problem: Problem, limits: Limits, operations: float) -> Optim
         order = lockstep_order(problem.sizes, problem.terms, most, tuning)
         if not order.fits_limits(limits.memory_bytes, most):
             return None
-    return Optimum(tuple(states_of_least_cost(problem_in_own_store(problem), order)), order)
+    stored = problem if order.entries <= tuning.few_entries else problem_in_own_store(problem)
+    return Optimum(tuple(states_of_least_cost(stored, order)), order)

@@ -89,6 +89,9 @@ class DenseModel:
 
     def outline_of_problem(self, open_states: OpenStates) -> Outline:
         """Return what the problem over some states would be."""
+        if not restricted_states(open_states, self.sizes):
+            tables, terms = self._problem.tables, self._problem.terms
+            return Outline(self.sizes, terms, sum(tables[number].size for number in {number for _, number in terms}))
         keys = ((number, *(open_states[v] for v in scope)) for scope, number in self._problem.terms)
         return Outline.of_keyed_terms([len(states) for states in open_states], zip(self.scopes, keys, strict=True))
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
 from msgspec import Struct
 
+from planner.layout.split import REMEMBERED
 from planner.search.coarse.coarsen import CoarseGraph
 from planner.search.costs.domains import Domain
 from planner.search.costs.tables import Scope, Tables, Term
@@ -23,7 +25,7 @@ class Problem(Struct, frozen=True, eq=False):
     def value(self, states: Sequence[int]) -> int:
         """Return the cost of one state per variable."""
         return self.constant + sum(
-            int(self.tables.part_of_table(number, tuple(states[v] for v in scope))) for scope, number in self.terms
+            self.tables.entry(number, tuple([states[v] for v in scope])) for scope, number in self.terms
         )
 
 
@@ -44,11 +46,8 @@ def simplified_problem(problem: Problem) -> Problem:
 
 def _weighted_sum(tables: Tables, weights: Mapping[int, int]) -> int:
     """Return the number of the sum of tables, each times its weight."""
-    if len(weights) == 1:
-        (number, times), *_ = weights.items()
-        if times == 1:
-            return number
-    return tables.weighted_sum(tuple(sorted(weights.items())))
+    terms = tuple(weights.items()) if len(weights) == 1 else tuple(sorted(weights.items()))
+    return terms[0][0] if len(terms) == 1 and terms[0][1] == 1 else tables.weighted_sum(terms)
 
 
 def problem_of_graph(
@@ -57,12 +56,19 @@ def problem_of_graph(
     """Return the problem of choosing one state of each variable's domain so that the objective is least."""
     merged: dict[Scope, dict[int, int]] = {}
     for priced in objective.priced_tables(coarse, domains, tables):
-        scope = tuple(sorted(set(priced.scope)))
-        number = tables.with_axes_arranged(priced.table, tuple([scope.index(v) for v in priced.scope]))
+        scope, positions = _ascending_scope(priced.scope)
+        number = priced.table if positions is None else tables.with_axes_arranged(priced.table, positions)
         weights = merged.setdefault(scope, {})
         weights[number] = weights.get(number, 0) + priced.times
     terms = tuple((scope, _weighted_sum(tables, parts)) for scope, parts in merged.items())
     return simplified_problem(Problem(tables, tuple(len(domain.states) for domain in domains), terms))
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _ascending_scope(scope: Scope) -> tuple[Scope, Scope | None]:
+    """Return the distinct variables of a scope, ascending, and the position of each axis; None where it is its own."""
+    ascending = tuple(sorted(set(scope)))
+    return ascending, None if ascending == scope else tuple(map(ascending.index, scope))
 
 
 def restricted_problem(problem: Problem, kept: Mapping[int, tuple[int, ...]]) -> Problem:
