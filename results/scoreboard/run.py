@@ -50,13 +50,14 @@ def overview(data: dict[str, Any]) -> str:
         part = next(name for name in ("test", "fit", "all") if name in one["scores"])
         scores = one["scores"][part]
         cells = tables.times(scores["time"])
-        null = tables.percent(scores.get("null", {}).get("error_mean"))
+        nulls = [tables.percent(scores.get(name, {}).get("error_mean")) for name in ("null", "null_of_others")]
         rival = scores.get("calculon", {})
         calculon = f"{tables.percent(rival.get('error_mean'))} of {rival['rows']}" if rival.get("rows") else ""
         memory = tables.percent(one["scores"]["all"]["memory"].get("error_mean"))
         expressed = f"{one['expressed']} of {one['rows']}"
-        rows.append([f"[{one['set']}](#{one['set']})", expressed, part, *cells[1:6], null, calculon, memory])
-    columns = ("set", "expressed", "part", *tables.COLUMNS[1:6], "null mean", "Calculon mean", "memory")
+        rows.append([f"[{one['set']}](#{one['set']})", expressed, part, *cells[1:6], *nulls, calculon, memory])
+    rivals = ("null, fitted", "null of others", "Calculon mean")
+    columns = ("set", "expressed", "part", *tables.COLUMNS[1:6], *rivals, "memory")
     return table(columns, rows)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from statistics import mean
 from typing import Any
 
@@ -19,6 +19,9 @@ Data = dict[str, Any]
 
 AXES = ("device", "devices", "axes", "tp", "pp", "dp", "micro_batch", "hidden", "model", "recompute")
 """What errors are summed up by."""
+
+UNORDERED: Data = {"tau": None, "regret_mean": None, "regret_max": None, "same_batch": {}}
+"""What is not said of rows that are predicted by constants of their own, whose order says nothing."""
 
 
 def score(
@@ -81,6 +84,7 @@ def _scores(predictions: Sequence[Prediction], rivals: dict[int, float | str | N
     found: Data = {"time": scores.times(rows)}
     if timed:
         found["null"] = _null(timed)
+        found["null_of_others"] = scores.times(_null_of_others(timed)) | UNORDERED
         if any(rivals[one.row.line] is not None for one, _ in timed):
             found["calculon"] = _of_calculon(timed, rivals)
     pairs = [(one.measured_bytes, one.predicted_bytes) for one in predictions]
@@ -102,17 +106,33 @@ def _null(timed: Sequence[tuple[Prediction, Timed]]) -> Data:
     return {"by": name, "constant": 1 / factor, **scores.times(rows)}
 
 
+def _null_of_others(timed: Sequence[tuple[Prediction, Timed]]) -> list[Timed]:
+    """Return each row as the constant predicts it that is fitted on all others: an honest prediction, as ours is."""
+    if len(timed) == 1:
+        return []
+    amounts, found = _amounts(timed), []
+    for at, (_, row) in enumerate(timed):
+        name, factor = scores.best_null({key: [*rows[:at], *rows[at + 1 :]] for key, rows in amounts.items()})
+        found.append(replace(row, predicted_s=factor * amounts[name][at][1]))
+    return found
+
+
+def _amounts(timed: Sequence[tuple[Prediction, Timed]]) -> dict[str, list[tuple[float, float]]]:
+    """Return of each row the measured seconds and what a constant may be of, by its name."""
+    return {
+        "rate": [(row.measured_s, one.flop / _devices(one)) for one, row in timed],
+        "share of peak": [(row.measured_s, one.flop / one.peak_flop_per_s) for one, row in timed],
+    }
+
+
 def _null_rows(timed: Sequence[tuple[Prediction, Timed]]) -> tuple[str, float, list[Timed]]:
     """Return what the constant is of, seconds of one unit of it, and the rows as it predicts them."""
     if not timed:
         return "rate", 1.0, []
-    amounts = {
-        "rate": [(row.measured_s, one.flop / _devices(one)) for one, row in timed],
-        "share of peak": [(row.measured_s, one.flop / one.peak_flop_per_s) for one, row in timed],
-    }
+    amounts = _amounts(timed)
     name, factor = scores.best_null(amounts)
     pairs = zip(timed, amounts[name], strict=True)
-    rows = [Timed(row.group, row.samples, row.measured_s, factor * amount) for (_, row), (_, amount) in pairs]
+    rows = [replace(row, predicted_s=factor * amount) for (_, row), (_, amount) in pairs]
     return name, factor, rows
 
 

@@ -37,7 +37,8 @@ def predictors(data: Data) -> Iterator[tuple[str, str, list[str]]]:
         if not scores["time"]["rows"]:
             continue
         yield part, "predicted", times(scores["time"])
-        yield part, f"null: constant {scores['null']['by']}", times(scores["null"])
+        yield part, f"null: constant {scores['null']['by']}, fitted on these rows", times(scores["null"])
+        yield part, "null: of the other rows", times(scores["null_of_others"])
         if (rival := scores.get("calculon")) and rival["rows"]:
             yield part, "Calculon", times(rival)
             if rival["rows"] != scores["time"]["rows"]:

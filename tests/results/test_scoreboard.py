@@ -321,9 +321,21 @@ def test_the_command_scores_a_set_from_elsewhere(tmp_path):
     assert (found["rows"], found["expressed"], found["failed"]) == (4, 3, 0)
     assert [one["lines"] for one in found["not_expressed"]] == [[5]]
     assert found["scores"]["all"]["time"]["rows"] == found["scores"]["all"]["null"]["rows"] == 2
+    assert found["scores"]["all"]["null_of_others"]["rows"] == 2
     assert found["scores"]["all"]["memory"]["rows"] == 1
     assert found["scores"]["all"]["fits"]["of_those_out_of_memory"] == [1, 1]
     assert found["scores"]["test"]["time"]["groups"] == 1
+
+
+def test_the_null_of_others_knows_nothing_of_a_row(tmp_path):
+    """Of two runs alike but for their seconds, 1 and 2, each is predicted to take what the other did."""
+    (tmp_path / "two.csv").write_text("model,gpu,devices,global_batch,seconds\n" + "".join(
+        f"gpt2,A100,8,64,{seconds}\n" for seconds in (1, 2)
+    ))  # fmt: skip
+    (measured,) = (read_set(path) for path in find_sets(str(tmp_path / "two.csv")))
+    found = scored.score(measured)["scores"]["all"]
+    assert found["null_of_others"]["error_mean"] == pytest.approx((1.0 + 0.5) / 2)
+    assert found["null"]["error_mean"] < found["null_of_others"]["error_mean"]
 
 
 def test_the_command_refuses_in_one_line(tmp_path, capsys):
