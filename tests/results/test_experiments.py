@@ -15,6 +15,7 @@ from results import figures
 from results.default_plans import measure
 from results.default_plans.run import CASES, beaten, case
 from results.experiment import ROOT, OverTimeError, beside_recursive, contents, cpu_limit, read_data
+from results.pytorch_models.run import examples
 
 QUICK_S = 2.0
 """Seconds of all searches of a case that is searched again."""
@@ -126,6 +127,11 @@ def test_toulbar2_agrees_wherever_it_ended():
     ended = [row for row in rows if "over" not in row["toulbar2"]]
     assert {36_864_304_696, 58_277_617_720, 4_094_219_832} <= {row["toulbar2"]["bytes"] for row in ended}
     assert all(row["toulbar2"]["bytes"] == row["joint"]["bytes"] == row["joint"]["bound"] for row in ended)
+
+
+def test_every_example_is_measured():
+    measured = read_data(ROOT / "results" / "pytorch_models")["examples"]
+    assert [row["model"] for row in measured] == list(examples())
 
 
 def test_names_may_have_hyphens(monkeypatch):

@@ -1,1 +1,0 @@
-"""Bytes of the zoo's models and of the same models as users of PyTorch write them."""
