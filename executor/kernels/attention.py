@@ -75,9 +75,11 @@ def attention(call: KernelCall) -> None:
     for rows, keys in part.blocks():
         weights = part.scores(rows, keys)
         maximum = weights.max(axis=-1, keepdims=True)
+        maximum[maximum == -xp.inf] = 0  # of a query that sees no key
         weights -= maximum
         xp.exp(weights, out=weights)
         sums = weights.sum(axis=-1, keepdims=True)
+        sums[sums == 0] = 1
         mixed = xp.matmul(weights, value[:, :, None, keys]) / sums
         total = maximum + xp.log(sums)
         call.outputs[0][:, :, rows] = mixed.reshape(*query.shape[:2], *mixed.shape[3:])

@@ -37,7 +37,7 @@ def dropped(t: Translation, x: Value, p: float) -> Value:
 def binary(t: Translation, op: str, left: Value, right: Value, /, **attrs: Attribute) -> Value:
     """Apply an element-wise operator of two operands that are broadcast as in PyTorch."""
     rank = max(left.rank, right.rank)
-    left, right = (_padded(value, rank) for value in (left, right))
+    left, right = (padded(value, rank) for value in (left, right))
     for dim in range(rank):
         if left.shape[dim] != right.shape[dim]:
             left, right = (squeezed(t, v) if v.shape[dim] == 1 and v.dims[dim] else v for v in (left, right))
@@ -172,7 +172,7 @@ def _product(t: Translation, left: str, right: str, letters: tuple[str, str, str
     return t.emit("mm", left, right, **{name: True for name, is_so in transposed.items() if is_so})
 
 
-def _padded(value: Value, rank: int) -> Value:
+def padded(value: Value, rank: int) -> Value:
     """Return the value with repeated dimensions before its own."""
     missing = rank - value.rank
     return Value(value.tensor, ((),) * missing + value.dims, (1,) * missing + value.shape)

@@ -11,7 +11,7 @@ import numpy as np
 from planner.graph.build import ONES, ZEROS, GraphBuilder
 from planner.graph.constants import Array
 from planner.graph.infer import describe
-from planner.graph.ir import Init, Node, Tensor
+from planner.graph.ir import FLOATING, Init, Node, Tensor
 from planner.graph.ir import Value as Attribute
 from planner.pytorch.axes import Axes, Cuts, Value, parts
 
@@ -148,6 +148,20 @@ class Translation:
         """Return True if a value's tensor is the data's, with nothing but another shape."""
         inits = [self.builder.tensors[name].init for name in self._sources_of(value.tensor, ("reshape",))]
         return all(init is not None and init.kind == "data" for init in inits)
+
+    def is_trained(self, value: Value) -> bool:
+        """Return True if a value follows from a weight that is trained, by operators that may have gradients."""
+        waiting, met = [value.tensor], set[str]()
+        while waiting:
+            name = waiting.pop()
+            tensor, node = self.builder.tensors[name], self._makers.get(name)
+            if name in met or tensor.dtype not in FLOATING or (node is not None and node.op == "stop_gradient"):
+                continue
+            if node is None and tensor.role == "weight" and name not in self.builder.frozen:
+                return True
+            met.add(name)
+            waiting += () if node is None else node.inputs
+        return False
 
     def counts_from_zero(self, value: Value) -> bool:
         """Return True if whole numbers are those of the data, or of places, which are not negative."""

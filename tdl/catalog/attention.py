@@ -4,7 +4,8 @@ Queries are [b, h, q, c], keys [b, g, k, c] and values [b, g, k, e], where h = (
 head of keys and values. The result is [b, h, q, e], and beside it the logarithm of every query's sum of exponentials,
 [b, h, q], of which the backward operators make the matrix again. They are several, so that queries and keys split
 alike; `inner` is the sum of gradient times result of every query, less the gradient of the logarithm where that is
-read. `biased_attention` adds a bias to the scores, which has dimensions `dims` of [b, h, q, k].
+read. `biased_attention` adds a bias to the scores, which has dimensions `dims` of [b, h, q, k]; minus infinity hides a
+key. Of a query that all keys are hidden from the result is zero, and the logarithm is given as zero.
 """
 
 from __future__ import annotations
@@ -68,7 +69,10 @@ def _attention(scores: Scores, value: Operand) -> Body:
         weight = scores.exponentials(b, g)
         total = Sum(lambda k: scores.shown(q, k, weight(r, q, k)))
         mixed = Sum(lambda k: scores.shown(q, k, weight(r, q, k) * value[b, g, k, e]))
-        return at((b, (g, r), q, e), mixed / total), at((b, (g, r), q), log(total))
+        result, logarithm = mixed / total, log(total)
+        if scores.bias is not None:
+            result, logarithm = (where(total > 0, value, 0) for value in (result, logarithm))
+        return at((b, (g, r), q, e), result), at((b, (g, r), q), logarithm)
 
     return outputs
 
