@@ -25,7 +25,6 @@ EXTRAS: Mapping[str, str] = {
     "scipy": "execute",
     "threadpoolctl": "execute",
     "sklearn": "data",
-    "matplotlib": "plot",
     "tensorboard": "tensorboard",
     "google": "chakra",
     "jinja2": "page",

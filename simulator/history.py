@@ -1,4 +1,4 @@
-"""A simulation's history by worker and link, as traces and plots show it."""
+"""A simulation's history by worker and link, as traces show it."""
 
 from __future__ import annotations
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from importlib import import_module
-from importlib.util import find_spec
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,6 @@ from planner.report.schema import write_reports
 from planner.report.sentences import finding
 from simulator.baselines.registry import SYSTEMS, system_named
 from simulator.report import COLLECTIVES
-from simulator.simulation import Simulation
 from simulator.tracing import trace
 from tensor_partitioner import display
 from tensor_partitioner.commands.console import WRITTEN, collect_seldom, command_errors, operators_option, stdout
@@ -49,7 +46,7 @@ from topologies import available, load_topology
 
 SIMULATING = (
     *("source", "topo", "prefetch", "overlap", "collectives", "data_parallel", "operator_files", "system"),
-    *("json_path", "tasks", "trace_path", "plot_folder", "sweep"),
+    *("json_path", "tasks", "trace_path", "sweep"),
 )
 """The arguments that have a meaning where the plan is there already."""
 
@@ -61,7 +58,7 @@ PROJECTED = ("source", "topo", "parallel", "workers", "operator_files", "data_pa
 
 NAMED = ("micro_batches", "recompute")
 
-ONE_PLAN = {"-o": "output", "--trace": "trace_path", "--plot": "plot_folder"}
+ONE_PLAN = {"-o": "output", "--trace": "trace_path"}
 
 PER_DEVICE = tuple(name for name, system in SYSTEMS.items() if system.batch_per_device)
 SYSTEM_HELP = (
@@ -70,7 +67,6 @@ SYSTEM_HELP = (
 )
 DATA_PARALLEL_HELP = "Simulate data parallelism, too, for comparison."
 COLLECTIVES_HELP = "Messages between pairs, or a library's operations; auto: a library's on GPUs under NCCL."
-PLOT_HELP = "Draw the timeline, memory, links and the byte matrix into this folder; needs Matplotlib."
 SWEEP_HELP = "Simulate with each of these values of an option, such as batch=8,16; of several, every combination."
 HELP = f"""Simulate one training iteration of a PLAN, or of the best plan of a MODEL, on a described machine.
 
@@ -99,7 +95,6 @@ EXAMPLES = (
 @click.option("--json", "json_path", type=WRITTEN, help="Write the report.")
 @click.option("--tasks", is_flag=True, help="Put the seconds of every task into the report.")
 @click.option("--trace", "trace_path", type=WRITTEN, help="Write a trace for ui.perfetto.dev or chrome://tracing.")
-@click.option("--plot", "plot_folder", type=click.Path(file_okay=False, path_type=Path), help=PLOT_HELP)
 @click.option("--sweep", multiple=True, metavar="NAME=V1,V2,...", callback=read_sweeps, help=SWEEP_HELP)
 @project_option
 @stack_option
@@ -165,16 +160,12 @@ def _given(context: click.Context, swept: Container[str]) -> Iterator[tuple[str,
 
 
 def _once(source: str, options: dict[str, Any]) -> None:
-    trace_path, folder = options["trace_path"], options["plot_folder"]
-    write_plots = None if folder is None else _plotter()
-    recorded = trace_path is not None or folder is not None
-    simulation, result = SimulationRequest(source, options, recorded).run(_note)
+    trace_path = options["trace_path"]
+    simulation, result = SimulationRequest(source, options, trace_path is not None).run(_note)
     if options["json_path"] is not None:
         write_reports(options["json_path"], result)
     if trace_path is not None:
         trace(simulation).write(trace_path)
-    if write_plots is not None:
-        write_plots(simulation, folder, f"{result.plan} on {result.machine}")
     console = stdout()
     console.print(*display.tables(result), sep="\n")
     console.print(finding(result), soft_wrap=True, style="bold red" if result.overfull else None)
@@ -201,11 +192,3 @@ def _sweep(context: click.Context, source: str, options: dict[str, Any]) -> None
     stdout().print(sweep_table(sweep, f"simulated: {source}"))
     if failed := sum(not cell.is_fine for cell in sweep.cells):
         raise JobError(f"{source}: {failed} of {len(cells)} simulations failed or do not fit in memory")
-
-
-def _plotter() -> Callable[[Simulation, Path, str], object]:
-    """Load what draws, only when it is wanted: Matplotlib is an extra."""
-    if find_spec("matplotlib") is None:
-        raise click.UsageError("--plot needs Matplotlib: pip install 'tensor-partitioner[plot]'")
-    write_plots: Callable[[Simulation, Path, str], object] = import_module("simulator.plots").write_plots
-    return write_plots

@@ -30,7 +30,7 @@ ALSO_DATA_PARALLEL = "also simulating data parallelism; --no-data-parallel leave
 class SimulationRequest:
     """A model or a saved plan, and the command's options, as plain data that another process can be given.
 
-    With `recorded` every message is kept, which traces and plots show.
+    With `recorded` every message is kept, which traces show.
     """
 
     source: str

@@ -15,7 +15,6 @@ RUN = """import sys
 sys.modules.update(dict.fromkeys({missing!r}))
 from tensor_partitioner.__main__ import main
 main({line!r})"""
-PLAN = ROOT / "tests" / "project" / "product.plan_1.json"
 TORCH_FILE = "import torch\n\ndef make():\n    return torch.nn.Linear(4, 4)\n"
 NEEDED = {"simulate": ("simpy",), "execute": ("safetensors", "threadpoolctl", "mpi4py"), "calibrate": ("scipy",)}
 
@@ -51,7 +50,6 @@ def test_planning_needs_no_extra(tmp_path):
     [
         (("plan", "own.py:make", "--workers", "2"), "torch"),
         (("plan", "own.py:make", "--verify"), "torch"),
-        (("simulate", PLAN, "--topo", "uniform-8", "--plot", "pictures"), "matplotlib"),
         (("operators", "check", "erf"), "scipy"),
         *(((name, "--help"), package) for name, packages in NEEDED.items() for package in packages),
     ],

@@ -3,9 +3,7 @@
 import json
 import re
 from itertools import product
-from xml.etree import ElementTree
 
-import numpy as np
 import pytest
 
 import planner
@@ -15,12 +13,9 @@ from planner.plans.plan_json import load_plan
 from planner.report.schema import read_reports
 from simulator import simulate, simulate_system
 from simulator.baselines.registry import SYSTEMS
-from simulator.report import Settings, simulation_of
-from simulator.systems import SystemRequest, plan_program
 from tensor_partitioner.commands.plan import main as plan
 from tensor_partitioner.commands.simulate import main
 from tensor_partitioner.commands.simulation_request import ALSO_DATA_PARALLEL
-from topologies import load_topology
 
 MODEL = ("mlp-2-16", "--batch", "8", "--workers", "4", "--topo", "uniform-8")
 
@@ -160,61 +155,6 @@ def test_a_sweep_of_a_saved_plan_leaves_its_graph_alone(saved, capsys):
         r"--sweep batch: expected one of collectives, data-parallel, overlap, prefetch, system, topo\n",
         capsys.readouterr().err,
     )
-
-
-def texts(path):
-    return [element.text for element in ElementTree.parse(path).iter() if element.text and element.text.strip()]
-
-
-def test_pictures_are_drawn(saved, tmp_path):
-    pytest.importorskip("matplotlib", reason="Matplotlib is an extra")
-    folder = tmp_path / "new" / "pictures"
-    assert run(saved, "--topo", "uniform-8", "--plot", folder) == 0
-    assert {path.name for path in folder.iterdir()} == {"timeline.svg", "memory.svg", "links.svg", "bytes.svg"}
-    for path in folder.iterdir():
-        assert ElementTree.parse(path).getroot().tag.endswith("svg")
-
-
-def test_pictures_show_what_was_simulated(saved):
-    pytest.importorskip("matplotlib", reason="Matplotlib is an extra")
-    plots = pytest.importorskip("simulator.plots")
-    simulation = simulation_of(
-        plan_program(load_plan(saved), load_topology("uniform-8"), 1), Settings(), record_messages=True
-    )
-    for draw in plots.PLOTS.values():
-        axes = draw(simulation).axes[0]
-        assert axes.get_title()
-        assert axes.get_xlabel()
-        assert axes.get_ylabel()
-    (matrix,) = plots.byte_matrix(simulation).axes[0].get_images()
-    assert (np.asarray(matrix.get_array()) == simulation.timeline.bytes).all()
-    axes = plots.links(simulation).axes[0]
-    (image,) = axes.get_images()
-    capacity = {one.name: one.capacity for one in simulation.machine.resources}
-    used = {link.name: link.nbytes for link in simulation.links}
-    for label, row in zip(axes.get_yticklabels(), np.asarray(image.get_array()), strict=True):
-        carried = row.mean() / 100 * capacity[label.get_text()] * simulation.seconds
-        assert carried == pytest.approx(used[label.get_text()])
-    legend = {text.get_text() for text in plots.timeline(simulation).legends[0].get_texts()}
-    assert {"computing", "receiving", "waiting for messages"} <= legend
-
-
-@pytest.mark.parametrize(("system", "lines"), [("swapping", 1), ("op-placement", 2)])
-def test_pictures_of_workers_without_buffers(system, lines):
-    """A host that nothing is swapped to, and the devices that none of two layers is on, have no line."""
-    pytest.importorskip("matplotlib", reason="Matplotlib is an extra")
-    plots = pytest.importorskip("simulator.plots")
-    request = SystemRequest(build("mlp-2-16", batch=8), load_topology("p2.8xlarge"), 8)
-    simulation = simulation_of(SYSTEMS[system].program(request), Settings(), record_messages=True)
-    assert all(draw(simulation).axes[0].get_title() for draw in plots.PLOTS.values())
-    assert len(plots.memory(simulation).axes[0].get_lines()) == lines
-
-
-def test_pictures_need_matplotlib(saved, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("tensor_partitioner.commands.simulate.find_spec", lambda _: None)
-    assert run(saved, "--topo", "uniform-8", "--plot", tmp_path / "p") == 2
-    assert capsys.readouterr().err == "error: --plot needs Matplotlib: pip install 'tensor-partitioner[plot]'\n"
-    assert not (tmp_path / "p").exists()
 
 
 @pytest.mark.parametrize("system", ["ideal", "op-placement", "zero-3"])
