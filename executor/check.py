@@ -118,12 +118,15 @@ def _expected(trainer: Trainer, data: DataSet, steps: int) -> dict[str, tuple[Ho
 
 def with_rounding(single: Trainer, data: DataSet, steps: int) -> dict[str, tuple[HostArray, float]]:
     """Return what one worker finds, and what rounding changes in it: the loss, the first gradients, what is updated."""
-    exact, moved = (_trained_alone(single, data, steps, nudge) for nudge in (False, True))
+    exact, moved = (trained_alone(single, data, steps, nudge=nudge) for nudge in (False, True))
     return {name: (value, relative_difference(moved[name], value)) for name, value in exact.items()}
 
 
-def _trained_alone(single: Trainer, data: DataSet, steps: int, nudge: bool) -> dict[str, HostArray]:
-    """Train from the start; return the first step's gradients, the updated tensors, and the last loss."""
+def trained_alone(single: Trainer, data: DataSet, steps: int, *, nudge: bool = False) -> dict[str, HostArray]:
+    """Train from the start; return the first step's gradients, the updated tensors, and the last loss.
+
+    With `nudge`, every weight is moved by a rounding error before every step.
+    """
     generator = np.random.default_rng(single.programs.plan.seed)
     kept: dict[str, HostArray] = {}
     single.reset()

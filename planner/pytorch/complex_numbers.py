@@ -98,10 +98,12 @@ def _polar(length: Any, angle: Any) -> Any:
 
 
 def _turns(rows: int, columns: int, count: int, like: Any) -> tuple[Any, Any]:
-    """Return cosines and sines of products of whole numbers, as parts of so many that make a turn."""
+    """Return cosines and sines of products of whole numbers, as parts of so many that make a turn; zeros are exact."""
     numbers = [torch.arange(extent, dtype=like.dtype, device=like.device) for extent in (rows, columns)]
-    angles = torch.outer(*numbers).remainder(count) * (2 * pi / count)
-    return angles.cos(), angles.sin()
+    parts = torch.outer(*numbers).remainder(count)
+    angles = parts * (2 * pi / count)
+    cosine = torch.where((4 * parts).remainder(2 * count) == count, 0, angles.cos())
+    return cosine, torch.where((2 * parts).remainder(count) == 0, 0, angles.sin())
 
 
 def _sized(x: Any, n: int | None, dim: int) -> Any:
@@ -147,7 +149,7 @@ def _rfft(x: Any, n: Any = None, dim: int = -1, norm: Any = None) -> Any:
     count = x.shape[dim]
     cosine, sine = _turns(count, count // 2 + 1, count, x)
     by = _scale(count, norm, False)
-    return ComplexTensor(_along(x, cosine, dim) / by, -_along(x, sine, dim) / by)
+    return ComplexTensor(_along(x, cosine, dim) / by, _along(x, -sine, dim) / by)  # 0, not -0, where a sum is real
 
 
 def _irfft(x: Any, n: Any = None, dim: int = -1, norm: Any = None) -> Any:

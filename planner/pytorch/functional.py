@@ -173,7 +173,9 @@ WRITTEN: Mapping[str, Written] = {
     ),
     "slice": _scattered(aten.slice_scatter.default),
     "select": _scattered(aten.select_scatter.default),
-    **dict.fromkeys(("transpose", "t"), lambda parent, view, content: (view.target, (content, *view.args[1:]))),
+    **dict.fromkeys(
+        ("transpose", "t", "numpy_T", "mT"), lambda parent, view, content: (view.target, (content, *view.args[1:]))
+    ),
     "permute": _back,
     "detach": lambda parent, view, content: (view.target, (content,)),
     "diagonal": _scattered(aten.diagonal_scatter.default),
@@ -210,14 +212,31 @@ def _shares_memory(node: Node) -> bool:
         return bool(example(node).dtype == example(node.all_input_nodes[0]).dtype)
     if name == "contiguous":
         return bool(example(node.all_input_nodes[0]).is_contiguous())
-    return name in COPIES_OR_VIEWS or _returns_views(node)
+    return not _is_copy(node) if name in COPIES_OR_VIEWS else _returns_views(node)
 
 
 COPIES_OR_VIEWS = ("reshape", "flatten")
 
 
+def _is_copy(node: Node) -> bool:
+    """Return True for a tensor laid anew that no strides make of the old one's memory."""
+    shape = example(node).shape
+    if _is_unknown(shape):
+        return False
+    try:
+        example(node.all_input_nodes[0]).view(shape)
+    except (RuntimeError, ValueError):
+        return True
+    return False
+
+
 def _may_be_copy(node: Node) -> bool:
-    return packet(node) in COPIES_OR_VIEWS and not example(node.all_input_nodes[0]).is_contiguous()
+    """Return True for a tensor laid anew of which nobody can tell."""
+    return packet(node) in COPIES_OR_VIEWS and _is_unknown(example(node).shape)
+
+
+def _is_unknown(shape: torch.Size) -> bool:
+    return not all(isinstance(extent, int) for extent in shape)
 
 
 def _returns_views(node: Node) -> bool:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import dis
-import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from types import CodeType
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
+from torch.distributions import Distribution
 from torch.nn.modules import transformer
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
@@ -21,7 +19,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from planner.errors import GraphError
 from planner.pytorch.packed import packed
-from planner.pytorch.private import FakeTensor, vmap
+from planner.pytorch.private import vmap
 from planner.pytorch.refusing import users_line
 
 
@@ -29,14 +27,15 @@ from planner.pytorch.refusing import users_line
 def idioms_traced() -> Iterator[None]:
     """Within, layers of PyTorch are traced that would ask tensors for numbers."""
     forward, detect = _BatchNorm.forward, transformer._detect_is_causal_mask
-    grad, flat_vmap = torch.autograd.grad, vmap._flat_vmap
+    grad, flat_vmap, validates = torch.autograd.grad, vmap._flat_vmap, Distribution._validate_args
     _BatchNorm.forward = lambda self, x: (_averaging_all if _averages_all(self) else forward)(self, x)  # type: ignore[method-assign, assignment]
     transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: bool(is_causal)  # a mask says it, too
     torch.autograd.grad, vmap._flat_vmap = _refuse_gradients, partial(_one_by_one, flat_vmap)
+    Distribution._validate_args = False  # which asks whether parameters and values are what they must be
     try:
         yield
     finally:
-        torch.autograd.grad, vmap._flat_vmap = grad, flat_vmap
+        torch.autograd.grad, vmap._flat_vmap, Distribution._validate_args = grad, flat_vmap, validates
         _BatchNorm.forward, transformer._detect_is_causal_mask = forward, detect  # type: ignore[method-assign]
 
 
@@ -94,8 +93,12 @@ class Taken(TorchFunctionMode):
     """Within, what an export would leave out, or cannot take, of functions of PyTorch is refused or done otherwise.
 
     A hook of a tensor raises a GraphError with the user's line; `data` of a tensor is what `detach` returns; sequences
-    are packed as rows that a mask shows.
+    are packed as rows that a mask shows; masks that are computed alike select as one.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.masks = Masks()
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call a function of PyTorch, or what stands for it."""
@@ -111,7 +114,55 @@ class Taken(TorchFunctionMode):
             return packed(*args, **(kwargs or {}))
         if name.startswith("_foreach_"):
             return _for_each(name.removeprefix("_foreach_"), *args, **(kwargs or {}))
-        return STANDING_IN.get(function, function)(*args, **(kwargs or {}))
+        if name == "__getitem__":
+            args = (args[0], self.masks.first_alike(args[1]))
+        result = STANDING_IN.get(function, function)(*args, **(kwargs or {}))
+        if name in Masks.MADE_BY and not kwargs:
+            self.masks.note(name, args, result)
+        return result
+
+
+class Masks:
+    """Masks of a trace by what they are computed from, of which the first of each kind stands for all.
+
+    What different masks select has lengths that an export cannot compare, as a loss of `x[~m]` and `y[~m]` does.
+    """
+
+    MADE_BY = frozenset(
+        f"{before}{name}{after}"
+        for name in ("eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor", "invert", "bool", "isnan", "isfinite")
+        for before, after in (("", ""), ("__", "__"), ("bitwise_", ""), ("logical_", ""))
+    ) | {"logical_not", "bitwise_not"}
+    """Names of functions that make masks."""
+
+    def __init__(self) -> None:
+        self._first: dict[Any, tuple[Tensor, int]] = {}
+        self._noted: dict[int, tuple[Any, Tensor, Sequence[Any]]] = {}
+        """By identity: what tells a mask, and what must stay for identities to."""
+
+    def note(self, name: str, arguments: Sequence[Any], result: Any) -> None:
+        """Note what a mask is computed from, where that is tensors and numbers."""
+        is_mask = isinstance(result, Tensor) and result.dtype == torch.bool
+        if is_mask and all(isinstance(one, Tensor | bool | int | float) for one in arguments):
+            key = (name, *map(self._key, arguments))
+            self._noted[id(result)] = key, result, arguments
+            self._first.setdefault(key, (result, result._version))
+
+    def _key(self, value: Any) -> Any:
+        """Return what tells a tensor, as it is now, from others; a number tells itself."""
+        if not isinstance(value, Tensor):
+            return value
+        key, *_ = self._noted.get(id(value), (id(value),))
+        return key, value._version
+
+    def first_alike(self, index: Any) -> Any:
+        """Return an index, or several, with the first masks that were computed alike, where nothing changed them."""
+        if isinstance(index, tuple):
+            return tuple(map(self.first_alike, index))
+        if not isinstance(index, Tensor) or id(index) not in self._noted:
+            return index
+        mask, version = self._first[self._noted[id(index)][0]]
+        return mask if mask._version == version == index._version else index
 
 
 def _for_each(name: str, tensors: Sequence[Tensor], *others: Any, **named: Any) -> list[Tensor]:
@@ -166,49 +217,3 @@ STANDING_IN: Mapping[Callable[..., Any], Callable[..., Any]] = {
 
 
 GET_DATA, SET_DATA = torch.Tensor.data.__get__, torch.Tensor.data.__set__  # type: ignore[attr-defined]
-
-
-class Undecided(Exception):  # noqa: N818 -- no error: the trace begins anew with one answer and the other
-    """A tensor was asked for a truth value that no answer is there for."""
-
-
-class Asked:
-    """Within, a tensor of a trace that is asked for a truth value gives the answers in order, then raises an Undecided.
-
-    `asking` is the code that asked, in order.
-    """
-
-    def __init__(self, answers: tuple[bool, ...]) -> None:
-        self.answers, self.asking = answers, list[CodeType]()
-
-    def __enter__(self) -> Asked:
-        """Let tensors give the answers."""
-        FakeTensor.__bool__ = self._answered  # type: ignore[method-assign, assignment]
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Let tensors be as they were."""
-        del FakeTensor.__bool__
-
-    @property
-    def _answered(self) -> Callable[[FakeTensor], bool]:
-        def answered(tensor: FakeTensor) -> bool:
-            if tensor.constant is not None:
-                return bool(tensor.constant)
-            self.asking.append(sys._getframe(1).f_code)
-            if len(self.asking) > len(self.answers):
-                raise Undecided
-            return self.answers[len(self.asking) - 1]
-
-        return answered
-
-
-def raises_for(error: BaseException, asking: CodeType) -> bool:
-    """Return True if the code that asked for a truth value raised an error by itself, as an assertion does."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if trace is None or trace.tb_frame.f_code is not asking:
-        return False
-    opcode = trace.tb_frame.f_code.co_code[trace.tb_lasti]
-    return dis.opname[opcode] == "RAISE_VARARGS"

@@ -17,9 +17,10 @@ from torch.export import ExportedProgram, export
 from torch.export.graph_signature import InputKind, InputSpec
 
 from planner.errors import GraphError
+from planner.pytorch.asking import Asked, Place, Undecided, always_raises, raised_at
 from planner.pytorch.complex_numbers import real_alone
 from planner.pytorch.functional import changes_first, out_of_place
-from planner.pytorch.idioms import Asked, Taken, Undecided, idioms_traced, raises_for
+from planner.pytorch.idioms import Taken, idioms_traced
 from planner.pytorch.kept import Kept, refuse_kept
 from planner.pytorch.own_functions import functions_traced
 from planner.pytorch.private import FakeTensor
@@ -242,17 +243,27 @@ def _exported_once(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
 def _exported_past_checks(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
     """Export; where data decide whether a function raises an error of its own, as in an assertion, it does not.
 
-    Where both answers go on, data decide what Python does, which the export itself says.
+    Where both answers go on, data decide what Python does, which the export itself says. An assertion that was passed
+    over is so wherever it is made again by the same calls, as in a loop.
     """
     answers: tuple[bool, ...] = ()
-    while len(answers) <= MOST_CHECKS:
+    known: dict[Place, bool] = {}
+    while len(answers) + len(known) <= MOST_CHECKS:
+        asked = Asked(answers, known, export.__code__)
         try:
-            return _exported_with(step, arguments, answers)
+            with asked:
+                return export(step, arguments, strict=False)
         except Undecided:
-            going_on = [answer for answer in (False, True) if _goes_on(step, arguments, (*answers, answer))]
-            if len(going_on) != 1:
-                break
-            answers = (*answers, *going_on)
+            place = asked.asking[-1]
+        tried = {answer: _raised(step, arguments, (*answers, answer), known) for answer in (False, True)}
+        raising = [(answer, raised) for answer, raised in tried.items() if raised is not None]
+        if len(raising) != 1:
+            break
+        ((answer, raised),) = raising
+        if always_raises(place, raised):
+            known[place] = not answer
+        else:
+            answers = (*answers, not answer)
     return export(step, arguments, strict=False)
 
 
@@ -260,23 +271,17 @@ MOST_CHECKS = 64
 """How many assertions on data are passed over."""
 
 
-def _exported_with(step: Step, arguments: tuple[Any, ...], answers: tuple[bool, ...]) -> ExportedProgram:
-    """Export, with answers to the first questions for truth values of data; Undecided where there are more."""
-    with Asked(answers):
-        return export(step, arguments, strict=False)
-
-
-def _goes_on(step: Step, arguments: tuple[Any, ...], answers: tuple[bool, ...]) -> bool:
-    """Return False if the last answer lets the code that asks raise an error by itself."""
-    asked = Asked(answers)
+def _raised(step: Step, arguments: tuple[Any, ...], answers: tuple[bool, ...], known: dict[Place, bool]) -> int | None:
+    """Return where the code that asks raises an error by itself if it has the last answer; None if it goes on."""
+    asked = Asked(answers, known, export.__code__)
     try:
         with asked:
             export(step, arguments, strict=False)
     except Undecided:
-        return True
+        return None
     except Exception as error:
-        return len(asked.asking) < len(answers) or not raises_for(error, asked.asking[len(answers) - 1])
-    return True
+        return None if len(asked.asking) < len(answers) else raised_at(error, asked.asking[len(answers) - 1])
+    return None
 
 
 def _apart(arguments: Sequence[Any]) -> tuple[Any, ...]:

@@ -6,6 +6,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from functools import partial
+from itertools import product
 from typing import Any
 
 import timm
@@ -56,6 +57,8 @@ SMALLER: tuple[Settings, ...] = ({"depths": (1, 1, 1, 1)}, {"layers": (1, 1, 1, 
 """Settings that make models of `timm` shallow, of which the first is taken that a model has."""
 
 SIZES: tuple[Settings, ...] = ({"img_size": EXTENT}, {"img_size": 128}, {})
+EXTENTS = (EXTENT, 128, None)
+"""Pixels along an image that is not among a model's settings; the model's own last."""
 
 WINDOWS_OF_SEVEN = ("swin", "donut-swin", "maxvit_t")
 """Models whose windows of 7 x 7 must divide the image."""
@@ -129,11 +132,11 @@ def _without_dropout(module: nn.Module) -> nn.Module:
 
 def _timm(name: str) -> Make:
     """Return a model of as few layers and pixels as it can be built with, which its forward pass tells."""
-    for size in SIZES:
-        for smaller in SMALLER:
+    for size, smaller in product(SIZES, SMALLER):
+        for given in [size["img_size"]] if size else EXTENTS:
             try:
                 module = timm.create_model(name, num_classes=CLASSES, **smaller, **size)
-                extent = size.get("img_size", module.default_cfg["input_size"][-1] if size is SIZES[-1] else EXTENT)
+                extent = given or module.default_cfg["input_size"][-1]
                 with torch.no_grad():
                     module.eval()(_images(extent))
             except (TypeError, RuntimeError, AssertionError, ValueError, IndexError, KeyError, StopIteration):

@@ -78,6 +78,14 @@ def chosen(self, x, shown):
     return mean_square(torch.where(shown[:, None], x, 1)) + x[shown].sum()
 
 
+def chosen_alike(self, x, shown):
+    first, fewer, others = x[:, 0], torch.roll(x.detach(), 1) + 1, ~shown
+    result = F.mse_loss(x[~shown], fewer[~shown]) + F.l1_loss(x[shown & (first < 9)], fewer[shown & (first < 9)])
+    shown = ~others
+    shown[:2] = ~shown[:2]
+    return result + x[~shown].sum() * 2 + x[others].sum() * 3
+
+
 def downward(self, x):
     return mean_square(self.down(x))
 
@@ -176,6 +184,18 @@ def on_the_diagonal(self, x):
     return torch.diagonal(products).add_(-1).pow_(2).sum() + products.square().sum()
 
 
+def off_the_diagonal(self, x):
+    products = x.T @ x
+    return products.flatten()[:-1].view(WIDTH - 1, WIDTH + 1)[:, 1:].flatten().pow_(2).sum()
+
+
+def changed_through_rows(self, x):
+    products = x @ x.T
+    products[:, 1:].T.reshape(-1).mul_(2)  # a copy
+    products.view(ROWS, 1, ROWS)[2:].flatten(0, 1).mul_(3)  # a view
+    return products.square().sum()
+
+
 def changed_in_chains(self, x):
     y = x * 1
     first = y[:, 0]
@@ -249,6 +269,11 @@ def spectrogram(self, x):
     return mean_square(torch.stft(x.flatten(), 6, 2, 4, window, return_complex=True).abs() + 1)
 
 
+def phases(self, x):
+    transform = torch.fft.rfft(x)  # whose first and last are real
+    return (torch.angle(transform) * transform.abs() * torch.arange(1, 5)).sum() + torch.angle(torch.fft.fft(x)).sum()
+
+
 def remainders(self, x):
     return mean_square(x % 0.7 + x.fmod(0.3) + torch.fmod(x, x.roll(1, 1)) + torch.hypot(x, x.flip(1)))
 
@@ -263,6 +288,7 @@ IDIOMS = {
     "experts by numbers": (experts, routed_by_numbers),
     "hidden words": (dict, hidden_words, mask, classes),
     "chosen by a mask": (dict, chosen, mask),
+    "chosen by masks alike": (dict, chosen_alike, mask),
     "packed sequences": (
         lambda: {"lstm": nn.LSTM(WIDTH, 3, batch_first=True, bidirectional=True)}, packed, sequences, lengths,
     ),
@@ -293,6 +319,8 @@ IDIOMS = {
     "checkpoint": (dict, lambda self, x: mean_square(checkpoint(self.fc, x, use_reentrant=True))),
     "below the diagonal": (dict, below_the_diagonal),
     "on the diagonal": (dict, on_the_diagonal),
+    "off the diagonal": (dict, off_the_diagonal),
+    "changed through rows": (dict, changed_through_rows),
     "chains": (dict, changed_in_chains),
     **{
         f"scatter {kind} {include}": (base, scattered(kind, include), classes)
@@ -326,6 +354,7 @@ IDIOMS = {
     ),
     "alignments": (dict, alignments, classes, lengths),
     "a spectrogram": (dict, spectrogram),
+    "phases": (dict, phases),
     "remainders": (dict, remainders),
     "slopes": (dict, lambda self, x: mean_square(F.celu(x, 1.3) + F.rrelu(x, 0.1, 0.3))),
     "extremes": (dict, lambda self, x: (torch.fmax(x, x.flip(0)) * x.aminmax().max - torch.fmin(x, x.T[0, 0])).sum()),
