@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from executor.kernels import NARROW, KernelCall, KernelSet
 from executor.schedules import Rate
 from executor.values import Array
 from planner.program.arena import align
-from planner.program.tasks import Compute, Kernel, SlicedCall, Task, distinct
+from planner.program.tasks import Compute, Kernel, SlicedCall, Slices, Task, distinct
 from planner.program.workspace import combined_bytes
 
 
@@ -37,19 +38,10 @@ class KernelCalls:
         """Return the action of one kernel call; one that combines computes into scratch first, unless it can add."""
         if kernel.op not in self._kernels.kernels:
             raise ValueError(f"node {kernel.node}: no kernel for operator {kernel.op}")
-        part = self._memory.part
-        targets = tuple(part(buffer, slices) for buffer, slices in call.outputs)
+        targets = self._parts(call.outputs)
         adds = call.combine == "Sum" and kernel.op in self._kernels.adding and self._adds_up(targets)
         results = targets if adds or call.combine is None else self._scratch_like(targets)
-        prepared = KernelCall(
-            xp=self._memory.xp,
-            inputs=tuple(part(buffer, slices) for buffer, slices in call.inputs),
-            outputs=results,
-            attributes=self._rate.applied(kernel),
-            ranges=call.ranges,
-            origins=call.origins,
-        )
-        compute = self._kernels.bind(kernel.op, prepared, adds)
+        compute = self._kernels.bind(kernel.op, self._prepared(kernel, call, results), adds)
         if adds or call.combine is None:
             return compute
         combine = combiner(self._memory.xp, call.combine)
@@ -60,6 +52,30 @@ class KernelCalls:
                 combine(target, result, out=target)
 
         return action
+
+    def at_once(self, first: Task, second: Task) -> Action | None:
+        """Return the action that does two tasks, of the same operands, with one kernel; None where there is none."""
+        calls = [*kernel_calls([first]), *kernel_calls([second])]
+        if self._memory.xp is not np or len(calls) != 2:
+            return None
+        compute = self._kernels.at_once.get((calls[0][0].op, calls[1][0].op))
+        are_alike = calls[0][1].inputs == calls[1][1].inputs and all(call.combine is None for _, call in calls)
+        if compute is None or not are_alike:
+            return None
+        return partial(compute, *(self._prepared(kernel, call, self._parts(call.outputs)) for kernel, call in calls))
+
+    def _prepared(self, kernel: Kernel, call: SlicedCall, outputs: tuple[Array, ...]) -> KernelCall:
+        return KernelCall(
+            xp=self._memory.xp,
+            inputs=self._parts(call.inputs),
+            outputs=outputs,
+            attributes=self._rate.applied(kernel),
+            ranges=call.ranges,
+            origins=call.origins,
+        )
+
+    def _parts(self, places: Iterable[tuple[int, Slices]]) -> tuple[Array, ...]:
+        return tuple(self._memory.part(buffer, slices) for buffer, slices in places)
 
     def _adds_up(self, targets: tuple[Array, ...]) -> bool:
         """True if a kernel may add to these; in 16 bits what is added is rounded first, and a GPU has the bandwidth."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -37,8 +38,8 @@ class Worker:
         self.memory = Memory(arena, program)
         self.transport = transport(self.memory)
         self._calls = KernelCalls(self.memory, kernels, rate or Rate())
-        ordered, actions = self.transport.ordered, {id(task): self._action(task) for task in distinct(program.tasks)}
-        self._actions = [ordered(number, actions[id(task)]) for number, task in enumerate(program.tasks)]
+        actions = enumerate(self._actions_of(program.tasks))
+        self._actions = [self.transport.ordered(number, action) for number, action in actions]
         self._finish = self.transport.finish()
 
     @property
@@ -73,6 +74,15 @@ class Worker:
         synchronize(xp)
         moments[-1] = time.perf_counter() if self._actions else moments[-1]
         return moments
+
+    def _actions_of(self, tasks: Sequence[Task]) -> list[Action]:
+        """Return an action of each task; one kernel does two as the second, when there is room for both results."""
+        by_task = {id(task): self._action(task) for task in distinct(tasks)}
+        actions = [by_task[id(task)] for task in tasks]
+        for number, neighbours in enumerate(pairwise(tasks)):
+            if (action := self._calls.at_once(*neighbours)) is not None:
+                actions[number : number + 2] = [in_order([]), action]
+        return actions
 
     def _action(self, task: Task) -> Action:
         match task:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import ModuleType
 from typing import Any, NoReturn, SupportsFloat, SupportsInt, cast
@@ -119,13 +119,15 @@ class KernelSet:
     """Kernels by operator; `adding` are those that can add to what the output holds.
 
     Operators of `native` have kernels that take 16-bit operands as they are, and round once themselves. `library` says
-    whose the kernels are.
+    whose the kernels are. Of two calls of the same operands in memory of a host, one behind the other, `at_once` has
+    functions, by their operators, that write the results of both.
     """
 
     library: str
     kernels: Mapping[str, Kernel]
     adding: Mapping[str, Kernel]
     native: Collection[str] = ()
+    at_once: Mapping[tuple[str, str], Callable[[KernelCall, KernelCall], None]] = field(default_factory=dict)
 
     def bind(self, op: str, call: KernelCall, adds: bool = False) -> Callable[[], None]:
         """Return the action that runs an operator's kernel on a call; `adds` adds to what the outputs hold."""

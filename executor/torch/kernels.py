@@ -1,6 +1,6 @@
 """PyTorch's kernels for the heavy operators, over the same calls and memory as the executor's own, which do the rest.
 
-The parts of softmax and of layer norm stay with the executor's own kernels: there work is split between workers in the
+Softmax and layer norm are functions of PyTorch for each of their parts: there work is split between workers in the
 middle of what is one function in PyTorch. Images are NCHW, filters OIHW. PyTorch pads both sides alike,
 but a worker's share of an image has padding at the tensor's border alone: images are then framed first, and PyTorch is
 told of no padding. Outputs of element-wise kernels may be the same memory as inputs.
@@ -17,13 +17,16 @@ from math import prod
 import torch
 import torch.nn.functional as F  # noqa: N812  # as PyTorch's users know it
 
-from executor.kernels import KERNELS, Kernel, KernelCall, KernelSet, run
+from executor.kernels import KERNELS, Kernel, KernelCall, KernelSet
 from executor.kernels.call import Range
-from executor.kernels.elementwise import spread
 from executor.kernels.matrix import letters_of_product
 from executor.kernels.window import Framed, Window, dilation, local_ranges, windows
+from executor.torch.attention import AT_ONCE, ATTENTION
+from executor.torch.normal import NORMAL
 from executor.torch.normalization import NORMALIZATION
+from executor.torch.softmax import SOFTMAX
 from executor.torch.tensors import tensor_of
+from executor.torch.weight_updates import UPDATES
 
 aten = torch.ops.aten
 
@@ -216,14 +219,20 @@ def gelu(call: KernelCall) -> None:
 
     In single precision PyTorch's own writing into a result that is not contiguous leaves it as it was.
     """
-    (x,) = map(tensor_of, call.inputs)
-    tensor_of(call.outputs[0]).copy_(aten.gelu(x, approximate=_approximate(call)))
+    (x,), out = map(tensor_of, call.inputs), tensor_of(call.outputs[0])
+    if out.is_contiguous():
+        aten.gelu.out(x, approximate=_approximate(call), out=out)
+    else:
+        out.copy_(aten.gelu(x, approximate=_approximate(call)))
 
 
 def gelu_backward(call: KernelCall) -> None:
     """Gradient of gelu."""
-    grad, x = map(tensor_of, call.inputs)
-    tensor_of(call.outputs[0]).copy_(aten.gelu_backward(grad, x, approximate=_approximate(call)))
+    (grad, x), out = map(tensor_of, call.inputs), tensor_of(call.outputs[0])
+    if out.is_contiguous():
+        aten.gelu_backward.grad_input(grad, x, approximate=_approximate(call), grad_input=out)
+    else:
+        out.copy_(aten.gelu_backward(grad, x, approximate=_approximate(call)))
 
 
 def _approximate(call: KernelCall) -> str:
@@ -251,44 +260,15 @@ def silu_backward(call: KernelCall) -> None:
     tensor_of(call.outputs[0]).copy_(aten.silu_backward(*map(tensor_of, call.inputs)))
 
 
-def _attention(call: KernelCall) -> None:
-    """Attention as PyTorch has it for processors; on a GPU, or with values of another width, the one on arrays."""
-    query, key, value = map(tensor_of, call.inputs[:3])
-    if query.device.type != "cpu" or query.shape[-1] != value.shape[-1]:
-        run(KERNELS["attention"], call)
-        return
-    heads = (tensor.repeat_interleave(call.length("r"), 1) for tensor in (key, value))
-    from_start = call.ranges["q"][0] == call.ranges["k"][0] == 0
-    causal = call.flag("causal") and from_start and len(call.inputs) == 3
-    mask = None if causal else _bias(call, query)
-    results = aten._scaled_dot_product_flash_attention_for_cpu(
-        query, *heads, 0.0, causal, attn_mask=mask, scale=call.number("scale")
-    )
-    for out, result in zip(call.outputs, results, strict=True):
-        tensor_of(out).copy_(result)
-
-
-def _bias(call: KernelCall, query: torch.Tensor) -> torch.Tensor | None:
-    """Return what is added to scores, [b or 1, h or 1, q, k], with minus infinity where attention is blind."""
-    total = None
-    if call.flag("causal"):
-        rows, keys = (torch.arange(*call.ranges[name]) for name in "qk")
-        total = torch.zeros(len(rows), len(keys), dtype=query.dtype).masked_fill(keys > rows[:, None], -torch.inf)
-        total = total[None, None]
-    for bias in call.inputs[3:]:
-        added = tensor_of(spread(bias, call.integers("dims"), 4))
-        added = added.expand(*added.shape[:2], *(call.length(name) for name in "qk"))
-        total = added if total is None else total + added
-    return total
-
-
 TORCH_KERNELS: dict[str, Kernel] = {
     **NORMALIZATION,
+    **NORMAL,
+    **SOFTMAX,
+    **ATTENTION,
+    **UPDATES,
     "mm": mm,
     "bmm": bmm,
     "einsum": einsum,
-    "attention": _attention,
-    "biased_attention": _attention,
     "convolution": convolution,
     "convolution_backward_input": convolution_backward_input,
     "convolution_backward_weight": convolution_backward_weight,
@@ -309,5 +289,7 @@ TORCH_KERNELS: dict[str, Kernel] = {
 ADDING: dict[str, Kernel] = {"mm": add_mm, "einsum": partial(einsum, adds=True)}
 """Kernels that add their result to what the output holds."""
 
-KERNEL_SET = KernelSet(f"torch {torch.__version__}", ChainMap(TORCH_KERNELS, KERNELS), ADDING, frozenset(TORCH_KERNELS))
+KERNEL_SET = KernelSet(
+    f"torch {torch.__version__}", ChainMap(TORCH_KERNELS, KERNELS), ADDING, frozenset(TORCH_KERNELS), AT_ONCE
+)
 """PyTorch's kernels where there are some, else those on arrays."""

@@ -1,21 +1,11 @@
-"""PyTorch's kernels for sums and batch norm, of a worker's share: statistics are of the whole batch.
-
-On a processor in single or double precision; elsewhere the kernels on arrays run.
-"""
+"""PyTorch's kernels for sums and batch norm, of a worker's share: statistics are of the whole batch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 
-from executor.kernels import KERNELS, Kernel, KernelCall, run
-from executor.torch.tensors import tensor_of
-
-Computation = Callable[[KernelCall, list[torch.Tensor]], tuple[torch.Tensor, ...]]
-"""What a kernel's outputs are to be, by its call and operands."""
-
-WIDE = (torch.float32, torch.float64)
+from executor.kernels import Kernel, KernelCall
+from executor.torch.computed import Tensors, computed
 
 
 def _channels(vector: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -32,24 +22,24 @@ def _inverse_deviation(call: KernelCall, variance: torch.Tensor) -> torch.Tensor
     return (variance + call.number("eps")).rsqrt()
 
 
-def reduce_sum(call: KernelCall, operands: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+def reduce_sum(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
     """Sum over the dimensions `dims`."""
     dims = call.integers("dims")
     return (operands[0].sum(dims) if dims else operands[0],)
 
 
-def mean(call: KernelCall, operands: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+def mean(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
     """Sum over `dims` divided by `count`, the number of elements summed in the whole tensor."""
     return (reduce_sum(call, operands)[0] / call.number("count"),)
 
 
-def batch_norm_var(call: KernelCall, operands: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+def batch_norm_var(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
     """Sum of squared deviations from `mean` per channel, over the whole tensor's `count`."""
     x, centre = operands
     return (_summed((x - _channels(centre, x)).square_()) / call.number("count"),)
 
 
-def batch_norm_backward_reduce(call: KernelCall, operands: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+def batch_norm_backward_reduce(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
     """Gradients of weight and bias: sums of grad * normalized x and of grad."""
     grad, x, centre, variance = operands
     statistics = None, None, centre, _inverse_deviation(call, variance)
@@ -58,7 +48,7 @@ def batch_norm_backward_reduce(call: KernelCall, operands: list[torch.Tensor]) -
     return tuple(gradients[1:])
 
 
-def batch_norm_backward(call: KernelCall, operands: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+def batch_norm_backward(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
     """Gradient of the input, through the mean and the variance as well."""
     grad, x, centre, variance, weight, grad_weight, grad_bias = operands
     inverse, count = _inverse_deviation(call, variance), call.number("count")
@@ -69,28 +59,13 @@ def batch_norm_backward(call: KernelCall, operands: list[torch.Tensor]) -> tuple
     return (through.addcmul_(grad, _channels(scale, x)),)
 
 
-def _kernel(op: str, compute: Computation) -> Kernel:
-    """Return the kernel of a computation."""
-
-    def kernel(call: KernelCall) -> None:
-        operands = [*map(tensor_of, call.inputs)]
-        if operands[0].device.type != "cpu" or not all(one.dtype in WIDE and one.numel() for one in operands):
-            run(KERNELS[op], call)
-            return
-        for out, result in zip(call.outputs, compute(call, operands), strict=True):
-            tensor_of(out).copy_(result)
-
-    return kernel
-
-
-NORMALIZATION: dict[str, Kernel] = {
-    op: _kernel(op, compute)
-    for op, compute in {
+NORMALIZATION: dict[str, Kernel] = computed(
+    {
         "sum": reduce_sum,
         "mean": mean,
         "batch_norm_var": batch_norm_var,
         "batch_norm_backward_reduce": batch_norm_backward_reduce,
         "batch_norm_backward": batch_norm_backward,
-    }.items()
-}
+    }
+)
 """Kernels by operator."""

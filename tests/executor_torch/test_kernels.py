@@ -5,6 +5,7 @@ import pytest
 
 pytest.importorskip("torch")
 from executor.kernels import KERNELS, KernelCall
+from executor.torch import attention
 from executor.torch.kernels import KERNEL_SET, TORCH_KERNELS
 from executor.verification import CheckOptions, check_operator
 
@@ -37,3 +38,28 @@ def test_a_product_may_be_where_its_factor_was():
     x = np.arange(6.0).reshape(2, 3)
     TORCH_KERNELS["einsum"](KernelCall(np, (x, np.array(2.0)), (x,), {"equation": "ab,->ab"}, {}, ((0, 0), ())))
     assert x.tolist() == [[0, 2, 4], [6, 8, 10]]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("first_query", "first_key"), [(0, 0), (3, 1)])
+def test_gradients_of_attention_at_once_are_those_one_by_one(causal, first_query, first_key, monkeypatch):
+    """Of a share of rows and keys, in blocks of two rows, of one head; 4 heads of queries share 2 of keys."""
+    monkeypatch.setattr(attention, "BLOCK_SCORES", 1)
+    monkeypatch.setattr(attention, "CAUSAL_ROWS", 2)
+    rng = np.random.default_rng(0)
+    shapes = {"q": (2, 4, 5, 3), "k": (2, 2, 7, 3), "v": (2, 2, 7, 6), "grad": (2, 4, 5, 6)}
+    q, k, v, grad = (rng.standard_normal(shape) for shape in shapes.values())
+    inputs = grad, q, k, v, 2 + rng.standard_normal((2, 4, 5)), rng.standard_normal((2, 4, 5))
+    ranges = {"b": (0, 2), "g": (0, 2), "r": (0, 2), "e": (0, 3)}
+    ranges |= {"q": (first_query, first_query + 5), "k": (first_key, first_key + 7)}
+
+    def call(*outputs):
+        return KernelCall(np, inputs, outputs, {"scale": 0.3, "causal": causal}, ranges, ((0,) * 4,) * 6)
+
+    found, expected = ([np.empty_like(x) for x in (q, k, v)] for _ in range(2))
+    ops = "attention_backward_query", "attention_backward_keys"
+    KERNEL_SET.at_once[ops](call(found[0]), call(*found[1:]))
+    for op, outputs in zip(ops, (expected[:1], expected[1:]), strict=True):
+        KERNELS[op](call(*outputs))
+    for one, right in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, right, atol=1e-12)

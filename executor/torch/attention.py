@@ -1,0 +1,193 @@
+"""PyTorch's attention of a worker's share on a processor, and its gradients as products of blocks of rows.
+
+PyTorch's own gradients are of rows and keys from the first on, and all at once; a share may be of others, or of one of
+them. Where a worker computes both, one after the other, it computes them at once too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from executor.kernels import KERNELS, Array, Kernel, KernelCall, run
+from executor.kernels.attention import apart
+from executor.kernels.elementwise import spread
+from executor.torch.tensors import tensor_of
+
+BLOCK_SCORES = 1 << 19
+"""Scores of a block, unless its rows have more in one head: as many as fit a processor's cache."""
+
+BLOCK_ROWS, CAUSAL_ROWS = 256, 64
+"""Rows of a block; fewer where it needs no keys behind its last row."""
+
+
+def attention(call: KernelCall) -> None:
+    """Attention as PyTorch has it for processors; on a GPU, or with values of another width, the one on arrays."""
+    query, key, value = map(tensor_of, call.inputs[:3])
+    if query.device.type != "cpu" or query.shape[-1] != value.shape[-1]:
+        run(KERNELS["attention"], call)
+        return
+    heads = (tensor.repeat_interleave(call.length("r"), 1) for tensor in (key, value))
+    from_start = call.ranges["q"][0] == call.ranges["k"][0] == 0
+    causal = call.flag("causal") and from_start and len(call.inputs) == 3
+    mask = None if causal else _added(call, call.inputs[3:], query.dtype)
+    if mask is not None:
+        mask = mask.expand(*mask.shape[:2], *(call.length(name) for name in "qk"))
+    results = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        query, *heads, 0.0, causal, attn_mask=mask, scale=call.number("scale")
+    )
+    for out, result in zip(call.outputs, results, strict=True):
+        tensor_of(out).copy_(result)
+
+
+def _added(call: KernelCall, biases: Sequence[Array], dtype: torch.dtype) -> torch.Tensor | None:
+    """Return what is added to scores, with minus infinity where attention is blind: [b, h, q, k], or 1 of these."""
+    total = None
+    if call.flag("causal"):
+        rows, keys = (torch.arange(*call.ranges[name]) for name in "qk")
+        total = torch.zeros(1, 1, len(rows), len(keys), dtype=dtype)
+        total.masked_fill_(keys > rows[:, None], -torch.inf)
+    for bias in biases:
+        added = tensor_of(spread(bias, call.integers("dims"), 4)).to(dtype)
+        total = added if total is None else total + added
+    return total
+
+
+Part = tuple[slice, slice]
+"""Samples, and groups of heads."""
+
+Block = tuple[slice, slice]
+"""Query rows, and the keys to which any of them attends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What gradients follow from: of rows [b, g, r, q, any], of keys [b, g, k, any], and what is added to scores."""
+
+    call: KernelCall
+    grad: torch.Tensor
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    total: torch.Tensor
+    inner: torch.Tensor
+    added: torch.Tensor | None
+
+    @classmethod
+    def of(cls, call: KernelCall) -> Share:
+        """Return what a backward call's operands are, those of 16 bits in single precision."""
+        grad, query, key, value, *biases, total, inner = call.inputs
+        grad, query, total, inner = (_wide(apart(call, array)) for array in (grad, query, total, inner))
+        added = _added(call, biases, query.dtype)
+        if added is not None:
+            added = apart(call, added) if added.shape[1] > 1 else added[:, None]
+        return cls(call, grad, query, _wide(key), _wide(value), total[..., None], inner[..., None], added)
+
+    @property
+    def rows(self) -> int:
+        """How many rows a block has, at most."""
+        return CAUSAL_ROWS if self.call.flag("causal") else BLOCK_ROWS
+
+    def parts(self) -> Iterator[Part]:
+        """Cut samples and groups, so that blocks have no more scores than they may."""
+        samples, groups, shared, length = self.query.shape[:4]
+        heads = max(1, BLOCK_SCORES // max(1, shared * min(length, self.rows) * self.key.shape[2]))
+        several = max(1, heads // max(1, groups))
+        for sample in range(0, samples, several):
+            for group in range(0, groups, heads):
+                yield slice(sample, sample + several), slice(group, group + heads)
+
+    def blocks(self) -> Iterator[Block]:
+        """Cut the rows."""
+        length, keys = self.query.shape[3], self.key.shape[2]
+        ahead = self.call.ranges["q"][0] - self.call.ranges["k"][0]
+        for start in range(0, length, self.rows):
+            stop = min(start + self.rows, length)
+            yield slice(start, stop), slice(0, min(keys, max(0, ahead + stop)) if self.call.flag("causal") else keys)
+
+    def matrices(self, part: Part, block: Block) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the probabilities of a block and the gradient of its scores, [b and g, r and q, k]."""
+        less = self._less(part, block)
+        queries, keys = of_rows(self.query, part, block), of_keys(self.key, part, block)
+        probabilities = torch.baddbmm(less, queries, keys.mT, alpha=self.call.number("scale")).exp_()
+        inner, values = of_rows(self.inner, part, block), of_keys(self.value, part, block)
+        slopes = torch.baddbmm(inner, of_rows(self.grad, part, block), values.mT, beta=-1)
+        return probabilities, slopes.mul_(probabilities)
+
+    def _less(self, part: Part, block: Block) -> torch.Tensor:
+        """Return what is added to scores less the logarithms of sums, all of whose keys may be one."""
+        if self.added is None:
+            return of_rows(self.total, part, block).neg()
+        places = (*part, slice(None), *block)
+        added = self.added[tuple(at if n > 1 else slice(None) for at, n in zip(places, self.added.shape, strict=True))]
+        return (added - self.total[(*part, slice(None), block[0])]).flatten(2, 3).flatten(0, 1)
+
+
+def _wide(array: Array) -> torch.Tensor:
+    tensor = tensor_of(array)
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def of_rows(tensor: torch.Tensor, part: Part, block: Block) -> torch.Tensor:
+    """Return rows of a block as matrices, one of each sample and group."""
+    return tensor[(*part, slice(None), block[0])].flatten(2, 3).flatten(0, 1)
+
+
+def of_keys(tensor: torch.Tensor, part: Part, block: Block) -> torch.Tensor:
+    """Return keys, or values, of a block as matrices, one of each sample and group."""
+    return tensor[(*part, block[1])].flatten(0, 1)
+
+
+def gradients(call: KernelCall, of_query: Array | None, of_keys_and_values: Sequence[Array]) -> None:
+    """Write the gradients of queries, in columns `e` of the call, and of keys and values, or either alone."""
+    share, scale = Share.of(call), call.number("scale")
+    query = None if of_query is None else tensor_of(apart(call, of_query))
+    dtype = share.query.dtype
+    nothing = share.query.new_empty(1)
+    sums_of = [(tensor_of(out), torch.zeros(out.shape, dtype=dtype)) for out in of_keys_and_values]
+    for part in share.parts():
+        for block in share.blocks():
+            probabilities, slopes = share.matrices(part, block)
+            if query is not None:
+                rows = query[(*part, slice(None), block[0])]
+                keys = of_keys(share.key, part, block)[..., slice(*call.ranges["e"])]
+                rows.copy_(torch.baddbmm(nothing, slopes, keys, beta=0, alpha=scale).view(rows.shape))
+            factors = (slopes, share.query, scale), (probabilities, share.grad, 1.0)
+            for (_, total), (weights, queries, factor) in zip(sums_of, factors, strict=False):
+                total[(*part, block[1])].flatten(0, 1).baddbmm_(weights.mT, of_rows(queries, part, block), alpha=factor)
+    for out, total in sums_of:
+        out.copy_(total)
+
+
+def backward(op: str) -> Kernel:
+    """Return the kernel of the gradient of the queries, or that of keys and values; on a GPU the one on arrays."""
+
+    def kernel(call: KernelCall) -> None:
+        if call.xp is not np:
+            run(KERNELS[op], call)
+        elif op.endswith("query"):
+            gradients(call, call.outputs[0], ())
+        else:
+            gradients(call, None, call.outputs)
+
+    return kernel
+
+
+def backward_at_once(of_query: KernelCall, of_keys: KernelCall) -> None:
+    """Gradients of queries, keys and values."""
+    gradients(of_query, of_query.outputs[0], of_keys.outputs)
+
+
+NAMES = ("attention", "biased_attention")
+
+ATTENTION: dict[str, Kernel] = {
+    **dict.fromkeys(NAMES, attention),
+    **{op: backward(op) for name in NAMES for op in (f"{name}_backward_query", f"{name}_backward_keys")},
+}
+"""Kernels by operator."""
+
+AT_ONCE = {(f"{name}_backward_query", f"{name}_backward_keys"): backward_at_once for name in NAMES}
+"""Kernels of two calls of the same operands, one behind the other, by their operators."""

@@ -1,0 +1,65 @@
+"""PyTorch's kernels for the parts of softmax, and for the gradient of cross entropy, of a worker's share."""
+
+from __future__ import annotations
+
+import torch
+
+from executor.kernels import Kernel, KernelCall
+from executor.torch.computed import Tensors, computed
+
+
+def _dim(call: KernelCall, x: torch.Tensor) -> int:
+    """Return the dimension along which rows run."""
+    return call.integer("dim") % x.ndim if "dim" in call.attributes else x.ndim - 1
+
+
+def amax(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
+    """Greatest of the elements along `dims`."""
+    return (operands[0].amax(call.integers("dims")),)
+
+
+def sum_exp(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
+    """Sum of exp(x - maximum) over this run's part of every row."""
+    (x, maximum), dim = operands, _dim(call, operands[0])
+    return ((x - maximum.unsqueeze(dim)).exp_().sum(dim),)
+
+
+def softmax(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
+    """exp(x - maximum) / total."""
+    x, maximum, total = operands
+    dim = _dim(call, x)
+    return ((x - maximum.unsqueeze(dim)).exp_().div_(total.unsqueeze(dim)),)
+
+
+def softmax_backward_sum(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
+    """Sum of gradient times result over this run's part of every row."""
+    return ((operands[0] * operands[1]).sum(_dim(call, operands[0])),)
+
+
+def softmax_backward(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
+    """Compute result * (gradient - inner)."""
+    grad, result, inner = operands
+    return ((grad - inner.unsqueeze(_dim(call, grad))).mul_(result),)
+
+
+def cross_entropy_backward(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
+    """(softmax - one-hot label) * factor."""
+    x, maximum, total, labels = operands
+    gradient = (x - maximum[:, None]).exp_().div_(total[:, None])
+    start, stop = call.ranges["c"]
+    (here,) = torch.where((labels >= start) & (labels < stop))
+    gradient[here, labels[here] - start] -= 1
+    return (gradient.mul_(call.number("factor")),)
+
+
+SOFTMAX: dict[str, Kernel] = computed(
+    {
+        "amax": amax,
+        "sum_exp": sum_exp,
+        "softmax": softmax,
+        "softmax_backward_sum": softmax_backward_sum,
+        "softmax_backward": softmax_backward,
+        "cross_entropy_backward": cross_entropy_backward,
+    }
+)
+"""Kernels by operator."""
