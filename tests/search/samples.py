@@ -132,13 +132,6 @@ def readers_of_one_tensor(draw):
     return list(signatures(b.finish({}, {})).values())
 
 
-def product_signature(i, j, k):
-    """A matrix product of these extents."""
-    b = GraphBuilder()
-    b.apply("mm", b.input("a", (i, k)), b.input("b", (k, j)), name="node")
-    return signatures(b.finish({}, {}))["node"]
-
-
 def some_strategies(draw, node, ways):
     """A few strategies of a node, `*` among them where it may be."""
 

@@ -8,19 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.graph import GraphBuilder
-from planner.layout import REPLICATE, Shard, Ways, signatures
+from planner.layout import Ways, signatures
 from planner.search.costs import volumes
 from planner.search.costs.cost import FetchCost, StoreCost
 from planner.search.costs.domains import layouts_domain, strategies_domain
 from planner.search.costs.needs import operand_need
-from tests.layout.closed_forms import FetchStep, StoreStep, fetched, moved
 from tests.search import oracle
 from tests.search.samples import (
-    EVEN_WAYS,
     WAYS,
     all_layouts,
     all_strategies,
-    product_signature,
     readers_of_one_tensor,
     signature,
     some_layouts,
@@ -93,40 +90,6 @@ def test_store(data):
     table = StoreCost(node, 0).table([strategies], layouts)
     expected = [[oracle.moved(node, 0, s, layout, ways) for layout in layouts.states] for s in strategies.states]
     assert table.tolist() == expected
-
-
-@given(st.data())
-@settings(max_examples=60, deadline=None)
-def test_closed_forms_where_extents_divide(data):
-    ways = data.draw(st.sampled_from(EVEN_WAYS))
-    i, j, k = (math.prod(ways) * data.draw(st.integers(1, 3)) for _ in range(3))
-    node = product_signature(i, j, k)
-    (shape, _), stored = node.shapes, node.outputs[0]
-    strategies = strategies_domain(node, ways, some_strategies(data.draw, node, ways))
-    layouts = layouts_domain(shape, ways, some_layouts(data.draw, shape, ways))
-    read = FetchCost(shape, ((operand_need(node, 0),),)).table([strategies], layouts)
-    for (s, strategy), (at, layout) in product(enumerate(strategies.states), enumerate(layouts.states)):
-        steps = [
-            FetchStep(
-                way, choice in "ik", placement == REPLICATE, placement == {"i": Shard(0), "k": Shard(1)}.get(choice)
-            )
-            for way, choice, placement in zip(ways, strategy, layout, strict=True)
-        ]
-        assert read[s, at] == fetched(math.prod(shape), steps)
-    layouts = layouts_domain(stored, ways, some_layouts(data.draw, stored, ways))
-    write = StoreCost(node, 0).table([strategies], layouts)
-    for (s, strategy), (at, layout) in product(enumerate(strategies.states), enumerate(layouts.states)):
-        steps = [
-            StoreStep(
-                way,
-                choice == "k",
-                False,
-                placement == REPLICATE,
-                placement == {"i": Shard(0), "j": Shard(1)}.get(choice),
-            )
-            for way, choice, placement in zip(ways, strategy, layout, strict=True)
-        ]
-        assert write[s, at] == moved(math.prod(stored), steps)
 
 
 @pytest.mark.parametrize("rows", [1 << 12, (1 << 15) - 8, 1 << 15, 1 << 18])

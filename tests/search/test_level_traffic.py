@@ -1,21 +1,17 @@
 """Elements across each level, transfer by transfer = the exchanges' matrices by the first differing digit."""
 
-import math
 from itertools import combinations, product
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.layout import REPLICATE, Exchange, Shard, fetch, needed, production, store
+from planner.layout import Exchange, fetch, needed, production, store
 from planner.search.costs.cost import FetchCost, StoreCost
 from planner.search.costs.domains import layouts_domain, strategies_domain
 from planner.search.costs.needs import operand_need
-from tests.layout.closed_forms import FetchStep, StoreStep, fetched_across, moved_across
 from tests.search.samples import (
-    EVEN_WAYS,
     WAYS,
-    product_signature,
     readers_of_one_tensor,
     signature,
     some_layouts,
@@ -126,27 +122,3 @@ def test_store(data):
         return [by_level(hop.moved(), ways) for hop in store(production(node, 0, chosen[0], ways), layout, ways)]
 
     check(StoreCost(node, 0), [strategies], layouts, hops)
-
-
-@given(st.data())
-@settings(max_examples=40, deadline=None)
-def test_closed_forms_where_extents_divide(data):
-    ways = data.draw(st.sampled_from(EVEN_WAYS))
-    i, j, k = (math.prod(ways) * data.draw(st.integers(1, 3)) for _ in range(3))
-    node = product_signature(i, j, k)
-    strategies = strategies_domain(node, ways, some_strategies(data.draw, node, ways))
-    for shape, read in ((node.shapes[0], True), (node.outputs[0], False)):
-        layouts = layouts_domain(shape, ways, some_layouts(data.draw, shape, ways))
-        cost = FetchCost(shape, ((operand_need(node, 0),),)) if read else StoreCost(node, 0)
-        traffic = cost.level_traffic([strategies], layouts)
-        levels = traffic.table_over_strategies(traffic.table_by_level())
-        dims = {"i": Shard(0), "k": Shard(1)} if read else {"i": Shard(0), "j": Shard(1)}
-        for (s, strategy), (at, layout) in product(enumerate(strategies.states), enumerate(layouts.states)):
-            steps = [
-                FetchStep(way, choice in dims, placement == REPLICATE, placement == dims.get(choice))
-                if read
-                else StoreStep(way, choice == "k", False, placement == REPLICATE, placement == dims.get(choice))
-                for way, choice, placement in zip(ways, strategy, layout, strict=True)
-            ]
-            expected = (fetched_across if read else moved_across)(math.prod(shape), steps)
-            assert tuple(levels[:, s, at]) == expected
