@@ -27,7 +27,7 @@ class Size:
     """Extents; `groups` are heads of keys and values, `hidden` is the width of fully connected layers.
 
     `base` is that of rotary positions, `stretched` whether they are Llama 3.1's. Without `experts` every token passes
-    the same layers.
+    the same layers. Fully connected layers that are not `gated` have two matrices and a GELU.
     """
 
     layers: int
@@ -42,6 +42,7 @@ class Size:
     tied: bool = False
     experts: int = 0
     chosen: int = 2
+    gated: bool = True
 
 
 SIZES = {
@@ -82,6 +83,7 @@ class Sized(Training):
     groups: int | None = option(None, "Heads of keys and values; default: as many as heads.")
     hidden: int | None = option(None, "Width of fully connected layers; default: 8/3 width, up to a multiple of 256.")
     tied: bool = option(False, "Whether embeddings are the output layer's weights too.")
+    gated: bool = option(True, "Whether fully connected layers are SwiGLU, of three matrices; else GELU, of two.")
 
 
 def build_sized(layers: str, width: str, options: Sized) -> Graph:
@@ -98,8 +100,8 @@ def build_sized(layers: str, width: str, options: Sized) -> Graph:
             f"them, found {heads} and {groups}"
         )
     hidden = options.hidden or math.ceil(8 * units / 3 / MULTIPLE) * MULTIPLE
-    size = Size(int(layers), units, heads, groups, hidden, options.vocabulary, options.sequence, tied=options.tied)
-    return training(size, options)
+    size = Size(int(layers), units, heads, groups, hidden, options.vocabulary, options.sequence)
+    return training(replace(size, tied=options.tied, gated=options.gated), options)
 
 
 def build_experts(name: str, options: Experts) -> Graph:
@@ -174,9 +176,9 @@ class Layers:
         return b.apply("add", x, project(b, mixed, f"{name}.out", back), name=f"{name}.sum")
 
     def mlp(self, x: str, name: str) -> str:
-        """Add to x [b, s, d] its norm through SwiGLU."""
+        """Add to x [b, s, d] its norm through fully connected layers."""
         norm = rms_norm(self.b, x, f"{name}.norm")
-        y = self._swiglu(norm, name, ("bsd,df->bsf", "bsf,fd->bsd"))
+        y = self._connected(norm, name, ("bsd,df->bsf", "bsf,fd->bsd"))
         return self.b.apply("add", x, y, name=f"{name}.sum")
 
     def experts(self, x: str, name: str) -> str:
@@ -193,20 +195,27 @@ class Layers:
         copies = b.apply("expand", norm, name=f"{name}.copies", dims=(2,), extents={"e0": size.chosen})
         places: dict[str, Value] = {"e": size.experts, "c": capacity}
         y = b.apply("dispatch", copies, slots, name=f"{name}.dispatch", capacity=capacity, extents=places)
-        y = self._swiglu(y, name, ("becd,edf->becf", "becf,efd->becd"), (size.experts,))
+        y = self._connected(y, name, ("becd,edf->becf", "becf,efd->becd"), (size.experts,))
         y = b.apply("collect", y, slots, name=f"{name}.collect", capacity=capacity)
         y = b.apply("einsum", y, gates, name=f"{name}.mixed", equation="bskd,bsk->bsd")
         return b.apply("add", x, y, name=f"{name}.sum")
 
-    def _swiglu(self, x: str, name: str, equations: tuple[str, str], leading: tuple[int, ...] = ()) -> str:
-        """Two projections up, one through SiLU, their product down; weights have the leading dimensions of experts."""
-        b, size = self.b, self.size
+    def _connected(self, x: str, name: str, equations: tuple[str, str], leading: tuple[int, ...] = ()) -> str:
+        """Project up, activate and project down; weights have the leading dimensions of experts."""
+        size = self.size
         up = Projection(equations[0], (*leading, size.width, size.hidden), RELU_GAIN, bias=False)
+        y = self._activated(x, name, up)
+        down = Projection(equations[1], (*leading, size.hidden, size.width), self._gain, bias=False)
+        return project(self.b, y, f"{name}.down", down)
+
+    def _activated(self, x: str, name: str, up: Projection) -> str:
+        """One projection through a GELU or, `gated`, one through SiLU times another."""
+        b = self.b
+        if not self.size.gated:
+            return b.apply("gelu", project(b, x, f"{name}.up", up), name=f"{name}.gelu")
         gate, linear = (project(b, x, f"{name}.{part}", up) for part in ("gate", "up"))
         gate = b.apply("silu", gate, name=f"{name}.silu")
-        y = b.apply("mul", gate, linear, name=f"{name}.product")
-        down = Projection(equations[1], (*leading, size.hidden, size.width), self._gain, bias=False)
-        return project(b, y, f"{name}.down", down)
+        return b.apply("mul", gate, linear, name=f"{name}.product")
 
     @property
     def _gain(self) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from planner.model_source import source_files
 from planner.models import llama, zoo
 from planner.parallel import Parallel
 from results.scoreboard.cells import SetError, words
@@ -77,7 +78,7 @@ def run_of(row: Row, folder: Path) -> Run:
     sequence = size.sequence if size else row.sequence
     batch = _batch(row, shape.dp, sequence)
     ways = tuple(_ways(row, shape, batch, size))
-    name, options = _model(row, size, machine)
+    name, options = _model(row, size, machine, folder)
     return Run(name, tuple(options.items()), batch, ways, machine, machine_name, stack, size)
 
 
@@ -163,36 +164,39 @@ def _schedules(
         yield row.schedule or "1f1b"
 
 
-def _model(row: Row, size: Size | None, machine: Cluster) -> tuple[str, dict[str, object]]:
-    """Return the zoo's name of a row's model, and its options."""
+def _model(row: Row, size: Size | None, machine: Cluster, folder: Path) -> tuple[str, dict[str, object]]:
+    """Return the zoo's name of a row's model, or a function in a file, and its options."""
     training: dict[str, object] = {"dtype": _dtype(row, machine), "optimizer": row.optimizer}
     if size is None:
-        return _of_zoo(row, training)
+        return _of_zoo(row, training, folder)
     options: dict[str, object] = {
         "sequence": size.sequence, "vocabulary": size.vocabulary, "heads": size.heads, "tied": size.tied,
     }  # fmt: skip
     options |= training | {"optimizer": row.optimizer or "adam"}
     if (row.experts or 1) > 1:
         raise SetError(f"a model of {row.experts} experts is expressed by a name of the zoo alone, found {row.model!r}")
-    if size.architecture == "llama":
-        return f"llama-{size.layers}-{size.hidden}", options | {"groups": size.kv_heads, "hidden": size.ffn}
-    if size.ffn != 4 * size.hidden or size.kv_heads != size.heads:
-        raise SetError(
-            f"expected of the kind {size.architecture} ffn {4 * size.hidden} and {size.heads} heads of keys, found "
-            f"{size.ffn} and {size.kv_heads}"
-        )
     flash, dropout = row.attention is not False, row.dropout or 0.0
+    gated = size.architecture == "llama"
+    if gated or size.ffn != 4 * size.hidden or size.kv_heads != size.heads:
+        if dropout or not flash:
+            raise SetError(f"{row.model or 'model'}: dropout and unfused attention are expressed of GPTs alone")
+        sizes = {"groups": size.kv_heads, "hidden": size.ffn, "gated": gated}
+        return f"llama-{size.layers}-{size.hidden}", options | sizes
     options |= {"flash": flash, "dropout": dropout, "attention_dropout": 0.0 if flash else dropout}
     return f"transformer-{size.layers}-{size.hidden}", options
 
 
-def _of_zoo(row: Row, training: dict[str, object]) -> tuple[str, dict[str, object]]:
-    """Return a model that the zoo has by this name, with the options that a row says in words."""
+def _of_zoo(row: Row, training: dict[str, object], folder: Path) -> tuple[str, dict[str, object]]:
+    """Return a model that the zoo has by this name, or a function makes, with the options that a row says in words."""
     if row.model is None:
         raise SetError("expected a model's name, or layers and hidden; found neither")
     sizes = {compact(name): name for name in (*llama.SIZES, *llama.EXPERTS)}
     name = sizes.get(compact(row.model), row.model)
-    if not any(re.fullmatch(family.pattern, name) for family in zoo.FAMILIES.values()):
+    if files := source_files(row.model):
+        if not (folder / files[0]).is_file():
+            raise SetError(f"model {row.model!r}: expected a file beside the set, found none")
+        name = str(folder / row.model)
+    elif not any(re.fullmatch(family.pattern, name) for family in zoo.FAMILIES.values()):
         raise SetError(f"model {row.model!r} is not known: expected its layers, hidden and heads beside it")
     chosen = {"sequence": row.sequence, "vocabulary": row.vocabulary, "tied": row.tied, **training}
     return name, {key: value for key, value in chosen.items() if value is not None} | dict(_said(row.options or ""))

@@ -213,4 +213,4 @@ def _plain(one: Prediction, null_s: float | None, rival: float | str | None) -> 
 def label(row: Row) -> str:
     """Return what a reader calls a row: its model, by name or sizes, and how it is parallel."""
     sizes = "x".join(str(value) for value in (row.layers, row.hidden) if value)
-    return row.model or sizes or f"row {row.line}"
+    return (row.model or sizes or f"row {row.line}").rpartition(".py:")[2]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import planner
@@ -19,13 +19,26 @@ ALEXNET = (
     Layer("5", 256, pool=3),
 )
 VGG_16 = tuple(replace(layer, mark=str(number)) for number, layer in enumerate(convolutional.VGG_16, start=1))
-PLAIN: dict[str, tuple[Sequence[Layer], int]] = {"AlexNet": (ALEXNET, 227), "VGG-16": (VGG_16, 224)}
 RESNETS = {"ResNet-50": "wresnet-50-1", "ResNet-152": "wresnet-152-1"}
+
+
+def alexnet(batch: int, micro_batches: int = 1, dtype: str = "float32", optimizer: str = "sgd") -> Graph:
+    """Return the training graph of the benchmark's AlexNet, on images of 227 pixels."""
+    options = Scaled(batch=batch, micro_batches=micro_batches, dtype=dtype, optimizer=optimizer, image=227)
+    return convolutional.build(ALEXNET, True, options)
+
+
+def vgg_16(batch: int, micro_batches: int = 1, dtype: str = "float32", optimizer: str = "sgd") -> Graph:
+    """Return the training graph of the benchmark's VGG-16, whose convolutions have biases."""
+    options = Scaled(batch=batch, micro_batches=micro_batches, dtype=dtype, optimizer=optimizer, image=224)
+    return convolutional.build(VGG_16, True, options)
+
+
+PLAIN: dict[str, Callable[..., Graph]] = {"AlexNet": alexnet, "VGG-16": vgg_16}
 
 
 def build(name: str, batch: int) -> Graph:
     """Return a model's training graph, with plain gradient descent."""
     if name in RESNETS:
         return planner.model(RESNETS[name], batch=batch, image=224, optimizer="sgd", stride_first=True)
-    layers, image = PLAIN[name]
-    return convolutional.build(layers, True, Scaled(batch=batch, image=image, optimizer="sgd"))
+    return PLAIN[name](batch)

@@ -104,7 +104,8 @@ def without_intermediates(shares: Sequence[NodeShare], fusion: Fusion) -> tuple[
 
 def _joins(run: Sequence[NodeShare], share: NodeShare, fusion: Fusion, readers: Readers) -> bool:
     last = run[-1]
-    if share.before or last.after or is_product(share) or share.phase != last.phase:
+    apart = fusion == "operators" and SUM in (last.node.op, share.node.op)
+    if apart or share.before or last.after or is_product(share) or share.phase != last.phase:
         return False
     if is_product(run[0]):
         return len(run) == 1 and _adds_bias(last, share)
@@ -140,6 +141,9 @@ def _adds_bias(product: NodeShare, share: NodeShare) -> bool:
         and others * BIAS_SHARE < sum(share.writes.values())
     )
 
+
+SUM = "add_n"
+"""What adds up gradients that a tensor has from several nodes, which an automatic differentiation does by itself."""
 
 BIAS_OPERANDS = 2
 BIAS_SHARE = 16

@@ -134,7 +134,10 @@ STACKS: Mapping[str, Stack] = {
         even_stages=False, gathers_ahead_backward=False,
     ),
     "megatron": _MEGATRON_CORE,
-    "nemo": replace(_MEGATRON_CORE, hides_exchanges=True),
+    "nemo": replace(
+        _MEGATRON_CORE, kernels=replace(_MEGATRON_CORE.kernels, loss_in_place=True), gradient_bytes=2,
+        hides_exchanges=True,
+    ),
     "megatron-2021": Stack(
         MEGATRON, host_s=6e-6, gradient_bytes=4, update_bytes=SCALED_GRADIENTS, overlaps_gradients=False,
         scatters_messages=True,
@@ -151,7 +154,9 @@ What selective recomputation keeps: of Megatron-LM (Korthikanti et al., 2022), a
 Composer lets FSDP gather a layer's weights after the one before it has computed, backward (`backward_prefetch`, by its
 default BACKWARD_POST: docs.mosaicml.com); of llm-foundry up to version 0.4 attention is the first FlashAttention, the
 loss that of its authors.
-NeMo sets Megatron Core to hide tensor parallel exchanges (`tp_comm_overlap`), which by itself it does not.
+NeMo sets Megatron Core to what it does not do by itself: gradients of 16 bits, tensor parallel exchanges that are
+hidden, Transformer Engine's loss (github.com/NVIDIA-NeMo/Megatron-Bridge,
+src/megatron/bridge/perf_recipes/_common.py).
 The host of `megatron-deepspeed` is fitted on a third of vTrain's iterations (results/scoreboard); those of others are
 assumed.
 """

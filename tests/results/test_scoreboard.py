@@ -327,6 +327,29 @@ def test_the_command_scores_a_set_from_elsewhere(tmp_path):
     assert found["scores"]["test"]["time"]["groups"] == 1
 
 
+def test_a_model_may_be_a_function_in_a_file_beside_the_set(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import planner\n\n\ndef net(batch, micro_batches=1, dtype='float32', optimizer='sgd'):\n"
+        "    options = {'micro_batches': micro_batches, 'dtype': dtype, 'optimizer': optimizer}\n"
+        "    return planner.model('mlp-2-64', batch=batch, **options)\n"
+    )
+    (tmp_path / "mine.csv").write_text(
+        "model,gpu,devices,global_batch,micro_batch,seconds\nmine.py:net,A100,1,64,64,1\nother.py:net,A100,1,64,64,1\n"
+    )
+    (measured,) = (read_set(path) for path in find_sets(str(tmp_path / "mine.csv")))
+    there, missing = (predict_row(row, measured.folder) for row in measured.rows)
+    assert there.predicted_s > 0
+    assert scored.label(there.row) == "net"
+    assert missing.why == "model 'other.py:net': expected a file beside the set, found none"
+
+
+def test_gpts_whose_queries_share_keys_are_expressed():
+    row = Row(line=2, model="nemotron-15b", gpu="H100", devices=16, tp=2, global_batch=64, micro_batch=2, seconds=2.66)
+    found = predict_row(row, Path())
+    assert not found.why
+    assert found.predicted_s == pytest.approx(2.66, rel=0.25)
+
+
 def test_the_null_of_others_knows_nothing_of_a_row(tmp_path):
     """Of two runs alike but for their seconds, 1 and 2, each is predicted to take what the other did."""
     (tmp_path / "two.csv").write_text("model,gpu,devices,global_batch,seconds\n" + "".join(

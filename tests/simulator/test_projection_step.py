@@ -307,3 +307,11 @@ def test_fewer_than_four_masked_softmaxes_are_not_one_kernel():
 
     one, two = (round((launches(samples, 8) - launches(samples, 4)) / 4) for samples in (1, 2))
     assert one - two == 4
+
+
+def test_fully_connected_layers_without_a_gate_have_two_matrices():
+    def operations(gated):
+        return llama("micro-batch=1", 1, "megatron", 8, gated=gated, vocabulary=1024).model_operations
+
+    matrix = 6 * 8192 * 4096 * 14336 * 8
+    assert operations(True) - operations(False) == pytest.approx(matrix, rel=1e-9)
