@@ -166,11 +166,6 @@ class Coarsenings:
             self._marked = (key, marks, _graph_without_repeats(self._with_repeats[key], marks))
         return self._marked[2]
 
-    @cached_property
-    def operator_classes(self) -> frozenset[str]:
-        """The classes of the graph's operators."""
-        return frozenset(signature.category for signature in self._signatures.values())
-
     def variable_count(self, ties: Ties) -> int:
         """Return how many variables there are before identical layers are merged."""
         return 1 + max(self._names_grouped_by_ties((ties, False, frozenset())).values(), default=-1)

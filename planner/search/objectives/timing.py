@@ -131,8 +131,8 @@ class Breakdown(Struct, frozen=True):
     compute_s: float
 
 
-def time_objective(machine: topologies.Machine, ways: Ways, coarse: CoarseGraph, most_ticks: int = MOST_TICKS) -> Time:
-    """Return the objective time for a graph on a machine, in ticks so long that no plan takes more than `most_ticks`.
+def time_objective(machine: topologies.Machine, ways: Ways, coarse: CoarseGraph) -> Time:
+    """Return the objective time for a graph on a machine, in ticks so long that no plan takes more than MOST_TICKS.
 
     Raises a TopologyError where the machine has too few devices or cannot compute in the graph's dtypes.
     """
@@ -144,7 +144,7 @@ def time_objective(machine: topologies.Machine, ways: Ways, coarse: CoarseGraph,
     latency_s = [level.latency_s + COPIES * copy_start_s for level in found]
     message_s = [level.message_s for level in found]
     transfer_s = max(latency_s, default=0.0) + sum(message_s)
-    tick_s = _upper_bound_seconds(coarse, byte_s, transfer_s, workers) / most_ticks
+    tick_s = _upper_bound_seconds(coarse, byte_s, transfer_s, workers) / MOST_TICKS
     byte_ticks = tuple(max(1, round(seconds / tick_s)) for seconds in byte_s)
     latency_ticks, message_ticks = (
         tuple(round(seconds / tick_s) for seconds in times) for times in (latency_s, message_s)
