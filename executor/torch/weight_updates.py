@@ -1,22 +1,18 @@
-"""PyTorch's kernels for weight updates: each reads what it updates once. Outputs may be the memory of any input."""
+"""PyTorch's kernels for Adam, which read once what they update. Outputs may be the memory of any input."""
 
 from __future__ import annotations
 
 import torch
 
 from executor.kernels import KERNELS, Kernel, KernelCall, run
-from executor.torch.computed import Tensors, are_wide, computed
+from executor.torch.computed import are_wide
 from executor.torch.tensors import tensor_of
 
 UPDATED = (0, 2, 3)
-"""Which operands of Adam become its outputs: weight, mean and mean of squares."""
+"""Which operands become the outputs: weight, mean and mean of squares."""
 
-
-def sgd_momentum(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
-    """Compute v' = momentum * v + grad and w' = w - lr * v'."""
-    weight, grad, velocity = operands
-    following = torch.add(grad, velocity, alpha=call.number("momentum"))
-    return torch.add(weight, following, alpha=-call.number("lr")), following
+LEAST = 1 << 14
+"""Elements of a weight from which on PyTorch's kernel takes less than that on arrays: its call takes longer."""
 
 
 def adam(op: str) -> Kernel:
@@ -25,14 +21,12 @@ def adam(op: str) -> Kernel:
 
     def kernel(call: KernelCall) -> None:
         operands, outs = [*map(tensor_of, call.inputs)], [*map(tensor_of, call.outputs)]
-        if not are_wide(operands) or not all(tensor.is_contiguous() for tensor in (*operands, *outs)):
+        is_dense = all(tensor.is_contiguous() for tensor in (*operands, *outs))
+        if operands[0].numel() < LEAST or not is_dense or not are_wide(operands):
             run(KERNELS[op], call)
             return
-        is_there = [out.data_ptr() == operands[place].data_ptr() for out, place in zip(outs, UPDATED, strict=True)]
-        updated = [
-            operands[place] if there else operands[place].clone()
-            for there, place in zip(is_there, UPDATED, strict=True)
-        ]
+        before = [operands[place] for place in UPDATED]
+        updated = [x if x.data_ptr() == out.data_ptr() else x.clone() for x, out in zip(before, outs, strict=True)]
         weight, mean, squares = ([tensor] for tensor in updated)
         step = operands[4].to(torch.float32)
         function(
@@ -40,12 +34,12 @@ def adam(op: str) -> Kernel:
             lr=call.number("lr"), beta1=call.number("beta1"), beta2=call.number("beta2"), eps=call.number("eps"),
             weight_decay=call.number("decay", 0.0), amsgrad=False, maximize=False,
         )  # fmt: skip
-        for out, there, tensor in zip(outs, is_there, updated, strict=True):
-            if not there:
+        for out, tensor in zip(outs, updated, strict=True):
+            if out.data_ptr() != tensor.data_ptr():
                 out.copy_(tensor)
 
     return kernel
 
 
-UPDATES: dict[str, Kernel] = {**computed({"sgd_momentum": sgd_momentum}), "adam": adam("adam"), "adamw": adam("adamw")}
+UPDATES: dict[str, Kernel] = {op: adam(op) for op in ("adam", "adamw")}
 """Kernels by operator."""

@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("torch")
 from executor.kernels import KERNELS, KernelCall
-from executor.torch import attention
+from executor.torch import attention, weight_updates
 from executor.torch.kernels import KERNEL_SET, TORCH_KERNELS
 from executor.verification import CheckOptions, check_operator
 
@@ -63,3 +63,20 @@ def test_gradients_of_attention_at_once_are_those_one_by_one(causal, first_query
         KERNELS[op](call(*outputs))
     for one, right in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, right, atol=1e-12)
+
+
+@pytest.mark.parametrize("op", ["adam", "adamw"])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("places", [(0, 2, 3), (1, 3, 0), None], ids=["its own memory", "others' memory", "new memory"])
+def test_adam_of_a_large_weight(op, dtype, places):
+    settings = {"lr": 0.1, "beta1": 0.8, "beta2": 0.9, "eps": 1e-3} | ({"decay": 0.2} if op == "adamw" else {})
+
+    def updated(kernels):
+        rng = np.random.default_rng(0)
+        operands = [rng.random(weight_updates.LEAST).astype(dtype) for _ in range(4)]
+        outputs = [operands[place] for place in places] if places else [np.empty_like(x) for x in operands[:3]]
+        kernels[op](KernelCall(np, (*operands, np.array(3, np.int32)), outputs, settings, {}, ()))
+        return outputs
+
+    for found, expected in zip(updated(TORCH_KERNELS), updated(KERNELS), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 if dtype == "float32" else 1e-12)
