@@ -72,9 +72,9 @@ class Network:
 
     def replicas_s(self, kind: Operation, nbytes: float) -> float:
         """Seconds of a collective among all that hold the same weights: in all replicas those of a context group."""
-        places = range(0, self.grid.inner, self.grid.inner // self.grid.context)
-        group = tuple(self.grid.rank(0, replica, place) for replica in range(self.grid.replicas) for place in places)
-        return self._operation_s(kind, group, nbytes)
+        if self.grid.replicas * self.grid.context == 1 or not nbytes:
+            return 0.0
+        return min(line.seconds(nbytes) for line in _replicas(self.cluster, self.grid, kind))
 
     def ends_s(self, kind: Operation, nbytes: float) -> float:
         """Seconds of a collective between the first and the last stage."""
@@ -102,6 +102,14 @@ def _message(cluster: Cluster, grid: Grid) -> Line:
     s_per_byte = max(load[resource] / machine.resources[resource].capacity for resource, _ in route.uses)
     s_per_byte /= MESSAGE_SHARE
     return Line(route.latency_s + route.half_bandwidth_bytes * s_per_byte, s_per_byte)
+
+
+@lru_cache(MOST)
+def _replicas(cluster: Cluster, grid: Grid, kind: Operation) -> tuple[Line, ...]:
+    """Return what each algorithm takes all that hold the same weights."""
+    places = range(0, grid.inner, grid.inner // grid.context)
+    group = tuple(grid.rank(0, replica, place) for replica in range(grid.replicas) for place in places)
+    return _lines(cluster, grid.workers, kind, group)
 
 
 @lru_cache(MOST)

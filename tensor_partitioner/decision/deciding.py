@@ -74,13 +74,14 @@ def decide(  # noqa: PLR0913 -- the settings by their names
     >>> decision.best.fits, decision.best.seconds_per_step <= min(c.seconds_per_step for c in decision.candidates)
     (True, True)
     """
+    begin = time.monotonic()
     require_types(model, machine, batch, budget_s, pins)
     whole = cluster_of(machine) if isinstance(machine, Machine) else cluster(machine)
     source, samples = source_of(model, whole, batch, options)
     if not is_alike(whole):
         return Simulating(source, source.whole(batch), whole.built, degrees_of(pins)).decision(budget_s)
     deciding = _Deciding(source, whole, stack_named(stack), stack, degrees_of(pins))
-    return deciding.decision(deciding.largest_batch() if samples is None else samples, budget_s)
+    return deciding.decision(deciding.largest_batch() if samples is None else samples, begin, budget_s)
 
 
 @dataclass(eq=False)
@@ -143,9 +144,9 @@ class _Deciding:
         ways = undivided(self._shape(batch), {pin.axis: pin.degree for pin in self.pins})
         return any(step.fits for way in ways if (step := self._projected(way, batch)) is not None)
 
-    def decision(self, batch: int, budget_s: float) -> Decision:
-        """Project candidates, and say which is best."""
-        begin = time.monotonic()
+    def decision(self, batch: int, begin: float, budget_s: float) -> Decision:
+        """Project candidates, and say which is best; plans are searched for where time is left."""
+        until = begin + budget_s
         pinned = [c for c in candidates(self._shape(batch)) if all(getattr(c, p.axis) == p.degree for p in self.pins)]
         every = sorted((self._least_work.bound_s(c, batch), number, c) for number, c in enumerate(pinned))
         if not every and self.pins:
@@ -158,40 +159,45 @@ class _Deciding:
                 f"{self.source.name}: expected a batch that data parallelism can divide over {self.cluster.devices} "
                 f"devices, found {batch}"
             )
-        found, left_out, lower_s = self._best_first(every, batch, begin + budget_s)
-        goals: Mapping[str, Machine | None] = {} if self.pins else self._goals()
+        found, left_out, lower_s = self._best_first(every, batch, until)
+        goals: Mapping[str, Machine | None] = {} if self.pins or time.monotonic() > until else self._goals()
         found += self._searched(batch, goals)
         return self._record(batch, found, Tally(len(every) + len(goals), left_out, lower_s, time.monotonic() - begin))
 
     def _best_first(self, every: Sequence[Bounded], batch: int, until: float) -> tuple[list[Found], int, float]:
         """Project candidates, that of least bound first, until bounds are above what is best in their families.
 
-        A bound is made a nearer one when its turn comes, and has another turn. What weights and states alone do not let
-        fit comes last, least bytes first, and once for each family that nothing else is of. Return also how many are
-        left out, and seconds that none of these is below: infinite where each is above what is best in its family.
-        However late it is, it goes on until one fits.
+        Those of one replica, divided over as many inner workers, come together, the fewest workers first: building it
+        takes longest. A bound is made a nearer one when its turn comes, and has another turn. What weights and states
+        alone do not let fit comes last, least bytes first, and once for each family that nothing else is of. Return
+        also how many are left out, and seconds that none of these is below: infinite where each is above what is best
+        in its family. However late it is, it goes on until one fits; families that were not gone through are not said
+        to fit nowhere.
         """
         capacity = self.cluster.built.devices[0].spec.memory_bytes or float("inf")
         least = {c: least_bytes(self._single[1], c, self.stack) for _, _, c in every}
         excess = {c: (nbytes, KEPT.index(c.recompute)) if nbytes > capacity else () for c, nbytes in least.items()}
-        waiting = [(excess[c], bound_s, number, False, c) for bound_s, number, c in every]
+        waiting = [(excess[c], (c.tp * c.cp, c.cp), bound_s, number, False, c) for bound_s, number, c in every]
         heapify(waiting)
         found, best_s, seen, left_out, lower_s = list[Found](), dict[str, float](), set[str](), 0, float("inf")
+        unfinished = set[str]()
         while waiting:
-            too_large, bound_s, number, is_near, candidate = heappop(waiting)
+            too_large, inner, bound_s, number, is_near, candidate = heappop(waiting)
             kind, late = family(candidate), bool(best_s) and time.monotonic() > until
             if late or bound_s >= best_s.get(kind, float("inf")) or (too_large and kind in seen):
                 left_out += 1
-                lower_s = min(lower_s, bound_s) if late and not too_large else lower_s
+                if late and not too_large:
+                    lower_s = min(lower_s, bound_s)
+                    unfinished.add(kind)
             elif not is_near:
                 near_s = max(bound_s, self._nearer_bound_s(candidate, batch))
-                heappush(waiting, (too_large, near_s, number, True, candidate))
+                heappush(waiting, (too_large, inner, near_s, number, True, candidate))
             elif (projection := self._projected(candidate, batch)) is not None:
                 seen.add(kind)
                 found.append((candidate_name(candidate), kind, bound_s, projection))
                 if projection.fits:
                     best_s[kind] = min(projection.seconds, best_s.get(kind, float("inf")))
-        return found, left_out, lower_s
+        return [row for row in found if row[-1].fits or row[1] not in unfinished], left_out, lower_s
 
     def _nearer_bound_s(self, candidate: Parallel, batch: int) -> float:
         """Return a bound of a candidate by what its inner workers take for a micro-batch; 0 where they cannot be."""
@@ -254,18 +260,20 @@ class _Deciding:
         told = tuple(_with_why(row, rows[0]) for row in rows)
         best_s, alone_s = told[0].seconds_per_step, self._alone_s(batch, told[0])
         lower_s = min(best_s, tally.lower_bound_s)
+        gap = best_s / lower_s - 1
+        warning = f"Time ran out: what was not looked at may be up to {gap:.0%} faster. " if gap > AS_FAST - 1 else ""
         return Decision(
             model=model,
             machine=machine,
             stack=self.stack_name,
-            verdict=verdict(model, machine, told, alone_s),
+            verdict=warning + verdict(model, machine, told, alone_s),
             search=Search(
                 considered=tally.considered,
                 bounded_away=tally.bounded_away,
                 impossible=self.impossible,
                 projected=len(rows),
                 lower_bound_s=lower_s,
-                gap=best_s / lower_s - 1,
+                gap=gap,
                 seconds=tally.seconds,
             ),
             candidates=told,
