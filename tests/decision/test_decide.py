@@ -283,7 +283,7 @@ def test_what_makes_no_sense(arguments, message, capsys):
 
 
 def test_without_time_the_verdict_says_so_and_no_family_is_said_not_to_fit() -> None:
-    decision = decide("llama-3.1-8b", "hgx-h100-nodes-8", batch=64, budget_s=0)
+    decision = decide("llama-3.1-8b", "hgx-h100-nodes-8", batch=64, budget_s=1e-3)
     assert decision.search.gap > 0
     assert decision.verdict.startswith("Time ran out")
     assert all(candidate.fits for candidate in decision.candidates)
