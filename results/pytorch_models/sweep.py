@@ -43,10 +43,12 @@ STEPS, RATE, NOISE = 3, 1e-3, 0.02
 EPSILON, LARGE_EPSILON = 1e-8, 1e-3
 """What AdamW adds to the size by which it divides a gradient: PyTorch's, and what keeps a gradient that is zero but for
 rounding, as all are before a batch norm of two values, from moving a parameter by a whole step in either direction."""
-SECONDS, MEMORY_BYTES = 150, 10 << 30
+SECONDS, MEMORY_BYTES = 600, 10 << 30
 LIMITS = f"over {SECONDS} s of a core or {MEMORY_BYTES >> 30} GiB"
 SAMPLES, WAITED = 3, 20
 """How many samples of rounding errors PyTorch is run with, and how many times its time a model is waited for."""
+AGAIN = ((LARGE_EPSILON, 0), (EPSILON, SAMPLES), (LARGE_EPSILON, SAMPLES))
+"""How a model that differs is compared again, in double precision throughout: AdamW's epsilon, and samples of rounding."""
 
 LEAST = {"float64": 1e-10, "float32": 1e-6}
 """Differences that may always be, relative to a tensor's largest value, by the least precise dtype of the model."""
@@ -113,11 +115,13 @@ def eager(module: nn.Module, batches: Batches, epsilon: float = EPSILON) -> Trai
     return {name: array_of(value) for name, value in module.state_dict().items()} | {"loss": array_of(loss)}
 
 
-def compared(module: nn.Module, batches: Batches, theirs: Trained, epsilon: float = EPSILON) -> tuple[str, float, str]:
+def compared(
+    module: nn.Module, batches: Batches, theirs: Trained, epsilon: float, samples: int
+) -> tuple[str, float, str]:
     """Compare what a module's graph is trained to with `theirs`, PyTorch's.
 
-    Returns what differs most, by how many times its tolerance, and the least precise dtype. Only where they differ by
-    more than may always be are both trained again, with samples of rounding errors.
+    Returns what differs most, by how many times its tolerance, and the least precise dtype. Where they differ by more
+    than may always be, both are trained again with `samples` of rounding errors, if any.
     """
     state = {name: array_of(value).copy() for name, value in module.state_dict().items()}
     graph = from_torch(module, batches[0], optimizer=Optimizer("adamw", lr=RATE, decay=0.01, eps=epsilon))
@@ -135,9 +139,9 @@ def compared(module: nn.Module, batches: Batches, theirs: Trained, epsilon: floa
     dtype = "float32" if any(tensor.dtype == "float32" for tensor in graph.tensors.values()) else "float64"
     exact = ours(nudge=False)
     worst, excess = _worst(exact, theirs, (), LEAST[dtype])
-    if excess > 1:
-        samples = [(theirs, _rounded(copy.deepcopy(module), batches, sample, epsilon)) for sample in range(SAMPLES)]
-        worst, excess = _worst(exact, theirs, [(exact, ours(nudge=True)), *samples], LEAST[dtype])
+    if excess > 1 and samples:
+        others = [(theirs, _rounded(copy.deepcopy(module), batches, sample, epsilon)) for sample in range(samples)]
+        worst, excess = _worst(exact, theirs, [(exact, ours(nudge=True)), *others], LEAST[dtype])
     return worst, excess, dtype
 
 
@@ -194,14 +198,12 @@ def outcome(model: Model) -> dict[str, Any]:
     try:
         made = in_precision(model)
         stage = "bare error"
-        worst, excess, dtype = compared(*made)
-        if excess > 1 and dtype == "float32":  # one sample of rounding errors may be small where another decides
-            with InDouble():
-                worst, excess, dtype = compared(*in_precision(model))
-        if excess > 1:
-            epsilon = LARGE_EPSILON
-            with InDouble():
-                worst, excess, dtype = compared(*in_precision(model, epsilon), epsilon)
+        worst, excess, dtype = compared(*made, epsilon, 0)
+        for further, samples in AGAIN:
+            if excess > 1:
+                epsilon = further
+                with InDouble():
+                    worst, excess, dtype = compared(*in_precision(model, epsilon), epsilon, samples)
     except InputError as error:
         return {"outcome": "refused", "reason": _without_folders(str(error))}
     except MemoryError:

@@ -86,6 +86,11 @@ def chosen_alike(self, x, shown):
     return result + x[~shown].sum() * 2 + x[others].sum() * 3
 
 
+def without_numbers(self, x, shown):
+    there = torch.where(shown[:, None], x, torch.nan)
+    return torch.nanmean(there * 2) + there.masked_fill(x > 1, float("nan")).nan_to_num(0.5).square().sum()
+
+
 def downward(self, x):
     return mean_square(self.down(x))
 
@@ -288,6 +293,7 @@ IDIOMS = {
     "experts by numbers": (experts, routed_by_numbers),
     "hidden words": (dict, hidden_words, mask, classes),
     "chosen by a mask": (dict, chosen, mask),
+    "without numbers": (dict, without_numbers, mask),
     "chosen by masks alike": (dict, chosen_alike, mask),
     "packed sequences": (
         lambda: {"lstm": nn.LSTM(WIDTH, 3, batch_first=True, bidirectional=True)}, packed, sequences, lengths,

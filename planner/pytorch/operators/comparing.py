@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isnan
+
 from planner.graph.ir import FLOATING, ITEM_BYTES
 from planner.pytorch.axes import Value
 from planner.pytorch.operations import as_dtype, binary, unary
@@ -71,7 +73,9 @@ def _not(t: Translation, call: TracedCall) -> Value:
 
 
 def masked(t: Translation, value: Value, hidden: Value, filling: float) -> Value:
-    """Return the value with a number where `hidden` is true."""
+    """Return the value with a number, or with none (nan), where `hidden` is true."""
+    if isnan(filling):
+        return _either(t, full(t, value.shape, filling, t.dtype(value)), value, hidden)
     return binary(t, "masked_fill", value, hidden, value=filling)
 
 
@@ -97,11 +101,14 @@ def _where(t: Translation, call: TracedCall) -> Value:
 
 def _chosen(t: Translation, mask: Value, chosen: Value, other: Value, call: TracedCall) -> Value:
     """Take an element of one value where the mask is true, else of the other."""
-    nothing, shape = in_dtype(0, call.dtypes[0]), call.shapes[0]
+    return _either(t, _as_result(t, call, chosen), _as_result(t, call, other), mask)
+
+
+def _either(t: Translation, chosen: Value, other: Value, mask: Value) -> Value:
+    """Take an element of one value where the mask is true, else of the other, which has its shape and dtype."""
+    nothing = in_dtype(0, t.dtype(chosen))
     pairs = (chosen, negated(t, mask)), (other, mask)
-    dense = [
-        (densely(t, _as_result(t, call, value)), densely(t, expanded(t, hidden, shape))) for value, hidden in pairs
-    ]
+    dense = [(densely(t, value), densely(t, expanded(t, hidden, chosen.shape))) for value, hidden in pairs]
     parts = [masked(t, value, hidden, nothing) for value, hidden in dense]
     return binary(t, "add", *parts)
 
