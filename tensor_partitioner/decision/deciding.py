@@ -356,4 +356,4 @@ def _candidate(name: str, kind: str, bound_s: float, projection: Projection, mod
 
 
 def _with_why(row: Candidate, best: Candidate) -> Candidate:
-    return row if row is best else msgspec_replace(row, why=why(row, best))
+    return row if row is best and row.fits else msgspec_replace(row, why=why(row, best))
