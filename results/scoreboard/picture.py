@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from results import svg
+from results import scatter, svg
+from results.scatter import SIDE
 
-LEFT, TOP, SIDE, GAP = 70, 76, 300, 90
+LEFT, TOP, GAP = 70, 76, 90
 BOTTOM = 60
 COLOURS = {"test": svg.BLUE, "fit": svg.ORANGE, "null": svg.GREY}
 TENTH, TWICE = 1.1, 2.0
-MOST_TICKS = 7
 
 Row = Mapping[str, Any]
 Point = tuple[float, float, str]
@@ -29,12 +28,12 @@ def draw(data: Mapping[str, Any]) -> str:
     unit = "s" if seconds else "GiB"
     title = f"{data['set']}: predicted over measured"
     parts = svg.legend(LEFT, legend(points, nulls))
-    parts += panel(LEFT, [*nulls, *points], f"measured, {unit}", f"predicted, {unit}")
+    parts += panel(LEFT, [*nulls, *points], (f"measured, {unit}", f"predicted, {unit}"))
     relative = list(beside_fastest(seconds))
     width = LEFT + SIDE + 30
     if relative:
         left = LEFT + SIDE + GAP
-        parts += panel(left, relative, "measured, times the fastest of its group", "predicted, likewise", least=1.0)
+        parts += panel(left, relative, ("measured, times the fastest of its group", "predicted, likewise"), least=1.0)
         width = left + SIDE + 30
     return svg.drawing(width, TOP + SIDE + BOTTOM, title, parts)
 
@@ -62,50 +61,8 @@ def beside_fastest(rows: Iterable[Row]) -> Iterable[Point]:
                 )
 
 
-def panel(left: float, points: Sequence[Point], across: str, up: str, least: float | None = None) -> list[str]:
-    """Draw points in a square with the diagonal, lines a tenth and a factor of two from it, and ticks."""
-    values = [value for x, y, _ in points for value in (x, y)]
-    low, high = least or min(values) / 1.15, max(values) * 1.15
-    span = math.log(high / low)
-
-    def place(value: float) -> float:
-        return SIDE * math.log(value / low) / span
-
-    marks = ticks(low, high)
-    bottom = TOP + SIDE
-    parts = svg.grid({f"{one:.3g}": left + place(one) for one in marks}, TOP, bottom, "")
-    parts.append(svg.text(left + SIDE / 2, bottom + 38, across, 'text-anchor="middle"'))
-    for one in marks:
-        y = bottom - place(one)
-        parts.append(svg.line(left, y, left + SIDE, y))
-        parts.append(svg.text(left - 6, y + 4, f"{one:.3g}", 'text-anchor="end"'))
-    x, y = left - 46, TOP + SIDE / 2
-    parts.append(svg.text(x, y, up, f'text-anchor="middle" transform="rotate(-90 {x:.1f} {y:.1f})"'))
-    for factor in (1 / TWICE, 1 / TENTH, 1.0, TENTH, TWICE):
-        parts += diagonal(left, math.log(factor) / span * SIDE, dashed=factor not in {1.0})
-    return parts + [
-        f'<circle cx="{left + place(x):.1f}" cy="{bottom - place(y):.1f}" r="3" fill="{COLOURS[part]}" '
-        f'fill-opacity="{0.45 if len(points) > 100 else 0.8}"/>'
-        for x, y, part in points
-    ]
-
-
-def diagonal(left: float, shift: float, *, dashed: bool) -> list[str]:
-    """Draw the part within the square of the line that lies `shift` above the diagonal."""
-    start, end = max(0.0, -shift), min(SIDE, SIDE - shift)
-    if end <= start:
-        return []
-    bottom = TOP + SIDE
-    stroke = 'stroke="#999" stroke-dasharray="3 3"' if dashed else 'stroke="#555"'
-    return [svg.line(left + start, bottom - start - shift, left + end, bottom - end - shift, stroke)]
-
-
-def ticks(low: float, high: float) -> list[float]:
-    """Return round numbers in a range: as few steps of a decade as give some, at most a handful."""
-    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    for steps in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7), tuple(one / 10 for one in range(10, 100, 2))):
-        found = [step * 10.0**decade for decade in decades for step in steps]
-        found = [float(f"{one:.3g}") for one in found if low <= one <= high]
-        if len(found) > 2:
-            return found[:: 1 + len(found) // (MOST_TICKS + 1)]
-    return [low, high]
+def panel(left: float, points: Sequence[Point], axes: tuple[str, str], least: float | None = None) -> list[str]:
+    """Draw points with lines a tenth and a factor of two off."""
+    shown = [(x, y, COLOURS[part]) for x, y, part in points]
+    low, high = scatter.ends_of(shown)
+    return scatter.panel((left, TOP), shown, axes, (least or low, high), (TENTH, TWICE))
