@@ -143,13 +143,5 @@ class Chromium:
                 found.append(params["entry"]["text"])
         return found
 
-    def screenshot(self, path, whole=True):
-        shot = self.send("Page.captureScreenshot", captureBeyondViewport=whole, **(self._whole() if whole else {}))
-        Path(path).write_bytes(base64.b64decode(shot["data"]))
-
-    def _whole(self):
-        size = self.send("Page.getLayoutMetrics")["cssContentSize"]
-        return {"clip": {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}}
-
     def pdf(self, path):
         Path(path).write_bytes(base64.b64decode(self.send("Page.printToPDF", printBackground=True)["data"]))

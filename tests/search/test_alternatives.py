@@ -15,9 +15,9 @@ from planner.plans.check import check_plan
 from planner.search import SEARCHERS, Limits, SearchOptions, search, space_of
 from planner.search.coarse.coarsen import TensorVariable
 from planner.search.space import Space
-from tests.graph import parts
 from tests.search.brute import least_bytes
 from tests.search.graphs import random_graph
+from tests.tdl.reshaping import reshape_attributes
 
 MODELS = {
     "mlp-2-12": {"batch": 8},
@@ -67,17 +67,25 @@ def test_the_others_keep_to_what_is_asked_for(name):
     assert search(random_graph(0), SearchOptions((2,), name, "S")).search.placements == "S"
 
 
+def reshape(b, x, shape, name):
+    return b.apply("reshape", x, name=name, **reshape_attributes(b.shape(x), shape))
+
+
 def reshaped(b):
     """(4, 4) to (4, 1, 4): a dimension that no variable counts through."""
-    x = b.apply("relu", b.input("x", (4, 4)), name="act")
-    return parts.reshape(b, x, (4, 1, 4), "wide")
+    return reshape(b, b.apply("relu", b.input("x", (4, 4)), name="act"), (4, 1, 4), "wide")
 
 
 def normalized(b):
     """A group norm of one group."""
     x = b.apply("mm", b.input("x", (4, 6)), b.weight("w", (6, 6), Init("uniform", 1.0)), name="fc")
-    x = parts.reshape(b, x, (4, 6, 1), "image")
-    return parts.group_norm(b, x, *(b.weight(name, (6,), Init("uniform", 1.0)) for name in ("scale", "shift")), 1, "y")
+    x = reshape(b, reshape(b, x, (4, 6, 1), "image"), (4, 1, 6, 1), "groups")
+    weights = [b.weight(name, (6,), Init("uniform", 1.0)) for name in ("scale", "shift")]
+    weight, bias = (reshape(b, name, (1, 6), f"{name}.groups") for name in weights)
+    mean = b.apply("mean", x, name="mean", dims=(2, 3), count=6)
+    var = b.apply("var", x, mean, name="var", dims=(2, 3), count=6)
+    x = b.apply("normalize", x, mean, var, weight, bias, name="y", statistics=(0, 1), weights=(1, 2), eps=1e-5)
+    return reshape(b, x, (4, 6, 1), "back")
 
 
 @pytest.mark.parametrize("name", SEARCHERS)
