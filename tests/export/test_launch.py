@@ -267,3 +267,19 @@ def test_what_fills_no_nodes():
     one = Setup(planner.model("gpt2", batch=12), Parallel(dp=12), 8)
     with pytest.raises(PlanError, match="fill nodes of 8 devices, found 12"):
         LAUNCHES["torchrun"].write(one, "plan")
+
+
+@pytest.mark.parametrize(("present", "expected"), [(None, "cpu"), ("cuda", "cuda"), ("xpu", "xpu")])
+def test_a_module_is_shared_out_over_the_accelerators_that_there_are(present, expected, monkeypatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: present is not None)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device(present))
+    file = {}
+    exec(TARGETS["fsdp2"].write(setup("mlp-2-16", "dp=2,zero=3"), "split"), file)
+    meshes = []
+    file["init_device_mesh"] = lambda *given, **_: meshes.append(given)
+    file["fully_shard"] = lambda *_, **__: None
+    module = torch.nn.Linear(2, 2)
+    file["distribute"](module)
+    file["distribute"](module, "meta")
+    assert meshes == [(expected, (2,)), ("meta", (2,))]
