@@ -205,10 +205,30 @@ def _dense(indices: Tensor, values: Tensor, size: Sequence[int] | None = None, *
     return dense.index_put(tuple(indices.unbind()), values.to(dense.dtype), accumulate=True)
 
 
+def _covariance(x: Tensor, *, correction: int = 1, **weights: Any) -> Tensor:
+    """Return how rows vary with one another."""
+    if any(weight is not None for weight in weights.values()) or x.is_complex():
+        return torch.cov(x, correction=correction, **weights)
+    rows = x[None] if x.ndim < 2 else x
+    deviations = rows - rows.mean(1, keepdim=True)
+    return (deviations @ deviations.T / max(rows.shape[1] - correction, 0)).squeeze()
+
+
+def _correlation(x: Tensor) -> Tensor:
+    """Return how rows vary with one another, as parts of how they vary themselves."""
+    products = _covariance(x)
+    if not products.ndim:
+        return products / products
+    sizes = products.diag().sqrt()
+    return (products / sizes[:, None] / sizes).clip(-1, 1)
+
+
 STANDING_IN: Mapping[Callable[..., Any], Callable[..., Any]] = {
     torch.bincount: _counted,
     torch.Tensor.bincount: _counted,
     F.ctc_loss: _ctc_loss,
+    **dict.fromkeys((torch.cov, torch.Tensor.cov), _covariance),
+    **dict.fromkeys((torch.corrcoef, torch.Tensor.corrcoef), _correlation),
     torch.sparse_coo_tensor: _dense,
     torch.sparse.mm: torch.mm,
     torch.Tensor.coalesce: lambda x: x if x.layout is torch.strided else x.coalesce(),

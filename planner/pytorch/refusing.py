@@ -56,6 +56,10 @@ OTHERWISE = (
 )
 
 ADVICE = {
+    "aten.equal": (
+        "whether two tensors are equal, as torch.equal or torch.cov with weights ask, is for data to decide: write it "
+        "with operators on elements"
+    ),
     "Disabling autocast": "autocast names a device that is not here (Disabling autocast): cast explicitly",
     "fake tensor in the exported program": (
         "forward makes a tensor of Python's numbers, as torch.distributions does: make it in __init__, as a buffer"

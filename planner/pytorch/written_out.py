@@ -233,6 +233,12 @@ def _rrelu(
     return torch.where(x > 0, x, x * slopes)
 
 
+def _angle(x: Tensor) -> Tensor:
+    """Return the angles of real numbers: none, or half a turn of what is negative."""
+    refuse_if(not x.is_floating_point(), "angles of whole numbers: cast them")
+    return torch.where(x.isnan(), x, (x < 0).to(x.dtype) * pi)
+
+
 def _randint(*bounds: Any, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
     """Draw whole numbers from a lower bound, or 0, below an upper one; the last of `bounds` is the shape."""
     low, high, shape = (0, *bounds)[-3:]
@@ -277,6 +283,7 @@ def _embedding_bag(
 
 WRITTEN_OUT: Mapping[str, Callable[..., Any]] = {
     **WRITTEN_POOLS,
+    "angle": _with_slope(_angle, torch.zeros_like),
     "cdist": _cdist,
     "celu": _with_slope(_celu, _slope_of_celu),
     "diagonal_scatter": _diagonal_scatter,

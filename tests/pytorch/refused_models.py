@@ -124,6 +124,7 @@ whole_numbers_too_large = partial(made, lambda self, x: x * torch.tensor([2**40,
 index_of_two = partial(made, lambda self, x: x[torch.arange(3), x.argmax(0)[:3]])
 activation_hook = partial(made, hooked)
 penalty = partial(made, penalized)
+weighted = partial(made, lambda self, x: torch.cov(x.T, aweights=torch.ones(4)))
 reentrant = partial(made, lambda self, x: checkpoint(torch.tanh, x, use_reentrant=True))
 
 SAID = {
@@ -146,6 +147,7 @@ SAID = {
     "changed_below_a_view": r"refused_models\.py:\d+: aten\.mul_\.Tensor changes what is read through",
     "whole_numbers_too_large": r"32 bits.*refused_models\.py:\d+",
     "activation_hook": r"refused_models\.py:\d+: register_hook: a hook of a tensor would not run",
+    "weighted": r"refused_models\.py:\d+: .*whether two tensors are equal.*write it with operators",
     "penalty": r"refused_models\.py:\d+: torch\.autograd\.grad in forward: .*leave the penalty out",
     "wrong_width": r"wrong_width\(\): PyTorch cannot export the module: RuntimeError",
 }
