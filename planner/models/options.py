@@ -18,6 +18,12 @@ CHOICES = {"dtype": (*FLOATING, *MIXED), "optimizer": tuple(OPTIMIZERS), "recomp
 """The options whose value is one of several names."""
 
 
+LR = 0.01
+ADAM_LR = 3e-4
+"""Learning rates where none is given; Adam's, whose steps are of that size, is LLaMA's (arXiv:2302.13971)."""
+
+ADAMS = ("adam", "adamw")
+
 RUNNING = "Running averages of batch norm's statistics, for evaluation."
 
 
@@ -36,7 +42,7 @@ class Training:
     batch: int = option(32, "Samples per iteration, over all workers.")
     dtype: str = option("float32", "Of weights and activations; mixed: bfloat16, with weights and states in float32.")
     optimizer: str = option("momentum", "What updates the weights; none: forward and backward only.")
-    lr: float = option(0.01, "Learning rate.")
+    lr: float | None = option(None, f"Learning rate; default: {LR:g}, of adam and adamw {ADAM_LR:g}.")
     momentum: float = option(0.9, "Of the optimizer momentum.")
     beta1: float = option(0.9, "Of adam and adamw.")
     beta2: float = option(0.999, "Of adam and adamw.")
@@ -49,8 +55,8 @@ class Training:
         "Activations that the backward pass computes again: those within attention (selective), or within segments.",
     )
     loss_scale: float = option(1.0, "Of the loss's gradient, and what weights' gradients are divided by.")
-    clip_norm: float | None = option(None, "What the norm of all gradients together is scaled down to.")
-    clip_value: float | None = option(None, "What every element of a gradient is bounded by.")
+    clip_norm: float | None = option(None, "What the norm of all gradients together is scaled down to, if at all.")
+    clip_value: float | None = option(None, "What every element of a gradient is bounded by, if at all.")
     weight_decay: float = option(0.0, "What times the weight is added to its gradient.")
 
     def __post_init__(self) -> None:
@@ -72,7 +78,10 @@ class Training:
 
     def train(self, b: GraphBuilder, metrics: Mapping[str, str], also: Iterable[str] = ()) -> Graph:
         """Training graph of the forward graph in `b`, with these options' optimizer and recipe."""
-        optimizer = Optimizer(self.optimizer, **{name: getattr(self, name) for name in (*CONSTANTS, *OF_GRADIENTS)})
+        constants = {name: getattr(self, name) for name in (*CONSTANTS, *OF_GRADIENTS)}
+        if self.lr is None:
+            constants["lr"] = ADAM_LR if self.optimizer in ADAMS else LR
+        optimizer = Optimizer(self.optimizer, **constants)
         return training_graph(b, metrics, optimizer, also, self.recipe)
 
 

@@ -21,21 +21,30 @@ class Family:
     """A family of models: how its names are spelled, an example, how they are built, and what can be chosen.
 
     `build` takes the groups of `pattern` as they are written, then an instance of `options`, a frozen dataclass.
+    `sizes` are all names of a family that has no others.
     """
 
     pattern: str
     example: str
     build: Callable[..., Graph]
     options: type[Training] = Training
+    sizes: tuple[str, ...] = ()
+
+    @classmethod
+    def of_sizes(cls, sizes: Iterable[str], build: Callable[..., Graph], options: type[Training]) -> Family:
+        """Return a family of these names; the first is its example."""
+        names = tuple(sizes)
+        return cls(f"({'|'.join(map(re.escape, names))})", names[0], build, options, names)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names, or one as an example of them."""
+        return self.sizes or (self.example,)
 
 
 MOST = 10**9 - 1
 _NUMBER = r"[1-9]\d{0,8}"
 _SIZES = rf"-({_NUMBER})-({_NUMBER}k?)"
-
-
-def _one_of(sizes: Iterable[str]) -> str:
-    return f"({'|'.join(map(re.escape, sizes))})"
 
 
 FAMILIES: dict[str, Family] = {
@@ -56,9 +65,9 @@ FAMILIES: dict[str, Family] = {
         transformer.EncoderDecoder,
     ),
     "llama-L-D": Family(f"llama{_SIZES}", "llama-32-4096", llama.build_sized, llama.Sized),
-    "gpt-SIZE": Family(_one_of(gpt.SIZES), "gpt2", gpt.build, Published),
-    "llama-SIZE": Family(_one_of(llama.SIZES), "llama-3.1-8b", llama.build, Published),
-    "mixtral-SIZE": Family(_one_of(llama.EXPERTS), "mixtral-8x7b", llama.build_experts, llama.Experts),
+    "gpt-SIZE": Family.of_sizes(gpt.SIZES, gpt.build, Published),
+    "llama-SIZE": Family.of_sizes(llama.SIZES, llama.build, Published),
+    "mixtral-SIZE": Family.of_sizes(llama.EXPERTS, llama.build_experts, llama.Experts),
 }
 """From a family's spelling to the family; add to it to have models of your own by name."""
 
@@ -74,9 +83,21 @@ def build(name: str, **options: object) -> Graph:
             return built_as_asked(name, family.build(*match.groups(), _options(spelling, family, options)), options)
         if re.fullmatch(family.pattern, re.sub(r"\d+", "1", name), re.ASCII):
             raise GraphError(f"{name}: expected in {spelling} whole numbers from 1 to {MOST}, no zeros before them")
-    known = ", ".join(_spelled(spelling, family.example) for spelling, family in FAMILIES.items())
-    hint = nearest(name, (family.example for family in FAMILIES.values()))
-    raise GraphError(f"unknown model {name!r}, the zoo has {known}{hint}")
+    known = ", ".join(_spelled(spelling, family) for spelling, family in FAMILIES.items())
+    hint = _hint(name)
+    raise GraphError(f"unknown model {name!r}{f'{hint} The' if hint else '; the'} zoo has {known}")
+
+
+def known_names() -> tuple[str, ...]:
+    """Return a name of every family, and all names of those whose sizes are published."""
+    return tuple(name for family in FAMILIES.values() for name in family.names)
+
+
+def _hint(name: str) -> str:
+    """Write which models were meant: those of nearly that name, or else of a name that begins alike."""
+    word = re.split(r"[^a-z]", name.lower(), maxsplit=1)[0]
+    alike = [known for known in known_names() if word and known.startswith(word)]
+    return nearest(name, known_names()) or (f": did you mean {', '.join(alike)}?" if alike else "")
 
 
 def is_zoo_name(name: str) -> bool:
@@ -115,21 +136,27 @@ def _options(spelling: str, family: Family, given: Mapping[str, object]) -> Trai
     return chosen
 
 
-def _spelled(spelling: str, example: str) -> str:
-    return spelling if example == spelling else f"{spelling} (such as {example})"
+def _spelled(spelling: str, family: Family) -> str:
+    if family.sizes:
+        return ", ".join(family.sizes)
+    return spelling if family.example == spelling else f"{spelling} (such as {family.example})"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelOption:
-    """An option of some families: what kind of value it takes, among which names, if any, and what it means."""
+    """An option of some families: what kind of value it takes, among which names, if any, and what it means.
+
+    `default` says what holds without it, and in which families, in square brackets; nothing where `meaning` does.
+    """
 
     kind: str
     choices: tuple[str, ...]
-    help: str
+    meaning: str
+    default: str
 
 
 def model_options() -> dict[str, ModelOption]:
-    """Return the options of all families by name; the help says which family's default is which."""
+    """Return the options of all families by name."""
     spellings: dict[str, dict[object, list[str]]] = {}
     declared: dict[str, Field[Any]] = {}
     for spelling, family in FAMILIES.items():
@@ -140,7 +167,8 @@ def model_options() -> dict[str, ModelOption]:
         name: ModelOption(
             str(field.type).removesuffix(" | None"),
             CHOICES.get(name, ()),
-            f"{field.metadata['help']}  {_defaults(spellings[name])}",
+            field.metadata["help"],
+            _defaults(spellings[name]),
         )
         for name, field in declared.items()
     }
@@ -149,8 +177,8 @@ def model_options() -> dict[str, ModelOption]:
 def _defaults(by_default: Mapping[object, list[str]]) -> str:
     """Write the defaults, with the families that have them unless all have one."""
     known = {default: names for default, names in by_default.items() if default is not None}
-    if [len(names) for names in known.values()] == [len(FAMILIES)]:
-        return f"[default: {next(iter(known))}]"
+    if [len(names) for names in by_default.values()] == [len(FAMILIES)]:
+        return f"[default: {next(iter(known))}]" if known else ""
     texts = [f"{default} ({', '.join(names)})" for default, names in known.items()]
     texts += [f"by the model ({', '.join(names)})" for default, names in by_default.items() if default is None]
     return f"[default: {'; '.join(texts)}]"

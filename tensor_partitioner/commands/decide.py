@@ -14,30 +14,34 @@ from planner.failures import JobError
 from planner.files import check_written, write_json
 from planner.model_source import model as load_model
 from planner.model_source import source_files
+from planner.models.trained import OPTIMIZER, trained_as
 from planner.models.zoo import is_zoo_name
 from planner.parallel import Parallel
 from planner.planning import plan as search_plan
 from planner.plans.plan import Plan
+from planner.search.pins import DEGREES
 from simulator.projection.cluster import cluster
 from simulator.projection.stack import STACKS
 from tensor_partitioner import display
 from tensor_partitioner.commands.console import WRITTEN, collect_seldom, command_errors, operators_option, stdout
 from tensor_partitioner.commands.help import Command
-from tensor_partitioner.commands.planning_options import MODEL_HELP, given_options, with_model_options
+from tensor_partitioner.commands.planning_options import DECIDED, MODEL_HELP, given_options, with_model_options
 from tensor_partitioner.decision.checks import is_alike
 from tensor_partitioner.decision.deciding import BUDGET_S, decide
 from tensor_partitioner.decision.record import SIMULATED, Decision
-from tensor_partitioner.decision.sources import OPTIMIZER, trained_as
 from tensor_partitioner.decision.tables import candidates_table
 from topologies import available
 
-PIN_HELP = "Look only at ways with this degree of tp, pp, dp or cp, as in tp=4. May be given again."
+PIN_HELP = f"Look only at ways with this word of --parallel: {', '.join(DEGREES)}, as in tp=4. May be given again."
+OF_PLAN = ("--forbid", "--why-not", "--frontier", "--explain")
+"""What plan has and decide has not: it says so."""
 PAGE = "tensor_partitioner.page"
 SHOWN_DEVICES = 16
 """Up to so many devices a page has the plan of the best, tensor by tensor."""
 
 SLIDERS_HELP = "Decide for other batches and more devices, too, for the page's sliders: a minute or more."
 STACK = "compile"
+BATCH = "of the zoo, the largest that fits with no accumulation, up to 4096 a device"
 LEAST_GAP = 5e-4
 """A gap that shows."""
 HELP = f"""Decide how to train a MODEL on all devices of a machine: the fastest way, as we predict, whose memory fits.
@@ -60,8 +64,26 @@ def _budget(_context: click.Context, _option: click.Parameter, value: str) -> fl
     return float(match[1]) * (60 if match[2] == "min" else 1)
 
 
+def _of_plan(_context: click.Context, option: click.Parameter, value: Any) -> None:
+    if value:
+        raise click.UsageError(
+            f"{option.opts[0]}: decide compares ways by name, says why each loses (--all) and takes --pin WORD=VALUE; "
+            f"plan MODEL --workers K has {option.opts[0]}, for the tensors of a plan"
+        )
+
+
+def _with_options_of_plan(command: click.Command) -> click.Command:
+    for flag in OF_PLAN:
+        option = click.Option(
+            [flag], is_flag=False, flag_value="given", hidden=True, callback=_of_plan, expose_value=False
+        )
+        command.params.append(option)
+    return command
+
+
 @command_errors
-@with_model_options
+@_with_options_of_plan
+@with_model_options({**DECIDED, "batch": BATCH})
 @click.command("decide", cls=Command, examples=EXAMPLES, context_settings={"show_default": True}, help=HELP)
 @click.argument("source", metavar="MODEL")
 @click.option("--topo", required=True, help=f"A topology file, or one of {', '.join(available())}.")
@@ -69,7 +91,7 @@ def _budget(_context: click.Context, _option: click.Parameter, value: str) -> fl
 @click.option(
     "--budget", default=f"{BUDGET_S:g}s", callback=_budget, metavar="TIME", help="Stop looking after so long."
 )
-@click.option("--pin", "pins", multiple=True, metavar="AXIS=DEGREE", help=PIN_HELP)
+@click.option("--pin", "pins", multiple=True, metavar="WORD=VALUE", help=PIN_HELP)
 @click.option("--all", "show_all", is_flag=True, help="Show every candidate that was projected.")
 @operators_option
 @click.option("-o", "output", type=WRITTEN, help="Write the plan of the best here.")
@@ -148,7 +170,7 @@ def plan_of(decision: Decision, source: str, options: Mapping[str, Any]) -> Plan
     """Return the plan of the best candidate."""
     best, given = decision.best, given_options(options)
     if is_zoo_name(source):
-        given = {**trained_as(source, cluster(options["topo"])), **given, "batch": decision.model.batch}
+        given = {**trained_as(source, cluster(options["topo"]).built, given), "batch": decision.model.batch}
     if best.parallel is None:
         objective: dict[str, Any] = {"objective": "time", "machine": options["topo"]} if "time" in best.family else {}
         return search_plan(load_model(source, **given), decision.machine.devices, **objective)

@@ -29,12 +29,13 @@ from tensor_partitioner import display
 from tensor_partitioner.commands.console import WRITTEN, collect_seldom, command_errors, operators_option, stdout
 from tensor_partitioner.commands.help import Command
 from tensor_partitioner.commands.planning_options import (
+    DECIDED,
     MODEL_HELP,
-    given_options,
     is_saved_plan,
     plan_model,
     planning_options,
     refuse_others,
+    training_options,
     with_model_options,
 )
 from tensor_partitioner.display import exact_bytes, facts
@@ -62,7 +63,7 @@ def _targets(_context: click.Context, _option: click.Parameter, begin: str) -> l
 
 
 @command_errors
-@with_model_options
+@with_model_options(DECIDED)
 @click.command("export-plan", cls=Command, examples=EXAMPLES, context_settings={"show_default": True}, help=HELP)
 @click.argument("source", metavar="PLAN|MODEL")
 @click.option("--to", required=True, metavar="NAME", help=TO_HELP, shell_complete=_targets)
@@ -161,14 +162,14 @@ def _devices_per_node(machine: Machine) -> int:
 
 
 def _graph(source: str, options: Mapping[str, Any]) -> Graph:
-    return load_model(source, opaque_unknown=options["opaque_unknown"], **given_options(options))
+    return load_model(source, opaque_unknown=options["opaque_unknown"], **training_options(source, options))
 
 
 def _command(source: str, options: Mapping[str, Any], parallel: Parallel) -> tuple[str, ...]:
     """Return the arguments of `plan` that make the plan."""
     known = model_options()
     words = [source]
-    for name, value in given_options(options).items():
+    for name, value in training_options(source, options).items():
         flag = name.replace("_", "-")
         words += [f"--{flag}" if value else f"--no-{flag}"] if known[name].kind == "bool" else [f"--{flag}", str(value)]
     return (*words, "--parallel", str(parallel))

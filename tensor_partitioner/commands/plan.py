@@ -28,6 +28,7 @@ from tensor_partitioner.commands.console import WRITTEN, collect_seldom, command
 from tensor_partitioner.commands.help import Command
 from tensor_partitioner.commands.planning_options import (
     MODEL_HELP,
+    SEARCHED,
     given_options,
     is_saved_plan,
     plan_model,
@@ -100,7 +101,7 @@ EXAMPLES = (
 
 
 @command_errors
-@with_model_options
+@with_model_options(SEARCHED)
 @click.command("plan", cls=Command, examples=EXAMPLES, context_settings={"show_default": True}, help=HELP)
 @click.argument("model", required=False)
 @planning_options

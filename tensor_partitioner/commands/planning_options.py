@@ -13,7 +13,9 @@ from click.core import ParameterSource
 from planner.errors import PlanError
 from planner.graph.ir import Graph
 from planner.model_source import model as load_model
-from planner.models import FAMILIES, model_options
+from planner.models import model_options
+from planner.models.trained import OPTIMIZER, trained_as
+from planner.models.zoo import known_names
 from planner.parallel import RECOMPUTE
 from planner.planning import OPTIONS, SEARCH_OPTIONS, plan
 from planner.plans.plan import Plan
@@ -22,16 +24,28 @@ from planner.search.option import Option
 from planner.search.pins import load_pins
 from tensor_partitioner.commands.console import WRITTEN, Finite
 from tensor_partitioner.commands.help import register_group
+from topologies import Machine, load_topology
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-MODEL_HELP = f"""MODEL is a name of the zoo ({", ".join(family.example for family in FAMILIES.values())}), a graph.json,
-or path/to/file.py:function, a function that returns a Graph, or a module of PyTorch with inputs (docs/tutorial.md)."""
+MODEL_HELP = f"""MODEL is a name of the zoo ({", ".join(known_names())}; of those with depth and width, as mlp-4-8192,
+with any), a graph.json, or path/to/file.py:function, a function that returns a Graph, or a module of PyTorch with
+inputs (docs/tutorial.md)."""
 
 OPAQUE_HELP = "Operators of PyTorch that the graph has none for run whole, by calling PyTorch."
 
 SEARCHING = (*SEARCH_OPTIONS, "memory")
 """The arguments that say how a plan is sought."""
+
+PRECISION = "mixed where devices have it"
+DECIDED = {"dtype": f"for the zoo {PRECISION}", "optimizer": f"for the zoo {OPTIMIZER}"}
+"""What commands say of defaults that split a model of the zoo by name: as decide trains it."""
+
+SEARCHED = {
+    "dtype": f"float32; for the zoo with --parallel, and in decide, {PRECISION}",
+    "optimizer": f"momentum; for the zoo with --parallel, and in decide, {OPTIMIZER}",
+}
+"""What those say that do so with --parallel alone."""
 
 PINS_HELP = "Read pins, and what is forbidden, from a YAML file: `pins: {GLOB: PLACEMENT}`, `forbids: ...`."
 
@@ -65,15 +79,17 @@ def _click_option(name: str, option: Option) -> Callable[[F], F]:
     )
 
 
-def _model_options() -> list[click.Option]:
-    """Return every option of the zoo's families; each says which families' default is which."""
+def _model_options(defaults: Mapping[str, str]) -> list[click.Option]:
+    """Return every option of the zoo's families; each says which families' default is which, or what `defaults` do."""
     types = {"int": click.IntRange(1), "float": Finite(), "str": click.STRING}
     result = []
     for name, option in model_options().items():
         dashed, switch = name.replace("_", "-"), option.kind == "bool"
         flag = f"--{dashed}/--no-{dashed}" if switch else f"--{dashed}"
         kind = click.Choice(option.choices) if option.choices else types.get(option.kind)
-        result.append(click.Option([flag], type=None if switch else kind, default=None, help=option.help))
+        default = f"[default: {defaults[name]}]" if name in defaults else option.default
+        help_text = f"{option.meaning}  {default}".rstrip()
+        result.append(click.Option([flag], type=None if switch else kind, default=None, help=help_text))
     return result
 
 
@@ -88,10 +104,14 @@ def planning_options(command: F) -> F:
     return command
 
 
-def with_model_options(command: click.Command) -> click.Command:
-    """Give the command every option of the zoo's families, last in its help."""
-    command.params += _model_options()
-    return command
+def with_model_options(defaults: Mapping[str, str]) -> Callable[[click.Command], click.Command]:
+    """Give a command every option of the zoo's families, last in its help; of some it says other `defaults`."""
+
+    def give(command: click.Command) -> click.Command:
+        command.params += _model_options(defaults)
+        return command
+
+    return give
 
 
 def is_saved_plan(source: str) -> bool:
@@ -110,6 +130,19 @@ def refuse_others(context: click.Context, reason: str, allowed: Sequence[str]) -
 def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of models that a command was given."""
     return {name: options[name] for name in model_options() if options.get(name) is not None}
+
+
+def training_options(source: str, options: Mapping[str, Any], machine: Machine | None = None) -> dict[str, Any]:
+    """Return the options of a model: those given, and with --parallel those that decide trains the zoo with, too.
+
+    `machine` is that of --topo, where it is built already.
+    """
+    given = given_options(options)
+    if options["parallel"] is None:
+        return given
+    if machine is None and options["topo"] is not None:
+        machine = load_topology(options["topo"])
+    return trained_as(source, machine, given)
 
 
 def plan_model(source: str, options: Mapping[str, Any], machine: str | None, *, bound: bool = False) -> Plan:
@@ -132,7 +165,7 @@ def read_request(source: str, options: Mapping[str, Any], machine: str | None) -
     if options["pins_file"] is not None:
         pins, forbids = load_pins(options["pins_file"])
         search |= {"pins": (*pins, *search["pins"]), "forbids": (*forbids, *search["forbids"])}
-    given = given_options(options) | _micro_batches(options) | _recomputation(options)
+    given = training_options(source, options) | _micro_batches(options) | _recomputation(options)
     return load_model(source, opaque_unknown=options["opaque_unknown"], **given), {**search, "machine": machine}
 
 

@@ -27,7 +27,7 @@ from simulator.projection.projection import Projection
 from simulator.projection.stack import STACKS
 from tensor_partitioner import display
 from tensor_partitioner.commands.console import stdout
-from tensor_partitioner.commands.planning_options import given_options, is_saved_plan
+from tensor_partitioner.commands.planning_options import is_saved_plan, training_options
 from tensor_partitioner.decision.checks import is_alike, require_alike
 from tensor_partitioner.decision.tables import memory_table, shares_table, step_table
 from tensor_partitioner.projection import inner_of, project_plan, project_source
@@ -104,7 +104,7 @@ def beside(source: str, options: Mapping[str, Any], report: Report) -> str:
         if saved:
             step = _saved_step(source, read_named(source), options)
         else:
-            model, batch = _model(source, {**given_options(options), "batch": report.batch})
+            model, batch = _model(source, {**options, "batch": report.batch})
             step = project_source(model, batch, parallel, _machine(options), options["stack"])
     except (PlanError, GraphError) as error:
         return f"It cannot be projected as decide would: {error}"
@@ -126,7 +126,7 @@ def beside(source: str, options: Mapping[str, Any], report: Report) -> str:
 def plan_replica(source: str, options: Mapping[str, Any]) -> tuple[Plan, str]:
     """Plan one replica of named parallelism of very many workers, and save it; return it with what to say of it."""
     parallel: Parallel = options["parallel"]
-    model, batch = _model(source, given_options(options))
+    model, batch = _model(source, options)
     inner = inner_of(model, batch, parallel)
     plan = of_replica(inner.replica.plan, str(parallel), batch, inner.layers)
     if options["output"] is not None:
@@ -143,7 +143,7 @@ def project_model(source: str, options: Mapping[str, Any]) -> None:
     workers, parallel = options["workers"], options["parallel"]
     if workers not in {None, parallel.workers}:
         raise click.UsageError(f"--workers: expected the {parallel.workers} of --parallel {parallel}, found {workers}")
-    model, batch = _model(source, given_options(options))
+    model, batch = _model(source, options)
     step = project_source(model, batch, parallel, _machine(options), options["stack"])
     _show(source, step, parallel, options)
 
@@ -167,7 +167,9 @@ def _show(source: str, step: Projection, parallel: Parallel | None, options: Map
         )
 
 
-def _model(source: str, given: Mapping[str, Any]) -> tuple[Source, int]:
+def _model(source: str, asked: Mapping[str, Any]) -> tuple[Source, int]:
+    """Return where replicas come from, and the samples of a step, as a command's options ask."""
+    given = training_options(source, asked, cluster(asked["topo"]).built if asked["topo"] is not None else None)
     if not is_zoo_name(source):
         model = GraphModel(load_model(source, **given))
         return model, model.samples * model.graph.micro_batches

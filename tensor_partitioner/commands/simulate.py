@@ -24,6 +24,7 @@ from tensor_partitioner.commands.console import WRITTEN, collect_seldom, command
 from tensor_partitioner.commands.help import Command
 from tensor_partitioner.commands.planning_options import (
     MODEL_HELP,
+    SEARCHED,
     SEARCHING,
     is_saved_plan,
     planning_options,
@@ -81,7 +82,7 @@ EXAMPLES = (
 
 
 @command_errors
-@with_model_options
+@with_model_options(SEARCHED)
 @click.command("simulate", cls=Command, examples=EXAMPLES, context_settings={"show_default": True}, help=HELP)
 @click.argument("source", metavar="PLAN|MODEL")
 @click.option("--topo", help=f"A topology file, or one of {', '.join(available())}.")

@@ -4,7 +4,8 @@ import pytest
 
 from planner.errors import GraphError
 from planner.graph import OPTIMIZERS
-from planner.models import build
+from planner.models import build, gpt, llama
+from planner.models.zoo import known_names
 
 
 def count(graph, op):
@@ -179,9 +180,33 @@ def test_dtypes(dtype):
     ],
 )
 def test_unknown_names_list_the_zoo(name):
-    known = "the zoo has mlp-L-H (such as mlp-4-8192), cnn-L-C (such as cnn-5-2048), wresnet-L-W"
-    with pytest.raises(GraphError, match=re.escape(f"unknown model {name!r}, {known}")):
+    known = "zoo has mlp-L-H (such as mlp-4-8192), cnn-L-C (such as cnn-5-2048), wresnet-L-W"
+    with pytest.raises(GraphError, match=rf"unknown model {name!r}(: did you mean .*\? The|; the) {re.escape(known)}"):
         build(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("gpt-2", "gpt2"),
+        ("gpt3-175b", "gpt-3-175b"),
+        ("llama-3-8b", "llama-3.1-8b"),
+        ("gpt-13b", "gpt-3-175b"),
+        ("Mixtral", "mixtral-8x7b"),
+        ("wresnet", "wresnet-152-10"),
+    ],
+)
+def test_what_an_unknown_name_may_have_meant_comes_first(name, meant):
+    with pytest.raises(GraphError, match=rf"unknown model {name!r}: did you mean [^?]*\b{re.escape(meant)}\b[^?]*\? "):
+        build(name)
+
+
+def test_every_published_size_is_listed():
+    with pytest.raises(GraphError) as refused:
+        build("resnet")
+    for name in (*gpt.SIZES, *llama.SIZES, *llama.EXPERTS):
+        assert name in known_names()
+        assert name in str(refused.value)
 
 
 @pytest.mark.parametrize(
