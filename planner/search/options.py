@@ -12,7 +12,7 @@ from planner.parallel import Parallel
 from planner.plans.plan import Plan
 from planner.search.coarse.coarsen import Coarsenings, Ties
 from planner.search.option import RULES_TEXT, described, read_rules, read_ties, whole_numbers
-from planner.search.pins import DEGREES, Degree, Pin, check_degrees, read_forbids, read_pins
+from planner.search.pins import Degree, Pin, check_degrees, read_forbids, read_pins
 from planner.search.searchers import NAMED, OBJECTIVES, SEARCHERS, Searcher
 from planner.search.solver.limits import Limits
 from tensor_partitioner.display import Shown, nearest
@@ -101,9 +101,7 @@ class SearchOptions(Shown):
             raise PlanError(f"expected placements {' or '.join(PLACEMENTS)}, found {self.placements!r}")
         if not isinstance(self.ways, tuple | Ways) or any(type(way) is not int or way < 2 for way in self.ways):
             raise PlanError(f"expected ways of at least 2 each, found {self.ways!r}")
-        check_degrees(
-            self.pins, None if self.parallel is None else {axis: getattr(self.parallel, axis) for axis in DEGREES}
-        )
+        check_degrees(self.pins, self.parallel)
         object.__setattr__(self, "placements", self.searched_by.placements_for(placements))
 
     @property

@@ -2,7 +2,7 @@
 
 A pin names tensors or nodes by a glob and says what they have at every step: `h.*.mlp.*=S0`, `wte.weight=S0,R`,
 `h.*.c_fc=i|j`. Placements are those of tensors, all else are choices of nodes. A tensor that a state dict names
-otherwise goes by both names. Degrees of named parallelism, as in `tp=4`, are pins too.
+otherwise goes by both names. Words of named parallelism, as in `tp=4` or `recompute=full`, are pins too.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from itertools import combinations
 from pathlib import Path
@@ -20,8 +20,8 @@ from msgspec import Struct
 
 from planner.errors import PlanError
 from planner.graph.ir import Graph
-from planner.layout import TERMS, parse_placement
-from planner.layout.ways import AXES
+from planner.layout import TERMS, Shard, parse_placement
+from planner.parallel import Parallel
 from planner.search.coarse.coarsen import Name, TensorVariable, Variable
 from planner.search.costs.domains import operands_carried_by_choice
 from tensor_partitioner.display import nearest
@@ -31,8 +31,11 @@ from topologies.reading import read_record
 ANY = "any"
 """What a pin says of a step that it leaves open."""
 
-DEGREES = ("pp", *AXES)
-"""What a pin may give a degree of, as in `tp=4`."""
+DEGREES = {field.name.replace("_", "-"): field for field in fields(Parallel) if field.default is not False}
+"""The words of named parallelism that a pin may give, as in `tp=4` or `recompute=full`: those with a value."""
+
+EVERY_AXIS = {"pp": 2, "dp": 2, "tp": 2}
+"""Degrees that go with every value of every other word."""
 
 Options = Sequence[Sequence[object]]
 """What a variable may have, [step]."""
@@ -105,15 +108,22 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class Degree:
-    """A degree of named parallelism that is given."""
+    """A word of named parallelism that is given: a field of `Parallel`, and its value.
+
+    Raises a PlanError for a value that it cannot have.
+    """
 
     axis: str
-    degree: int
+    degree: int | str
+
+    def __post_init__(self) -> None:
+        """Refuse what named parallelism refuses."""
+        Parallel(**EVERY_AXIS | {self.axis: self.degree})  # type: ignore[arg-type]
 
     @property
     def asked(self) -> str:
         """What was asked for."""
-        return f"{self.axis}={self.degree}"
+        return f"{self.axis.replace('_', '-')}={self.degree}"
 
     def __str__(self) -> str:
         return f"pin '{self.asked}'"
@@ -133,8 +143,13 @@ def _is_option(named: str, option: str) -> bool:
 
 
 def read_pins(value: Any) -> tuple[Pin | Degree, ...]:
-    """Read pins: text, a list of texts, or a mapping from globs to what they have."""
-    return tuple(_read_pin(text) for text in _texts(value))
+    """Read pins: text, a list of texts, or a mapping from globs to what they have; no word of two values."""
+    pins = tuple(_read_pin(text) for text in _texts(value))
+    words: dict[str, Degree] = {}
+    for pin in pins:
+        if isinstance(pin, Degree) and (other := words.setdefault(pin.axis, pin)) != pin:
+            raise PlanError(f"{other} and {pin} collide: expected one of them")
+    return pins
 
 
 def read_forbids(value: Any) -> tuple[Pin, ...]:
@@ -155,9 +170,12 @@ def _texts(value: Any) -> Iterator[Any]:
 def _read_pin(text: str | Pin | Degree) -> Pin | Degree:
     if not isinstance(text, str):
         return text
-    if degree := re.fullmatch(rf" *({'|'.join(DEGREES)}) *= *([1-9][0-9]{{0,6}}) *", text):
-        return Degree(degree[1], int(degree[2]))
-    return Pin.parse(text)
+    word, _, value = (part.strip() for part in text.partition("="))
+    if (field := DEGREES.get(word)) is None:
+        return Pin.parse(text)
+    if isinstance(field.default, str):
+        return Degree(field.name, value)
+    return Degree(field.name, int(value)) if re.fullmatch(r"[0-9]{1,7}", value) else Pin.parse(text)
 
 
 class _File(Struct, frozen=True, forbid_unknown_fields=True):
@@ -245,17 +263,31 @@ class Pinned(Struct, frozen=True, eq=False):
 def pinned(graph: Graph, pins: Iterable[Pin], steps: int) -> Pinned | None:
     """Return which tensors and nodes of a graph have which pins; None where there are none.
 
-    A PlanError for a glob that matches nothing, a PinError for pins of other numbers of steps.
+    A PlanError for a glob that matches nothing and for dimensions that none of these tensors has, a PinError for pins
+    of other numbers of steps.
     """
     of_options = tuple(pins)
     of_name: dict[Name, list[int]] = defaultdict(list)
     names = {"tensor": _tensor_names(graph), "node": {node.name: node.name for node in graph.nodes}}
     for number, pin in enumerate(of_options):
-        for name in pin.matching(names[pin.kind]):
+        matching = pin.matching(names[pin.kind])
+        for name in matching:
             of_name[pin.kind, name].append(number)
+        if pin.forbids and pin.kind == "tensor":
+            _check_dimensions(pin, {name: graph.tensors[name].shape for name in matching})
         if len(pin.steps) not in (1, steps):
             raise PinError(f"{pin}: expected one placement, or one for each of {steps} steps, found {len(pin.steps)}")
     return Pinned(of_options, {name: tuple(numbers) for name, numbers in of_name.items()}) if of_name else None
+
+
+def _check_dimensions(pin: Pin, shapes: Mapping[str, Sequence[int]]) -> None:
+    """Raise a PlanError for a dimension that no tensor has, which is forbidden for nothing."""
+    most = max(map(len, shapes.values()))
+    for option in sorted(pin.options):
+        placement = parse_placement(option)
+        if isinstance(placement, Shard) and placement.dim >= most:
+            name, shape = max(shapes.items(), key=lambda named: len(named[1]))
+            raise PlanError(f"{pin}: expected a dimension below {most}, found {option}: {name} is {list(shape)}")
 
 
 def _tensor_names(graph: Graph) -> dict[str, str]:
@@ -264,12 +296,12 @@ def _tensor_names(graph: Graph) -> dict[str, str]:
     return entries | {name: name for name in graph.tensors}
 
 
-def check_degrees(pins: Iterable[Pin | Degree], degrees: Mapping[str, int] | None) -> None:
-    """Raise a PlanError where a degree is pinned that named parallelism does not have; None: there is none."""
+def check_degrees(pins: Iterable[Pin | Degree], parallel: Parallel | None) -> None:
+    """Raise a PlanError where a word is pinned that named parallelism does not have; None: there is none."""
     for pin in pins:
         if not isinstance(pin, Degree):
             continue
-        if degrees is None:
+        if parallel is None:
             raise PlanError(f"{pin}: expected a degree with named parallelism alone, as in --parallel tp=4,dp=2")
-        if degrees[pin.axis] != pin.degree:
-            raise PlanError(f"{pin}: expected {pin.axis}={pin.degree} in --parallel, found {degrees[pin.axis]}")
+        if (given := getattr(parallel, pin.axis)) != pin.degree:
+            raise PlanError(f"{pin}: expected {pin.asked} in --parallel, found {given}")

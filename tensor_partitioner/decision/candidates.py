@@ -72,16 +72,17 @@ def _degrees(shape: Shape) -> Iterator[tuple[int, int, int]]:
                     yield tp, cp, pp
 
 
-def undivided(shape: Shape, pins: Mapping[str, int]) -> Iterator[Parallel]:
+def undivided(shape: Shape, pins: Mapping[str, int | str]) -> Iterator[Parallel]:
     """Yield ways to take all samples at once, with pinned degrees: a micro-batch a stage, nothing computed again."""
-    held = {"pp": 1, "cp": 1} | {**pins}
+    held = {"pp": 1, "cp": 1} | {axis: degree for axis, degree in pins.items() if axis in ("pp", "cp", "tp", "dp")}
+    zeros = (int(pins["zero"]),) if "zero" in pins else (0, 3)
     for tp, cp, pp in _degrees(shape):
         dp = shape.devices // (tp * cp * pp)
         degrees = {"tp": tp, "cp": cp, "pp": pp, "dp": dp}
         if shape.batch % (dp * pp) or degrees != degrees | held:
             continue
         sp = tp > 1 and shape.sequence > 1
-        for zero in (0, 3) if dp > 1 and pp == 1 else (0,):
+        for zero in zeros if dp > 1 and pp == 1 else (0,):
             micro_batch = shape.batch // (dp * pp)
             yield Parallel(pp=pp, dp=dp, cp=cp, tp=tp, sp=sp, zero=zero, micro_batch=micro_batch)
 

@@ -1,6 +1,7 @@
 """Pins against brute force over plans that are restricted by hand, and against searches of restricted domains."""
 
 import random
+import re
 from dataclasses import replace
 from itertools import product
 
@@ -137,6 +138,38 @@ def test_pins_in_named_parallelism_and_of_degrees():
         planner.plan(graph, parallel="tp=2,dp=2", pins=["tp=4"])
     with pytest.raises(PlanError, match="named parallelism alone"):
         planner.plan(graph, workers=4, pins=["tp=4"])
+
+
+def test_words_of_named_parallelism():
+    words = ("zero=1", "micro-batch=2", "recompute=full", "schedule=interleaved:2", "pp=2", "zero=0")
+    read = [(degree.axis, degree.degree) for word in words for degree in read_pins(word)]
+    named = [("zero", 1), ("micro_batch", 2), ("recompute", "full"), ("schedule", "interleaved:2"), ("pp", 2)]
+    assert read == [*named, ("zero", 0)]
+    assert [pin.asked for word in words for pin in read_pins(word)] == [*words]
+    assert read_pins({"tp": 4, "zero": 1}) == (Degree("tp", 4), Degree("zero", 1))
+    assert isinstance(*read_pins("zero=S0"), Pin)
+    with pytest.raises(PlanError, match="zero from 0 to 3, found 4"):
+        read_pins("zero=4")
+    with pytest.raises(PlanError, match="expected recompute none, selective, full, found 'some'"):
+        read_pins("recompute=some")
+    with pytest.raises(PlanError, match="pin 'tp=4' and pin 'tp=2' collide: expected one of them"):
+        read_pins(["tp=4", "pp=2", "tp=2"])
+    assert read_pins(["tp=4", "tp=4"])
+    graph = planner.model("mlp-2-32", batch=8)
+    assert planner.plan(graph, parallel="dp=2,zero=1", pins=["zero=1"]).workers == 2
+    with pytest.raises(PlanError, match=r"pin 'zero=1': expected zero=1 in --parallel, found 0"):
+        planner.plan(graph, parallel="dp=2", pins=["zero=1"])
+
+
+@pytest.mark.parametrize("forbidden", ["l0.mlp.up.w=S7", "l*.mlp.up.w=R|S2", "l*.mlp.up.b=S1"])
+def test_what_no_tensor_can_have_cannot_be_forbidden(forbidden):
+    with pytest.raises(PlanError, match=rf"forbid '{re.escape(forbidden)}': expected a dimension below [12], found S"):
+        planner.plan(LAYERS, ways=(2, 2), forbids=[forbidden])
+
+
+def test_what_one_of_many_tensors_can_have_can_be_forbidden():
+    plan = planner.plan(LAYERS, ways=(2, 2), forbids=["l*.mlp.*=S1", "l*.mlp.up.w=any,S1"])
+    assert not any("S1" in map(str, plan.layouts[f"l{layer}.mlp.up.w"]) for layer in range(3))
 
 
 def test_ways_that_cannot_keep_a_pin_are_left_out():

@@ -1,0 +1,69 @@
+"""Words of named parallelism that the command `decide` is held to, and options that it has not."""
+
+import json
+
+import pytest
+
+from planner.parallel import Parallel
+from simulator.projection.cluster import cluster
+from tensor_partitioner.commands.decide import main
+from tensor_partitioner.decision import decide
+from tensor_partitioner.decision.candidates import Shape, undivided
+from tests.project.test_plan_command import run
+
+MODEL = ("transformer-4-64", "--heads", 4, "--sequence", 32, "--vocabulary", 256, "--topo", "hgx-h100")
+OPTIONS = {"heads": 4, "sequence": 32, "vocabulary": 256}
+
+
+@pytest.mark.parametrize(
+    "pins",
+    [
+        ("zero=1",),
+        ("micro-batch=2",),
+        ("recompute=full", "tp=1"),
+        ("schedule=1f1b", "pp=2"),
+        ("schedule=zero-bubble", "micro-batch=1", "tp=2"),
+        ("zero=0", "pp=1"),
+    ],
+)
+def test_only_ways_with_the_pinned_words_are_looked_at(pins):
+    decision = decide("transformer-4-64", "hgx-h100", batch=32, pins=pins, budget_s=60, **OPTIONS)
+    held = {name.replace("-", "_"): value for name, _, value in (pin.partition("=") for pin in pins)}
+    for candidate in decision.candidates:
+        way = Parallel.read(candidate.parallel)
+        assert {axis: str(getattr(way, axis)) for axis in held} == held
+
+
+def test_the_largest_batch_is_that_of_ways_with_the_pinned_degrees():
+    shape = Shape(cluster("hgx-h100").devices, 8, 64, 4, 32, stores_scores=True)
+    for zero in range(4):
+        ways = [*undivided(shape, {"zero": zero, "recompute": "full", "pp": 1})]
+        assert ways
+        assert {way.zero for way in ways if way.dp > 1} == {zero}
+    assert {way.zero for way in undivided(shape, {})} == {0, 3}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--pin", "tp=4", "--pin", "tp=2"), "pin 'tp=4' and pin 'tp=2' collide: expected one of them"),
+        (("--pin", "zero=7"), "expected zero from 0 to 3, found 7"),
+        (("--pin", "h.*=S0"), "pin 'h.*=S0': expected a word of --parallel, as in tp=4 or zero=1"),
+        (("--forbid", "wte.weight=R"), "plan MODEL --workers K has --forbid"),
+        (("--why-not", "wte.weight=R"), "plan MODEL --workers K has --why-not"),
+        (("--frontier",), "plan MODEL --workers K has --frontier"),
+    ],
+)
+def test_what_it_does_not_take_is_one_line(words, message, capsys):
+    assert run(main, *MODEL, "--batch", 32, *words) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+
+
+def test_the_command_takes_words(tmp_path):
+    found = tmp_path / "decision.json"
+    assert run(main, *MODEL, "--batch", 32, "--pin", "zero=1", "--pin", "micro-batch=2", "--json", found) == 0
+    names = [candidate["parallel"] for candidate in json.loads(found.read_text())["candidates"]]
+    assert names
+    assert all("zero=1" in name and "micro-batch=2" in name for name in names)
