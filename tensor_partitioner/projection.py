@@ -108,8 +108,8 @@ def _with_tied(blocks: tuple[Block, ...], inner: Replica, stages: int) -> tuple[
         last,
         parameters=more(last.parameters, first.parameters),
         weight_bytes=more(last.weight_bytes, first.weight_bytes),
+        master_bytes=more(last.master_bytes, first.master_bytes),
         state_bytes=more(last.state_bytes, first.state_bytes),
-        copied_bytes=more(last.copied_bytes, first.copied_bytes),
         gradient_bytes=more(last.gradient_bytes, first.gradient_bytes),
         once=last.once + first.once.part(share),
     )

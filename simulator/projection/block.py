@@ -59,10 +59,11 @@ class Block:
 
     `weights` is the part of `backward` that makes gradients of weights; `selected` that of `forward` that is done again
     under selective recomputation. `once` is done once in an iteration, and `reduced_s` exchanged among tensor parallel
-    workers. `repeated_operations` of products are those beyond its even part of the model's. Bytes: of weights, of
-    states of the optimizer, of copies of weights for computing, of gradients as computed, of
-    activations that are kept for the backward pass, of those that are computed again, of what later blocks read, of the
-    largest gradient of an activation. `parameters` are a worker's elements of weights, of so many `weight_tensors`.
+    workers. `repeated_operations` of products are those beyond its even part of the model's. Bytes: of weights as they
+    are computed with, of masters of those that are copies in another dtype, of states of the optimizer, of gradients as
+    computed, of activations that are kept for the backward pass, of those that are computed again, of what later blocks
+    read, of the largest gradient of an activation. `parameters` are a worker's elements of weights, of so many
+    `weight_tensors`.
     """
 
     name: str
@@ -76,8 +77,8 @@ class Block:
     parameters: int = 0
     weight_tensors: int = 0
     weight_bytes: int = 0
+    master_bytes: int = 0
     state_bytes: int = 0
-    copied_bytes: int = 0
     gradient_bytes: int = 0
     kept_bytes: int = 0
     selected_bytes: int = 0

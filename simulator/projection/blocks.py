@@ -31,6 +31,7 @@ from simulator.projection.kernels import (
 from simulator.projection.network import Network
 from simulator.projection.replica import NodeShare, Replica, Transfer
 from simulator.projection.stack import Kernels, Stack
+from simulator.projection.weights import Lasting, lasting_of
 from topologies.machine import Device
 
 MOST = 1 << 9
@@ -102,7 +103,7 @@ class _Blocks:
         self._of_node = self._blocks_of_nodes()
         self._readers = readers_of(replica.shares)
         self._gradients = frozenset(replica.graph.accumulated)
-        self._kept = Kept(replica.shares, kernels, self._of_node, frozenset(filter(self._is_own, self._tensors)))
+        self._kept = Kept(replica, kernels, self._of_node, frozenset(filter(self._is_own, self._tensors)))
 
     def blocks(self) -> Iterator[Block]:
         """Yield every block, with its figures added up."""
@@ -181,23 +182,17 @@ class _Blocks:
                 crossing[between] += self._replica.held[name]
         return crossing
 
-    def _lasting(self) -> list[dict[str, int]]:
-        """Return what each block's first readers hold of weights and states."""
-        held: list[dict[str, int]] = [{"weight": 0, "state": 0, "parameters": 0, "tensors": 0} for _ in self._names]
-        seen: set[str] = set()
+    def _lasting(self) -> list[Lasting]:
+        """Return what is held of weights and states by the blocks that read them first."""
+        held, lasting = [Lasting()] * len(self._names), dict(lasting_of(self._replica))
         for share in self._replica.shares:
+            at = self._of_node[share.node.name]
             for name in share.reads:
-                tensor = self._tensors[name]
-                if tensor.role in ("weight", "state") and tensor.init is not None and name not in seen:
-                    seen.add(name)
-                    block = held[self._of_node[share.node.name]]
-                    block[tensor.role] += self._replica.held[name]
-                    if tensor.role == "weight":
-                        block["tensors"] += 1
-                        block["parameters"] += self._replica.held[name] * tensor.elements // tensor.nbytes
+                if name in lasting:
+                    held[at] = held[at].plus(lasting.pop(name))
         return held
 
-    def _block(self, name: str, shares: Sequence[NodeShare], lasting: Mapping[str, int]) -> Block:
+    def _block(self, name: str, shares: Sequence[NodeShare], lasting: Lasting) -> Block:
         forward, backward = ([s for s in shares if s.phase == phase] for phase in EVERY)
         once = [share for share in shares if share.phase not in EVERY]
         selected, selected_bytes = self._kept.selected(forward)
@@ -214,13 +209,13 @@ class _Blocks:
             once=self._work(once, kernels) + eight.once,
             reduced_s=sum(self._network.transfer_s(t) for s in shares for t in self._once_exchanged(s)),
             repeated_operations=sum(map(repeated_operations, (*forward, *backward))),
-            parameters=lasting["parameters"],
-            weight_tensors=lasting["tensors"],
-            weight_bytes=lasting["weight"],
-            state_bytes=lasting["state"],
-            copied_bytes=sum(size for s in once if s.phase == BEFORE for size in s.writes.values()),
+            parameters=lasting.parameters,
+            weight_tensors=lasting.tensors,
+            weight_bytes=lasting.weight_bytes,
+            master_bytes=lasting.master_bytes,
+            state_bytes=lasting.state_bytes,
             gradient_bytes=sum(size for s in shares for n, size in s.writes.items() if n in self._gradients),
-            kept_bytes=self._kept.nbytes(forward),
+            kept_bytes=self._kept.nbytes((*(s for s in once if s.phase == BEFORE), *forward)),
             selected_bytes=selected_bytes,
             largest_bytes=max(gradients, default=0),
         )

@@ -1,4 +1,8 @@
-"""What a layer's forward pass leaves for the backward pass, all of it or under selective recomputation."""
+"""What a layer's forward pass leaves for the backward pass, all of it or under selective recomputation.
+
+What is a view has no memory of its own: it keeps what it is a view of. So does a part, but where a product reads it,
+which lays out its operands.
+"""
 
 from __future__ import annotations
 
@@ -10,26 +14,31 @@ import tdl
 from planner.graph.ir import ITEM_BYTES
 from planner.graph.micro_batches import BACKWARD, FORWARD
 from simulator.projection.kernels import is_product
-from simulator.projection.replica import NodeShare
+from simulator.projection.replica import PARTS, VIEWS, NodeShare, Replica
 from simulator.projection.stack import Kernels
+from simulator.projection.weights import copies_of_weights
 
 
 class Kept:
     """Tells what is kept of forward nodes, given the block of every node and which tensors depend on samples."""
 
-    def __init__(
-        self, shares: Sequence[NodeShare], kernels: Kernels, of_node: Mapping[str, int], own: frozenset[str]
-    ) -> None:
-        self._shares, self._kernels, self._of_node, self._own = shares, kernels, of_node, own
-        self._forward = [s for s in shares if s.phase == FORWARD and s.node.forward is None]
-        self._read_backward = {name for s in shares if s.phase == BACKWARD for name in s.reads}
+    def __init__(self, replica: Replica, kernels: Kernels, of_node: Mapping[str, int], own: frozenset[str]) -> None:
+        self._shares, self._kernels, self._of_node, self._own = replica.shares, kernels, of_node, own
+        self._bases, self._laid_out = replica.bases((*VIEWS, *PARTS)), replica.bases(VIEWS)
+        self._copies = copies_of_weights(replica)
+        self._forward = [s for s in self._shares if s.phase == FORWARD and s.node.forward is None]
+        backward = [s for s in self._shares if s.phase == BACKWARD]
+        self._read_backward = self._memory_of(backward)
         self._core = frozenset(self._attention_core())
-        self._read_outside = {
-            name
-            for share in shares
-            if share.phase == BACKWARD and share.node.forward not in self._core
-            for name in share.reads
-        }
+        self._read_outside = self._memory_of(s for s in backward if s.node.forward not in self._core)
+
+    def _memory_of(self, shares: Iterable[NodeShare]) -> set[str]:
+        """Return in whose memory everything is that nodes read; copies of weights are there anyway."""
+        read: set[str] = set()
+        for share in shares:
+            bases = self._laid_out if share.products else self._bases
+            read.update(bases.get(name, name) for name in share.reads)
+        return read.difference(self._copies)
 
     def _attention_core(self) -> Iterator[str]:
         """Yield forward nodes of attention that stores its matrix: from a product of two results to the next one."""
@@ -83,13 +92,13 @@ class Kept:
         read = {name: sum(s.reads.values()) for s in self._forward for name in s.writes if s.node.op == "cast"}
         return dict.fromkeys(gradients, 0.0) | {name: float(read[name]) for name in logits if name in read}
 
-    def nbytes(self, forward: Iterable[NodeShare], *, again: bool = False) -> int:
-        """Return what the backward pass reads of what some forward nodes make, and masks of what they drop.
+    def nbytes(self, shares: Iterable[NodeShare], *, again: bool = False) -> int:
+        """Return what the backward pass reads of what some nodes before it make, and masks of what they drop.
 
         Of attention that is computed `again` the result is kept, which others read.
         """
         total, read = 0, self._read_backward - (self._read_outside if again else set())
-        for share in forward:
+        for share in shares:
             total += sum(int(self.in_place.get(name, size)) for name, size in share.writes.items() if name in read)
             if self._kernels.keeps_masks and tdl.catalog[share.node.op].only_in_training:
                 total += sum(share.writes.values()) // ITEM_BYTES[share.dtype]

@@ -34,15 +34,16 @@ def lasting_lines(blocks: Sequence[Block], parallel: Parallel, stack: Stack) -> 
     """Return what a stage's blocks hold throughout: weights, states and gradients, less what others share."""
     part, stages = 1 / sharers(parallel), (OPTIMIZER, GRADIENTS, WEIGHTS)
     share = {stage: part if parallel.zero >= stage else 1.0 for stage in stages}
-    weights, states, copies = (
-        sum(getattr(block, name) for block in blocks) for name in ("weight_bytes", "state_bytes", "copied_bytes")
+    weights, masters, states = (
+        sum(getattr(block, name) for block in blocks) for name in ("weight_bytes", "master_bytes", "state_bytes")
     )
     gradients = sum(gradient_bytes(block, stack) for block in blocks)
-    if copies:
-        lines = [("weights as computed with", copies * share[WEIGHTS]), ("master weights", weights * share[OPTIMIZER])]
-    else:
-        lines = [("weights", weights * share[WEIGHTS])]
-    lines += [("state of the optimizer", states * share[OPTIMIZER]), ("gradients", gradients * share[GRADIENTS])]
+    lines = (
+        ("weights as computed with" if masters else "weights", weights * share[WEIGHTS]),
+        ("master weights", masters * share[OPTIMIZER]),
+        ("state of the optimizer", states * share[OPTIMIZER]),
+        ("gradients", gradients * share[GRADIENTS]),
+    )
     return [MemoryLine(what, round(nbytes)) for what, nbytes in lines if nbytes]
 
 
@@ -77,7 +78,7 @@ def other_lines(blocks: Sequence[Block], parallel: Parallel, stack: Stack, devic
     lines = [MemoryLine("gradients of activations", largest)]
     if sharers(parallel) > 1:
         if parallel.zero >= WEIGHTS:
-            gathered = sorted(block.copied_bytes or block.weight_bytes for block in blocks)[-2:]
+            gathered = sorted(block.weight_bytes for block in blocks)[-2:]
             lines.append(MemoryLine("gathered weights", sum(gathered)))
         if parallel.zero >= GRADIENTS:
             reduced = max(block.gradient_bytes + gradient_bytes(block, stack) for block in blocks)

@@ -200,7 +200,7 @@ class _Projecting:
         """Return the copies of a block's weights out of the buffer of a gather, and of gradients into a reduction's."""
         if not self._gathers or not block.parameters:
             return Part()
-        nbytes = 2 * (block.copied_bytes or block.weight_bytes)
+        nbytes = 2 * block.weight_bytes
         if reduces:
             nbytes += block.gradient_bytes + gradient_bytes(block, self._stack)
         return Part(Work(self._streamed_s(nbytes), 0.0, 1 + reduces))
@@ -257,7 +257,7 @@ class _Projecting:
     def _gather_s(self, block: Block) -> float:
         if not self._gathers:
             return 0.0
-        return self._job.network.replicas_s("all-gather", block.copied_bytes or block.weight_bytes)
+        return self._job.network.replicas_s("all-gather", block.weight_bytes)
 
     def _scatter_s(self, block: Block) -> float:
         return self._job.network.replicas_s("reduce-scatter", self._reduced_bytes(block))
@@ -309,8 +309,7 @@ class _Projecting:
         """Return the seconds of gathering what each replica has updated of the weights."""
         if not OPTIMIZER <= self._parallel.zero <= GRADIENTS:
             return 0.0
-        nbytes = sum(block.copied_bytes or block.weight_bytes for block in blocks)
-        return self._job.network.replicas_s("all-gather", nbytes)
+        return self._job.network.replicas_s("all-gather", sum(block.weight_bytes for block in blocks))
 
     # --- what is said of it
 

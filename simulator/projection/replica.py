@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from planner.graph.ir import FLOATING, ITEM_BYTES, Graph, Node
@@ -26,6 +26,12 @@ Kernels that make both gradients at once compute scores and probabilities once.
 
 PRODUCTS = ("matmul", "convolution")
 """Categories of operators that are kernels of their own."""
+
+VIEWS = ("reshape", "permute", "expand")
+"""Operators whose result has no memory of its own."""
+
+PARTS = ("unbind", "select", "slice", "diagonal")
+"""Operators whose results are parts of what has memory."""
 
 GATHERS = ("embedding",)
 """Operators that read of their first operand only the rows that are asked for."""
@@ -84,6 +90,19 @@ class Replica:
     def graph(self) -> Graph:
         """The training graph of a micro-batch."""
         return self.plan.graph
+
+    def bases(self, views: Collection[str]) -> Mapping[str, str]:
+        """Return whose memory what these operators make is in, by its name.
+
+        Elements that are repeated and then laid out have memory of their own.
+        """
+        bases: dict[str, str] = {}
+        for share in self.shares:
+            if share.node.op in views:
+                base = bases.get(operand := share.node.inputs[0], operand)
+                if share.node.op == "expand" or self.held[operand] <= self.held[base]:
+                    bases |= dict.fromkeys(share.node.outputs, base)
+        return bases
 
 
 def replica(plan: Plan) -> Replica:

@@ -1,0 +1,60 @@
+"""What a worker holds of weights and states of the optimizer throughout."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from planner.graph.micro_batches import BEFORE, EVERY
+from simulator.projection.replica import PARTS, VIEWS, Replica
+
+
+class Lasting(NamedTuple):
+    """Of weights: elements, tensors, bytes as they are computed with, of masters; bytes of states of the optimizer."""
+
+    parameters: int = 0
+    tensors: int = 0
+    weight_bytes: int = 0
+    master_bytes: int = 0
+    state_bytes: int = 0
+
+    def plus(self, other: Lasting) -> Lasting:
+        """Add up."""
+        return Lasting(*map(sum, zip(self, other, strict=True)))
+
+
+def lasting_of(replica: Replica) -> Mapping[str, Lasting]:
+    """Return what is held for every weight and state that a node reads, by its name, in the order of reading.
+
+    A weight that only its copies in another dtype stand for, forward and backward, is a master.
+    """
+    tensors, held, copies = replica.graph.tensors, replica.held, Counter[str]()
+    for weight, nbytes in copies_of_weights(replica).values():
+        copies[weight] += nbytes
+    bases = replica.bases((*VIEWS, *PARTS))
+    computed = {bases.get(name, name) for share in replica.shares if share.phase in EVERY for name in share.reads}
+    lasting: dict[str, Lasting] = {}
+    for name in dict.fromkeys(name for share in replica.shares for name in share.reads):
+        tensor, own = tensors[name], held[name]
+        if tensor.init is None or tensor.role not in ("weight", "state"):
+            continue
+        if tensor.role == "state":
+            lasting[name] = Lasting(state_bytes=own)
+            continue
+        masters = own if name in copies and name not in computed else 0
+        lasting[name] = Lasting(own * tensor.elements // tensor.nbytes, 1, copies[name] + own - masters, masters)
+    return lasting
+
+
+def copies_of_weights(replica: Replica) -> Mapping[str, tuple[str, int]]:
+    """Return what is made once of a weight in another dtype: whose copy it is, and its bytes."""
+    tensors, bases = replica.graph.tensors, replica.bases(VIEWS)
+    copies: dict[str, tuple[str, int]] = {}
+    for share in replica.shares:
+        if share.phase == BEFORE and share.node.op == "cast":
+            (operand,), (copy,) = share.node.inputs, share.node.outputs
+            weight = bases.get(operand, operand)
+            if tensors[weight].role == "weight" and tensors[weight].init is not None:
+                copies[copy] = weight, share.writes[copy]
+    return copies
