@@ -23,10 +23,11 @@ class Parallel:
     Ranks are as Megatron-LM orders them: tensor parallel ones are neighbours, stages outermost. `axes` and `ways` are
     those within a stage.
 
-    `sp`: what tensor parallel workers would all compute is split along the sequence. `zero`: data parallel workers
-    share out the optimizer's state (1), gradients (2), weights (3). `micro_batch`: the samples that a data parallel
-    worker takes at once, of a graph that is cut so. `schedule`: the order in which a stage runs its micro-batches, and
-    with a colon the chunks that a stage of an interleaved one has. `recompute`: activations that are computed again.
+    `sp`: what tensor parallel workers would all compute is split along the sequence. `zero`: data (and context)
+    parallel workers share out the optimizer's state (1), gradients (2), weights (3). `micro_batch`: the samples that a
+    data parallel worker takes at once, of a graph that is cut so. `schedule`: the order in which a stage runs its
+    micro-batches, and with a colon the chunks that a stage of an interleaved one has. `recompute`: activations that
+    are computed again.
 
     >>> Parallel.read("tp=4,dp=2,zero=1").ways
     Ways(factors=(2, 4), shares=(), axes=('dp', 'tp'))
@@ -49,9 +50,10 @@ class Parallel:
                 raise PlanError(f"parallel: expected {axis} from 1, found {degree!r}")
         if self.zero not in ZERO_STAGES:
             raise PlanError(f"parallel: expected zero from 0 to {ZERO_STAGES[-1]}, found {self.zero!r}")
-        for name, axis in (("zero", "dp"), ("sp", "tp")):
-            if getattr(self, name) and getattr(self, axis) == 1:
-                raise PlanError(f"parallel: expected {axis} from 2 with {name}, found {getattr(self, axis)}")
+        if self.zero and self.dp == self.cp == 1:
+            raise PlanError("parallel: expected dp or cp from 2 with zero, found 1 of each")
+        if self.sp and self.tp == 1:
+            raise PlanError("parallel: expected tp from 2 with sp, found 1")
         if self.micro_batch is not None and (type(self.micro_batch) is not int or self.micro_batch < 1):
             raise PlanError(f"parallel: expected micro-batch from 1, found {self.micro_batch!r}")
         try:

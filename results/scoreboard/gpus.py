@@ -31,7 +31,7 @@ def find_device(name: str) -> str:
 def _fits(asked: tuple[str, str, int], offered: tuple[str, str, int]) -> bool:
     family, form, gigabytes = asked
     return (
-        family == offered[0]
+        family in {offered[0], offered[0].removeprefix("rtx").removeprefix("gtx")}
         and (not form or not offered[1] or form == offered[1])
         and (not gigabytes or not offered[2] or gigabytes == offered[2])
     )

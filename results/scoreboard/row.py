@@ -122,7 +122,7 @@ class Row:
     schedule: str | None = said(
         one_of({"1f1b": "1f1b", "gpipe": "gpipe", "afab": "gpipe", "interleaved": "interleaved", "zero-bubble":
                 "zero-bubble", "interleaved1f1b": "interleaved", "interleaved 1f1b": "interleaved", "zb": "zero-bubble",
-                "none": "1f1b", "zbh1": "zero-bubble", "non interleaved": "1f1b"}),
+                "none": "1f1b", "zbh1": "zero-bubble", "zb h1": "zero-bubble", "non interleaved": "1f1b"}),
         "order of micro-batches", "pipeline schedule, pp schedule, pp engine",
     )  # fmt: skip
     micro_batch: int | str | None = said(

@@ -107,7 +107,7 @@ def _degrees(row: Row, stack: str) -> Parallel:
     zero = (3 if sharded else 0) if row.zero is None else row.zero
     sp = stack in SEQUENCE_PARALLEL if row.sp is None else row.sp
     return Parallel(
-        pp=pp, dp=dp, cp=cp, tp=tp, sp=sp and tp > 1, zero=zero if dp > 1 else 0,
+        pp=pp, dp=dp, cp=cp, tp=tp, sp=sp and tp > 1, zero=zero if dp * cp > 1 else 0,
         recompute=row.recompute or "none",
     )  # fmt: skip
 
@@ -180,10 +180,15 @@ def _model(row: Row, size: Size | None, machine: Cluster, folder: Path) -> tuple
     if gated or size.ffn != 4 * size.hidden or size.kv_heads != size.heads:
         if dropout or not flash:
             raise SetError(f"{row.model or 'model'}: dropout and unfused attention are expressed of GPTs alone")
-        sizes = {"groups": size.kv_heads, "hidden": size.ffn, "gated": gated}
+        sizes = {"groups": _groups(size, row.tp or 1), "hidden": size.ffn, "gated": gated}
         return f"llama-{size.layers}-{size.hidden}", options | sizes
     options |= {"flash": flash, "dropout": dropout, "attention_dropout": 0.0 if flash else dropout}
     return f"transformer-{size.layers}-{size.hidden}", options
+
+
+def _groups(size: Size, workers: int) -> int:
+    """Return the heads of keys: with fewer than tensor parallel workers each of these has a copy of one."""
+    return workers if workers % size.kv_heads == 0 == size.heads % workers else size.kv_heads
 
 
 def _of_zoo(row: Row, training: dict[str, object], folder: Path) -> tuple[str, dict[str, object]]:

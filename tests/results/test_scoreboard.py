@@ -8,6 +8,7 @@ import random
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -249,7 +250,7 @@ def test_a_row_that_cannot_be_expressed_says_why(tmp_path, cells, message):
         ("NVIDIA_A100-SXM4-80GB", "a100-sxm4-80gb"), ("A100 40GB", "a100-sxm4-40gb"), ("A100", "a100-sxm4-80gb"),
         ("NVIDIA_A100_80GB_PCIe", "a100-pcie-80gb"), ("NVIDIA H100 80GB HBM3", "h100-sxm5-80gb"),
         ("H100 PCIe", "h100-pcie-80gb"), ("Tesla_V100-PCIE-32GB", "v100-pcie-32gb"),
-        ("NVIDIA GeForce RTX 4090", "rtx-4090"), ("AMD_Instinct_MI250", "mi250"),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090"), ("4090", "rtx-4090"), ("AMD_Instinct_MI250", "mi250"),
         ("h200", "h200-sxm5-141gb"), ("B200", "b200-sxm-180gb"), ("mi300x", "mi300x"), ("Tesla P100", "p100-sxm2-16gb"),
     ],
 )  # fmt: skip
@@ -348,6 +349,23 @@ def test_gpts_whose_queries_share_keys_are_expressed():
     found = predict_row(row, Path())
     assert not found.why
     assert found.predicted_s == pytest.approx(2.66, rel=0.25)
+
+
+def test_context_parallel_workers_share_out_what_zero_says():
+    row = Row(
+        line=2, model="llama-3.1-8b", gpu="H100", devices=8, cp=8, zero=1, global_batch=8, micro_batch=1,
+        recompute="full", seconds=1.0,
+    )  # fmt: skip
+    shared, whole = predict_row(row, Path()), predict_row(replace(row, zero=0), Path())
+    assert whole.predicted_bytes - shared.predicted_bytes == pytest.approx(12 * 8.03e9 * 7 / 8, rel=0.05)
+
+
+def test_every_tensor_parallel_worker_has_a_head_of_keys():
+    """With fewer heads of keys than workers they are copied, and queries of several heads stay where they are."""
+    row = Row(
+        line=2, model="falcon-40b", gpu="A100", devices=16, tp=16, micro_batch=1, global_batch=16, seconds=1.0
+    )  # fmt: skip
+    assert dict(run_of(row, Path()).options)["groups"] == 16
 
 
 def test_the_null_of_others_knows_nothing_of_a_row(tmp_path):

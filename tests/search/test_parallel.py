@@ -132,7 +132,7 @@ def test_a_plan_with_axes_is_saved_and_read(tmp_path):
         ("zero=4", "zero from 0 to 3"),
         ("td=4", "found 'td'"),
         ("tp=2,tp=2", "tp once"),
-        ("tp=2,zero=1", "dp from 2 with zero"),
+        ("tp=2,zero=1", "dp or cp from 2 with zero"),
         ("dp=2,sp", "tp from 2 with sp"),
         ("dp=2,schedule=2f2b", "expected schedule"),
         ("dp=2,schedule=1f1b:2", "interleaved:CHUNKS"),
@@ -144,6 +144,11 @@ def test_a_plan_with_axes_is_saved_and_read(tmp_path):
 def test_what_cannot_be_read(text, message):
     with pytest.raises(PlanError, match=message):
         Parallel.read(text)
+
+
+def test_a_plan_has_data_parallel_workers_that_share_out():
+    with pytest.raises(PlanError, match="dp from 2 with zero"):
+        planner.plan(model("transformer-2-64"), parallel="cp=2,zero=1")
 
 
 def test_a_plan_has_several_workers():

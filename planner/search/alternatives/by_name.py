@@ -53,6 +53,10 @@ class _Styles:
     def check(self) -> None:
         """Raise a PlanError for an axis that divides nothing."""
         named, short = self._parallel, no_data_parallelism(self._graph, self._parallel.dp)
+        if named.zero and named.dp == 1:
+            raise PlanError(
+                f"parallel {named}: expected dp from 2 with zero, whose workers share out in a plan, found 1"
+            )
         if named.dp > 1 and short:
             raise PlanError(f"parallel {named}: expected at least {named.dp} samples for dp, found {short}")
         if (named.cp > 1 or named.sp) and not self._sequence.tensors:
