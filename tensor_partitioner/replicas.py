@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple, Protocol
@@ -57,6 +57,10 @@ class Source(Protocol):
     def name(self) -> str:
         """What it is called."""
 
+    @property
+    def options(self) -> tuple[tuple[str, object], ...]:
+        """What it is made with, by name; without the batch where it can be of any."""
+
     def whole(self, batch: int | None) -> Graph:
         """Return the whole training graph, of a batch where it can be of any."""
 
@@ -81,7 +85,7 @@ class ZooModel:
 
     def whole(self, batch: int | None) -> Graph:
         """Build it with all layers, and with a batch where that is given."""
-        return planner.model(self.name, **dict(self.options), **({} if batch is None else {"batch": batch}))
+        return planner.model(self.name, **_buildable(self.options), **({} if batch is None else {"batch": batch}))
 
     def inner(self, within: Parallel, micro_batch: int) -> Inner:
         """Build it with few layers and the micro-batch; a large one follows from two small ones."""
@@ -130,11 +134,15 @@ def _losing_alone(context: Replica, own: Replica) -> Replica:
     return replace(context, shares=shares, held={**context.held, **held})
 
 
+def _buildable(options: Iterable[tuple[str, object]]) -> dict[str, object]:
+    """Return options that a graph is built with; it has none of products in 8 bits."""
+    named = dict(options)
+    return {**named, "dtype": "mixed"} if named.get("dtype") == MIXED_FLOAT8 else named
+
+
 def _zoo_graph(model: ZooModel, micro_batch: int) -> tuple[Graph, int | None]:
     """Return the graph of one of two micro-batches, so that what is done for each shows, and how many layers it has."""
-    name, options, layers = with_few_layers(model.name, dict(model.options))
-    if options.get("dtype") == MIXED_FLOAT8:
-        options["dtype"] = "mixed"
+    name, options, layers = with_few_layers(model.name, _buildable(model.options))
     return planner.model(name, **options, batch=2 * micro_batch, micro_batches=2), layers
 
 
@@ -175,11 +183,13 @@ class GraphModel:
     """A graph's model, whose graph is that of some samples; those of others follow from it and from its half.
 
     What a worker does with a node is a line over the samples, product by product and byte by byte. Of layers that
-    repeat three are looked at; `layers` says how many there are where the graph has no more than these.
+    repeat three are looked at; `layers` says how many there are where the graph has no more than these. `options` are
+    those that it was made with, by what its name says.
     """
 
     graph: Graph
     layers: int | None = None
+    options: tuple[tuple[str, object], ...] = ()
     _replicas: dict[tuple[Parallel, int], Replica] = field(default_factory=dict)
     _inner: dict[tuple[Parallel, int], Inner] = field(default_factory=dict)
 

@@ -16,7 +16,7 @@ from planner.export.exported import export
 from planner.export.setup import DEVICES_PER_NODE, Launch, Setup, parallel_of
 from planner.export.targets import TARGETS, Target, Trace, engines_of, target_named
 from planner.extensions import load_operators
-from planner.files import check_written, write_file, write_json
+from planner.files import check_written, format_of, write_file, write_json
 from planner.graph.ir import Graph
 from planner.model_source import model as load_model
 from planner.model_source import source_files
@@ -45,7 +45,9 @@ TO_HELP = f"For whom: {', '.join(TARGETS)}, or one of --operators."
 TOPO_HELP = f"The machine that engines are started on, for how many devices a node has.  [default: {DEVICES_PER_NODE}]"
 OUTPUT_HELP = "Write it here; of traces a file a worker, named after this one. Without it what is text is printed."
 WITH_PLAN = ("source", "to", "topo", "output", "json_file", "operator_files")
-HELP = f"""Write a PLAN, or a MODEL by --parallel, for another engine: launch lines, configurations, code, traces.
+DECISIONS = "tensor_partitioner.decision.saved"
+HELP = f"""Write a PLAN, a DECISION's best (decide --json), or a MODEL by --parallel, for another engine: launch lines,
+configurations, code, traces.
 
 Engines that are told degrees of parallelism (megatron, torchtitan, deepspeed, fsdp2) take plans of named parallelism
 alone; torchrun, dtensor, jax and chakra take any. What an engine cannot run is refused in a clause that says why.
@@ -53,6 +55,7 @@ alone; torchrun, dtensor, jax and chakra take any. What an engine cannot run is 
 {MODEL_HELP}"""
 EXAMPLES = (
     "export-plan gpt2 --parallel tp=2,dp=4 --batch 64 --to megatron -o gpt2.sh",
+    "export-plan decision.json --to fsdp2 -o split.py",
     "export-plan plan.json --to dtensor -o placed.py",
     "export-plan plan.json --to chakra -o traces/plan.et",
 )
@@ -65,7 +68,7 @@ def _targets(_context: click.Context, _option: click.Parameter, begin: str) -> l
 @command_errors
 @with_model_options(DECIDED)
 @click.command("export-plan", cls=Command, examples=EXAMPLES, context_settings={"show_default": True}, help=HELP)
-@click.argument("source", metavar="PLAN|MODEL")
+@click.argument("source", metavar="PLAN|DECISION|MODEL")
 @click.option("--to", required=True, metavar="NAME", help=TO_HELP, shell_complete=_targets)
 @click.option("--topo", help=TOPO_HELP)
 @operators_option
@@ -79,13 +82,28 @@ def main(context: click.Context, /, source: str, **options: Any) -> None:
     check_written((options["output"], options["json_file"]), (*read, *options["operator_files"]))
     load_operators(options["operator_files"])
     target = target_named(options["to"])
-    if is_saved_plan(source):
+    if _is_decision(source):
+        refuse_others(context, f"{source} is a decision, which is made already", allowed=WITH_PLAN)
+        source, options = _of_decision(context, source, options)
+    elif is_saved_plan(source):
         refuse_others(context, f"{source} is a saved plan, which is not searched again", allowed=WITH_PLAN)
     elif options["parallel"] is None:
-        raise click.UsageError(f"{source}: expected a saved plan, or a model with --parallel, as in tp=2,dp=4")
+        raise click.UsageError(f"{source}: expected a plan, a decision, or a model with --parallel, as in tp=2,dp=4")
     record = write_for(target, source, options)
     if options["json_file"] is not None:
         write_json(options["json_file"], record)
+
+
+def _is_decision(source: str) -> bool:
+    return Path(source).is_file() and format_of(Path(source).read_bytes()).startswith("decision/")
+
+
+def _of_decision(context: click.Context, source: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the model of a decision, and the options that say how it is split best, beside those given."""
+    words, per_node = import_module(DECISIONS).best_of(Path(source))
+    decided = context.command.make_context(context.info_name, [*words, "--to", options["to"]]).params
+    given = {name: options[name] for name in WITH_PLAN if name != "source"}
+    return decided["source"], {**decided, **given, "per_node": per_node}
 
 
 @singledispatch
@@ -148,7 +166,9 @@ def _traces_table(target: Trace, files: list[Path], found: Any) -> Table:
 
 def _setup(source: str, options: Mapping[str, Any], *, any_plan: bool) -> Setup:
     """Return the training that an engine is told of; nothing is searched for it."""
-    nodes = DEVICES_PER_NODE if options["topo"] is None else _devices_per_node(load_topology(options["topo"]))
+    nodes = options.get("per_node", DEVICES_PER_NODE)
+    if options["topo"] is not None:
+        nodes = _devices_per_node(load_topology(options["topo"]))
     if is_saved_plan(source):
         plan = load_plan(source)
         parallel = Parallel() if any_plan else parallel_of(plan)

@@ -7,7 +7,6 @@ from importlib import import_module
 from pathlib import Path
 
 import click
-import msgspec
 
 from planner.errors import InputError
 from planner.extensions import load_operators
@@ -16,7 +15,7 @@ from planner.plans.plan_json import load_plan
 from planner.report.schema import read_reports
 from tensor_partitioner.commands.console import WRITTEN, collect_seldom, command_errors, operators_option, stdout
 from tensor_partitioner.commands.help import Command
-from tensor_partitioner.decision.record import Decision
+from tensor_partitioner.decision.saved import load_decision
 from tensor_partitioner.display import printable
 from topologies import available
 
@@ -47,7 +46,7 @@ def main(files: tuple[Path, ...], topo: str | None, operator_files: tuple[Path, 
     kinds = [_kind(file) for file in files]
     page = import_module(PAGE)
     if kinds == ["decision"]:
-        page.write_page(_decision(files[0]), output, machine=topo)
+        page.write_page(load_decision(files[0]), output, machine=topo)
     else:
         plan = _only_plan(files, kinds)
         told = (file for file, kind in zip(files, kinds, strict=True) if kind == "report")
@@ -70,10 +69,3 @@ def _only_plan(files: Sequence[Path], kinds: Sequence[str]) -> Path:
     if len(plans) != 1 or "decision" in kinds:
         raise click.UsageError(f"expected one plan with reports of it, or one decision, found {', '.join(kinds)}")
     return plans[0]
-
-
-def _decision(file: Path) -> Decision:
-    try:
-        return msgspec.json.decode(read_input(file), type=Decision)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{file}: {error}") from error

@@ -31,10 +31,10 @@ def source_of(
     if isinstance(model, str) and is_zoo_name(model):
         return ZooModel.of(model, trained_as(model, machine.built, options)), batch
     if isinstance(model, str):
-        graph = planner.model(model, **options, **({} if batch is None else {"batch": batch}))
+        made_with = {**options, **({} if batch is None else {"batch": batch})}
+        source = GraphModel(planner.model(model, **made_with), options=tuple(sorted(made_with.items())))
     else:
-        graph = model
-    source = GraphModel(graph)
+        source = GraphModel(model)
     if batch is not None and batch != source.samples:
         raise GraphError(f"{source.name}: expected the batch of its graph, {source.samples}, found {batch}")
     return source, source.samples

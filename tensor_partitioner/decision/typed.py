@@ -5,23 +5,47 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from shlex import quote
 
+from planner.export.setup import Setup
+from planner.export.targets import engines_of
+from planner.parallel import Parallel
+from planner.plans.check import MOST_WORKERS
 from tensor_partitioner.decision.record import Candidate, MachineFacts
 from tensor_partitioner.replicas import Source, ZooModel
+
+OWN_EXECUTOR = "torchrun"
+ENGINES = ("fsdp2", "megatron", "torchtitan", "deepspeed")
+"""Engines by how little they ask of a model: FSDP2 takes any module."""
 
 
 def commands(
     source: Source, batch: int, machine: MachineFacts, best: Candidate, *, is_projected: bool
 ) -> Iterator[str]:
-    """Yield what to type to see it again, and to have the plan."""
-    model = f"{quote(source.name)} --batch {batch}"
-    if isinstance(source, ZooModel):
-        model = " ".join((model, *_typed(source.options)))
+    """Yield what to type to see it again, to have the plan, to run it, and to have it in other engines."""
+    words = " ".join((quote(source.name), *_typed(_options(source, batch))))
+    running = [f"mpirun -n {machine.devices} execute plan.json"] if machine.devices <= MOST_WORKERS else []
+    topo = f"--topo {quote(machine.name)}"
     if best.parallel is None:
-        objective = f" --objective time --topo {quote(machine.name)}" if best.family.endswith("time") else ""
-        yield f"plan {model} --workers {machine.devices}{objective} -o plan.json"
-    else:
-        yield f"simulate {model} --parallel {best.name} --topo {quote(machine.name)}{' --project' * is_projected}"
-        yield f"export-plan {model} --parallel {best.name} --to megatron"
+        objective = f" --objective time {topo}" if best.family.endswith("time") else ""
+        planning = f"plan {words} --workers {machine.devices}{objective} -o plan.json"
+        yield from (planning, *running, f"export-plan plan.json --to {OWN_EXECUTOR}")
+        return
+    named = f"{words} --parallel {best.name}"
+    yield f"simulate {named} {topo}{' --project' * is_projected}"
+    yield f"plan {named} -o plan.json" if isinstance(source, ZooModel) else f"decide {words} {topo} -o plan.json"
+    yield from running
+    for engine in _engines(source, batch, best.parallel):
+        yield f"export-plan {named} --to {engine}"
+
+
+def _engines(source: Source, batch: int, parallel: str) -> Iterator[str]:
+    """Yield the first engine that can run it, of those that are told degrees, and this project's own executor."""
+    refused = engines_of(Setup(source.whole(batch), Parallel.read(parallel) or Parallel()))
+    yield from [engine for engine in ENGINES if not refused[engine]][:1]
+    yield OWN_EXECUTOR
+
+
+def _options(source: Source, batch: int) -> Iterable[tuple[str, object]]:
+    return (("batch", batch), *source.options) if isinstance(source, ZooModel) else source.options
 
 
 def _typed(options: Iterable[tuple[str, object]]) -> Iterator[str]:

@@ -205,7 +205,7 @@ def test_the_command_of_all_targets(tmp_path, capsys):
     assert exported(saved, "--to", "fdsp2") == 2
     assert "did you mean fsdp2?" in capsys.readouterr().err
     assert exported("mlp-2-16", "--to", "fsdp2") == 2
-    assert "expected a saved plan, or a model with --parallel" in capsys.readouterr().err
+    assert "expected a plan, a decision, or a model with --parallel" in capsys.readouterr().err
 
 
 def exported(*arguments):

@@ -1,0 +1,89 @@
+"""Commands that a decision names, as they are typed, and what is exported of a decision's file."""
+
+import shlex
+
+import msgspec
+import pytest
+
+from tensor_partitioner.commands import decide, export, plan, simulate
+from tensor_partitioner.decision.saved import load_decision
+from tests.project.test_plan_command import run
+
+SMALL = ("--heads", 4, "--sequence", 32, "--vocabulary", 256)
+COMMANDS = {
+    "simulate": simulate.main,
+    "plan": plan.main,
+    "decide": decide.main,
+    "export-plan": export.main,
+}
+MODULE = """
+import torch
+from torch import nn
+
+
+def make(batch=8, width=32):
+    module = nn.Sequential(nn.Linear(16, width), nn.ReLU(), nn.Linear(width, 4))
+    return module, torch.zeros(batch, 16), nn.functional.cross_entropy, torch.zeros(batch, dtype=torch.long)
+"""
+
+
+@pytest.fixture
+def decided(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+
+    def decide_for(*words):
+        assert run(decide.main, *words, "--json", "decision.json") == 0
+        capsys.readouterr()
+        return load_decision(tmp_path / "decision.json")
+
+    return decide_for
+
+
+def run_all(decision):
+    for command in decision.commands:
+        program, *words = shlex.split(command)
+        if program != "mpirun":
+            assert run(COMMANDS[program], *words) == 0, command
+
+
+def test_commands_for_a_model_of_the_zoo_run_as_they_stand(decided):
+    decision = decided(
+        "transformer-2-64", *SMALL, "--batch", 16, "--topo", "hgx-h100", "--pin", "tp=2", "--pin", "pp=1"
+    )
+    engines = [command.rpartition(" ")[2] for command in decision.commands if command.startswith("export-plan")]
+    assert engines == ["megatron", "torchrun"]
+    assert "mpirun -n 8 execute plan.json" in decision.commands
+    run_all(decision)
+
+
+def test_commands_for_a_module_of_pytorch_run_as_they_stand(decided, tmp_path):
+    pytest.importorskip("torch")
+    (tmp_path / "model.py").write_text(MODULE)
+    decision = decided("model.py:make", "--batch", 16, "--topo", "hgx-h100", "--pin", "tp=1")
+    engines = [command.rpartition(" ")[2] for command in decision.commands if command.startswith("export-plan")]
+    assert engines == ["fsdp2", "torchrun"]
+    run_all(decision)
+    assert all("--batch 16" in command for command in decision.commands if "model.py" in command)
+
+
+def test_a_decision_is_exported_as_its_best(decided, capsys):
+    decision = decided("transformer-2-64", *SMALL, "--batch", 16, "--topo", "p4d-nodes-2", "--pin", "pp=1")
+    typed = next(shlex.split(c) for c in decision.commands if c.endswith("--to megatron") or c.endswith("--to fsdp2"))
+    assert run(export.main, *typed[1:]) == 0
+    expected = capsys.readouterr().out
+    assert run(export.main, "decision.json", "--to", typed[-1]) == 0
+    assert capsys.readouterr().out == expected
+    assert run(export.main, "decision.json", "--to", "megatron", "--batch", 8) == 2
+    assert "decision.json is a decision, which is made already: expected no --batch" in capsys.readouterr().err
+
+
+def test_a_searched_plan_is_not_in_a_decision(decided, capsys, tmp_path):
+    decision = decided("mlp-2-16", "--batch", 8, "--topo", "pcie-8x-gtx1080")
+    searched = tuple(candidate for candidate in decision.candidates if candidate.parallel is None)
+    planning = "plan mlp-2-16 --batch 8 --workers 8 -o plan.json"
+    changed = msgspec.structs.replace(decision, candidates=searched, commands=(planning,))
+    (tmp_path / "decision.json").write_bytes(msgspec.json.encode(changed))
+    assert run(export.main, "decision.json", "--to", "torchrun") == 2
+    said = capsys.readouterr().err
+    assert f"the best is a plan that a search found: make it by {planning}, and export that file" in said
+    assert said.count("\n") == 1
