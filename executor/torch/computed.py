@@ -13,6 +13,9 @@ Tensors = tuple[torch.Tensor, ...]
 Computation = Callable[[KernelCall, list[torch.Tensor]], Tensors]
 """What a kernel's outputs are to be, by its call and operands."""
 
+Writing = Callable[[KernelCall, list[torch.Tensor], torch.Tensor], object]
+"""Writes a kernel's only output, in the end, as it may be the memory of an operand."""
+
 WIDE = (torch.float32, torch.float64)
 WHOLE = (torch.int32,)
 
@@ -24,16 +27,32 @@ def are_wide(operands: list[torch.Tensor]) -> bool:
 
 def computed(computations: Mapping[str, Computation]) -> dict[str, Kernel]:
     """Return the kernels of operators that these functions compute."""
-    return {op: _kernel(op, compute) for op, compute in computations.items()}
+    return {op: _kernel(op, _copying(compute)) for op, compute in computations.items()}
 
 
-def _kernel(op: str, compute: Computation) -> Kernel:
+def written(functions: Mapping[str, Writing]) -> dict[str, Kernel]:
+    """Return the kernels of operators whose output these functions write."""
+    return {op: _kernel(op, _in_place(write)) for op, write in functions.items()}
+
+
+def _kernel(op: str, act: Callable[[KernelCall, list[torch.Tensor]], object]) -> Kernel:
     def kernel(call: KernelCall) -> None:
         operands = [*map(tensor_of, call.inputs)]
-        if not are_wide(operands):
+        if are_wide(operands):
+            act(call, operands)
+        else:
             run(KERNELS[op], call)
-            return
+
+    return kernel
+
+
+def _copying(compute: Computation) -> Callable[[KernelCall, list[torch.Tensor]], object]:
+    def act(call: KernelCall, operands: list[torch.Tensor]) -> None:
         for out, result in zip(call.outputs, compute(call, operands), strict=True):
             tensor_of(out).copy_(result)
 
-    return kernel
+    return act
+
+
+def _in_place(write: Writing) -> Callable[[KernelCall, list[torch.Tensor]], object]:
+    return lambda call, operands: write(call, operands, tensor_of(call.outputs[0]))

@@ -24,6 +24,7 @@ from executor.kernels.window import Framed, Window, dilation, local_ranges, wind
 from executor.torch.attention import AT_ONCE, ATTENTION
 from executor.torch.normal import NORMAL
 from executor.torch.normalization import NORMALIZATION
+from executor.torch.pooling import POOLING
 from executor.torch.softmax import SOFTMAX
 from executor.torch.tensors import tensor_of
 from executor.torch.weight_updates import UPDATES
@@ -265,6 +266,7 @@ TORCH_KERNELS: dict[str, Kernel] = {
     **NORMAL,
     **SOFTMAX,
     **ATTENTION,
+    **POOLING,
     **UPDATES,
     "mm": mm,
     "bmm": bmm,

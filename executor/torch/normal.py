@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from executor.kernels import Kernel, KernelCall
-from executor.torch.computed import Tensors, computed
+from executor.torch.computed import Tensors, computed, written
 
 
 def spread(tensor: torch.Tensor, dims: Sequence[int], rank: int) -> torch.Tensor:
@@ -56,11 +56,11 @@ class Normal:
         return (tensor.sum(rest) if rest else tensor.clone()).permute([sorted(kept).index(dim) for dim in kept])
 
 
-def normalize(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
+def normalize(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
     """Compute (x - mean) / sqrt(var + eps) * weight + bias."""
     normal = Normal.of(call, *operands[:3])
     weight, bias = (normal.spread(operand, "weights") for operand in operands[3:])
-    return (normal.values().mul_(weight).add_(bias),)
+    torch.add(normal.values().mul_(weight), bias, out=out)
 
 
 def backward_weights(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
@@ -76,21 +76,22 @@ def backward_statistics(call: KernelCall, operands: list[torch.Tensor]) -> Tenso
     return normal.summed(normal.values().mul_(weighted), "statistics"), normal.summed(weighted, "statistics")
 
 
-def backward(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
+def backward(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
     """Gradient of the input, through the mean and the variance as well."""
     normal, count = Normal.of(call, *operands[1:4]), call.number("count")
     products, sums = (normal.spread(operand, "statistics") / count for operand in operands[5:])
     weighted = operands[0] * normal.spread(operands[4], "weights")
-    return (weighted.sub_(normal.values().mul_(products).add_(sums)).mul_(normal.inverse),)
+    torch.mul(weighted.sub_(normal.values().mul_(products).add_(sums)), normal.inverse, out=out)
 
 
-NORMAL: dict[str, Kernel] = computed(
-    {
-        "var": variance,
-        "normalize": normalize,
-        "normalize_backward_weights": backward_weights,
-        "normalize_backward_statistics": backward_statistics,
-        "normalize_backward": backward,
-    }
-)
+NORMAL: dict[str, Kernel] = {
+    **computed(
+        {
+            "var": variance,
+            "normalize_backward_weights": backward_weights,
+            "normalize_backward_statistics": backward_statistics,
+        }
+    ),
+    **written({"normalize": normalize, "normalize_backward": backward}),
+}
 """Kernels by operator."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from executor.kernels import Kernel, KernelCall
-from executor.torch.computed import Tensors, computed
+from executor.torch.computed import Tensors, computed, written
 
 
 def _channels(vector: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -48,7 +48,7 @@ def batch_norm_backward_reduce(call: KernelCall, operands: list[torch.Tensor]) -
     return tuple(gradients[1:])
 
 
-def batch_norm_backward(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
+def batch_norm_backward(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
     """Gradient of the input, through the mean and the variance as well."""
     grad, x, centre, variance, weight, grad_weight, grad_bias = operands
     inverse, count = _inverse_deviation(call, variance), call.number("count")
@@ -56,16 +56,18 @@ def batch_norm_backward(call: KernelCall, operands: list[torch.Tensor]) -> Tenso
     through = x - _channels(centre, x)
     through *= _channels(-scale * inverse * grad_weight / count, x)
     through -= _channels(scale * grad_bias / count, x)
-    return (through.addcmul_(grad, _channels(scale, x)),)
+    torch.addcmul(through, grad, _channels(scale, x), out=out)
 
 
-NORMALIZATION: dict[str, Kernel] = computed(
-    {
-        "sum": reduce_sum,
-        "mean": mean,
-        "batch_norm_var": batch_norm_var,
-        "batch_norm_backward_reduce": batch_norm_backward_reduce,
-        "batch_norm_backward": batch_norm_backward,
-    }
-)
+NORMALIZATION: dict[str, Kernel] = {
+    **computed(
+        {
+            "sum": reduce_sum,
+            "mean": mean,
+            "batch_norm_var": batch_norm_var,
+            "batch_norm_backward_reduce": batch_norm_backward_reduce,
+        }
+    ),
+    **written({"batch_norm_backward": batch_norm_backward}),
+}
 """Kernels by operator."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from executor.kernels import Kernel, KernelCall
-from executor.torch.computed import Tensors, computed
+from executor.torch.computed import Tensors, computed, written
 
 
 def _dim(call: KernelCall, x: torch.Tensor) -> int:
@@ -24,11 +24,11 @@ def sum_exp(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
     return ((x - maximum.unsqueeze(dim)).exp_().sum(dim),)
 
 
-def softmax(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
+def softmax(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
     """exp(x - maximum) / total."""
     x, maximum, total = operands
     dim = _dim(call, x)
-    return ((x - maximum.unsqueeze(dim)).exp_().div_(total.unsqueeze(dim)),)
+    torch.div((x - maximum.unsqueeze(dim)).exp_(), total.unsqueeze(dim), out=out)
 
 
 def softmax_backward_sum(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
@@ -36,30 +36,30 @@ def softmax_backward_sum(call: KernelCall, operands: list[torch.Tensor]) -> Tens
     return ((operands[0] * operands[1]).sum(_dim(call, operands[0])),)
 
 
-def softmax_backward(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
+def softmax_backward(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
     """Compute result * (gradient - inner)."""
     grad, result, inner = operands
-    return ((grad - inner.unsqueeze(_dim(call, grad))).mul_(result),)
+    torch.mul(grad - inner.unsqueeze(_dim(call, grad)), result, out=out)
 
 
-def cross_entropy_backward(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
+def cross_entropy_backward(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
     """(softmax - one-hot label) * factor."""
     x, maximum, total, labels = operands
     gradient = (x - maximum[:, None]).exp_().div_(total[:, None])
     start, stop = call.ranges["c"]
     (here,) = torch.where((labels >= start) & (labels < stop))
     gradient[here, labels[here] - start] -= 1
-    return (gradient.mul_(call.number("factor")),)
+    torch.mul(gradient, call.number("factor"), out=out)
 
 
-SOFTMAX: dict[str, Kernel] = computed(
-    {
-        "amax": amax,
-        "sum_exp": sum_exp,
-        "softmax": softmax,
-        "softmax_backward_sum": softmax_backward_sum,
-        "softmax_backward": softmax_backward,
-        "cross_entropy_backward": cross_entropy_backward,
-    }
-)
+SOFTMAX: dict[str, Kernel] = {
+    **computed({"amax": amax, "sum_exp": sum_exp, "softmax_backward_sum": softmax_backward_sum}),
+    **written(
+        {
+            "softmax": softmax,
+            "softmax_backward": softmax_backward,
+            "cross_entropy_backward": cross_entropy_backward,
+        }
+    ),
+}
 """Kernels by operator."""

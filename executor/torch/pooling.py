@@ -1,0 +1,38 @@
+"""PyTorch's kernel for the gradient of maximum pooling, on a processor, of whole images without padding.
+
+Its forward pass, which finds maxima and places at once, takes longer than that on arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+import torch
+
+from executor.kernels import KERNELS, Kernel, KernelCall, run
+from executor.kernels.window import dilation
+from executor.torch.computed import are_wide
+from executor.torch.tensors import tensor_of
+
+BACKWARD = "max_pool2d_with_indices_backward"
+
+
+def max_pool2d_with_indices_backward(call: KernelCall) -> None:
+    """Give each window's gradient to the element where its maximum first occurred."""
+    (grad, offsets), out = map(tensor_of, call.inputs), tensor_of(call.outputs[0])
+    extents = cast("Mapping[str, int]", call.attributes["extents"])
+    is_whole = all(call.ranges[name] == (0, extents[name]) for name in ("y", "x", "dy", "dx"))
+    if not is_whole or any(call.pair("padding")) or not are_wide([grad, offsets, out]):
+        run(KERNELS[BACKWARD], call)
+        return
+    kernel, stride, steps, width = call.pair("kernel"), call.pair("stride"), dilation(call), out.shape[3]
+    (down, across), (rows, columns) = map(torch.arange, kernel), map(torch.arange, grad.shape[2:])
+    of_offset = (down[:, None] * (steps[0] * width) + across * steps[1]).flatten()
+    of_window = rows[:, None] * (stride[0] * width) + columns * stride[1]
+    places = of_offset.take(offsets.long()).add_(of_window)
+    out.copy_(torch.ops.aten.max_pool2d_with_indices_backward(grad, out, kernel, stride, (0, 0), steps, False, places))
+
+
+POOLING: dict[str, Kernel] = {BACKWARD: max_pool2d_with_indices_backward}
+"""Kernels by operator."""
