@@ -16,6 +16,15 @@ from topologies.schema import CHOICES
 
 T = TypeVar("T")
 
+KINDS = {
+    **{"float": "a number", "int": "a whole number", "str": "text", "bool": "true or false"},
+    **{"object": "a mapping", "array": "a list"},
+}
+"""What kinds of values are called."""
+
+UNITS = {"bytes_per_s": " of bytes a second", "_bytes": " of bytes"}
+"""What numbers are of, by how a key ends."""
+
 
 def read_record(path: Path, kind: type[T]) -> T:
     """Read and check one file; raises `TopologyError` with the file, the place, what was expected and found."""
@@ -107,8 +116,21 @@ def _located(message: str, data: object) -> str:
         expected = " or ".join(map(repr, CHOICES[place.rpartition(".")[2].partition("[")[0]]))
     expected = expected.partition(", got ")[0]
     expected = expected.replace("Number out of range", "Expected a number that a float can hold")
-    expected = expected.removeprefix("Expected ")
-    return f"{place}: expected {expected}, found {_value_at(data, place)}".replace("`", "'")
+    value = _value_at(data, place)
+    expected = _in_words(expected.removeprefix("Expected "), place, is_text=value[0] in "'\"")
+    return f"{place}: expected {expected}, found {value}".replace("`", "'")
+
+
+def _in_words(expected: str, place: str, *, is_text: bool) -> str:
+    """Say in words of which kind a value is expected to be; of bytes, where text is given, with an example."""
+    unit = next((unit for ending, unit in UNITS.items() if place.endswith(ending)), "")
+
+    def kinds(match: re.Match[str]) -> str:
+        known = (KINDS.get(kind, kind) for kind in match[1].removesuffix(" | null").split(" | "))
+        return " or ".join(known).replace("a number", f"a number{unit}")
+
+    words = re.sub(r"`([^`]*)`", kinds, expected)
+    return f"{words}, as 2.0e9" if unit and is_text else words
 
 
 def _value_at(data: object, place: str) -> str:

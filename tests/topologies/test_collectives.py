@@ -204,7 +204,7 @@ def test_tables_of_nodes_are_their_clusters():
     [
         ("{algorithm: spiral, operations: [all-reduce]}", r"algorithm: expected 'ring' or 'tree' or .*found 'spiral'"),
         ("{algorithm: ring, operations: [gather]}", r"operations\[0\]: expected 'all-gather' or .*, found"),
-        ("{algorithm: ring, operations: []}", r"operations: expected .array. of length >= 1, found \[\]"),
+        ("{algorithm: ring, operations: []}", r"operations: expected a list of length >= 1, found \[\]"),
         ("{algorithm: ring, operations: [all-reduce], bandwidth_share: 2}", "bandwidth_share: expected .*, found 2"),
     ],
 )

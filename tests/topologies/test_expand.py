@@ -178,7 +178,7 @@ ERRORS = {
     "unknown node": ("nodes: [{name: n, machine: nowhere}]", "nowhere: expected a topology file or one of"),
     "too slow": (
         DEVICES + f"links: [{{ends: [gpu0, gpu1], {LINK.replace('1.0e9', '1.0e-320')}}}]",
-        r"bandwidth_bytes_per_s: expected 'float' >= 1e-06, found 1e-320",
+        r"bandwidth_bytes_per_s: expected a number of bytes a second >= 1e-06, found 1e-320",
     ),
 }
 

@@ -96,7 +96,7 @@ def test_messages_may_cost_processor_time():
 
 
 ERRORS = {
-    "empty": ("", r"\$: expected 'object', found nothing"),
+    "empty": ("", r"\$: expected a mapping, found nothing"),
     "not yaml": ("[", "expected YAML, found"),
     "key twice": (PAIR + "\nname: again\n", "the key 'name' twice"),
     "unknown key": (PAIR + "\nspeed: 3\n", r"\$: expected only known keys, found 'speed'"),
@@ -117,6 +117,11 @@ ERRORS = {
         PAIR.replace("bandwidth_bytes_per_s: 10,", "bandwidth_bytes_per_s: 0,"),
         r"\$\.links\[0\]\.bandwidth_bytes_per_s: expected .* >= 1e-06, found 0",
     ),
+    "a unit": (
+        PAIR.replace("memory_bytes: 1000", "memory_bytes: 2GB"),
+        r"device_types\[0\]\.memory_bytes: expected a number of bytes, as 2\.0e9, found '2GB'",
+    ),
+    "text for a list": (TYPE + "devices: two", r"\$\.devices: expected a list, found 'two'"),
     "infinite": (PAIR.replace("memory_bytes: 1000", "memory_bytes: .inf"), r"memory_bytes: expected .*, found inf"),
     "not a number": (PAIR.replace("memory_bytes: 1000", "memory_bytes: .nan"), r"memory_bytes: expected .*, found nan"),
     "too large": (
