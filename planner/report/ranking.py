@@ -12,17 +12,27 @@ from planner.report.tables import fullest
 from tensor_partitioner.display import exact_bytes, percent, quantity, seconds, table
 
 BEST = "best"
+SECONDS, OF_THE_RUN = "seconds per step", "of the run"
 COLUMNS = (
-    *("plan", "", "seconds per step", "to the best", "samples/s", "exposed", "bytes per step", "to the least"),
+    *("plan", "", SECONDS, "to the best", "samples/s", "exposed", "bytes per step", "to the least"),
     *("largest arena", "memory", "pairs of workers"),
 )
 
 
 def ranking_table(comparisons: Sequence[PlanComparison]) -> Table:
-    """Show a row for every report; seconds are in proportion to the best of the same work, machine and kind alone."""
+    """Show a row for every report; seconds are in proportion to the best of the same work, machine and kind alone.
+
+    Where there are simulations and runs, the former's are in proportion to the latter's of the same plan, too.
+    """
     reports = [report for comparison in comparisons for report in comparison.reports]
-    rows = (_row(comparison, report, reports) for comparison in comparisons for report in comparison.reports)
-    return table("reports", COLUMNS, rows, keys=2, text=("",))
+    rows = [_row(comparison, report, reports) for comparison in comparisons for report in comparison.reports]
+    if len({report.source for report in reports}) == 1:
+        return table("reports", COLUMNS, rows, keys=2, text=("",))
+    ratios = (_of_the_run(report, comparison.reports) for comparison in comparisons for report in comparison.reports)
+    after = COLUMNS.index(SECONDS) + 1
+    columns = (*COLUMNS[:after], OF_THE_RUN, *COLUMNS[after:])
+    wide = [(*row[:after], ratio, *row[after:]) for row, ratio in zip(rows, ratios, strict=True)]
+    return table("reports", columns, wide, keys=2, text=("",))
 
 
 def fastest(comparisons: Sequence[PlanComparison]) -> str:
@@ -75,18 +85,36 @@ def _told(report: Report, reports: Sequence[Report]) -> str:
 
 
 def _to_the_best(report: Report, reports: Sequence[Report]) -> str:
-    """Write how many times as long as the best a step takes; of those that fit in memory, where any does."""
+    """Write how many times as long as the best a step takes; of those that fit in memory, where any does.
+
+    Nothing is the best that is the only one.
+    """
     timed = [one for one in _alike(report, reports) if one.seconds_per_step]
     fitting = [one.seconds_per_step for one in timed if not one.overfull and one.seconds_per_step]
     best = min(fitting or [one.seconds_per_step for one in timed if one.seconds_per_step], default=None)
-    if best is None or report.seconds_per_step is None:
+    if best is None or report.seconds_per_step is None or len(timed) == 1:
         return "-"
     is_candidate = not fitting or not report.overfull
     return BEST if report.seconds_per_step == best and is_candidate else f"{report.seconds_per_step / best:.4g} x"
 
 
+def _of_the_run(report: Report, reports: Sequence[Report]) -> str:
+    """Write how many times as long as the run of the same plan a simulated step takes, on the same machine if any is.
+
+    "-" of a run, and where there is none.
+    """
+    runs = [one for one in reports if one.source != "simulator" and one.seconds_per_step]
+    run = next((one for one in runs if one.machine == report.machine), runs[0] if runs else None)
+    if run is None or run.seconds_per_step is None or report.source != "simulator" or report.seconds_per_step is None:
+        return "-"
+    return f"{report.seconds_per_step / run.seconds_per_step:.3g} x"
+
+
 def _to_the_least(report: Report, reports: Sequence[Report]) -> str:
-    least = min(one.total_bytes for one in _of_the_same_work(report, reports))
+    rivals = _of_the_same_work(report, reports)
+    least = min(one.total_bytes for one in rivals)
+    if len({one.plan for one in rivals}) == 1:
+        return "-"
     if report.total_bytes == least:
         return BEST
     return f"{report.total_bytes / least:.4g} x" if least else "-"

@@ -125,7 +125,18 @@ def test_what_does_not_fit_is_not_the_best(report):
 def test_seconds_of_two_machines_or_kinds_are_not_compared(report, run):
     measured_here = replace(run, machine="pair", seconds_per_step=1.0)
     other_work = replace(report, plan="other.json", batch=64, seconds_per_step=0.001)
-    assert [row[3] for row in rows(report, run, measured_here, other_work)] == ["best"] * 4
+    assert [row[4] for row in rows(report, run, measured_here, other_work)] == ["-"] * 4
+
+
+def test_a_simulation_is_in_proportion_to_the_run(report, run):
+    run = replace(run, seconds_per_step=0.5)
+    here = replace(run, machine=report.machine, seconds_per_step=0.125)
+    slow = replace(report, settings={"overlap": False}, seconds_per_step=0.375)
+    assert [row[2:5] for row in rows(report, run)] == [["250 ms", "0.5 x", "-"], ["500 ms", "-", "-"]]
+    assert [row[3] for row in rows(report, slow, run, here)] == ["2 x", "3 x", "-", "-"]
+    assert [row[4] for row in rows(report, slow, run, here)] == ["best", "1.5 x", "-", "-"]
+    assert [row[3] for row in rows(report, slow)] == ["best", "1.5 x"]
+    assert {row[8] for row in rows(report, run)} == {"-"}
 
 
 def test_two_predictions_for_one_machine_say_their_settings(report):
