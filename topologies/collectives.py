@@ -64,7 +64,7 @@ def choices(machine: Machine, operation: Operation, devices: Devices) -> tuple[C
     ['ring', 'tree']
     """
     nodes = tuple(machine.nodes_of(devices).values())
-    patterns = dict(_patterns(operation, devices, nodes, machine.has_reducing_switch(devices)))
+    patterns = dict(_patterns(machine, operation, devices, nodes))
     scope = "one" if len(nodes) == 1 else "several"
     stated = [
         entry
@@ -101,7 +101,7 @@ def message_delay_s(machine: Machine, pair: Pair) -> float:
 
 
 def _patterns(
-    operation: Operation, devices: Devices, nodes: Sequence[Devices], reduced_in_switch: bool
+    machine: Machine, operation: Operation, devices: Devices, nodes: Sequence[Devices]
 ) -> Iterator[tuple[Algorithm, Pattern]]:
     """Yield the algorithms that there are for an operation."""
     if operation == "all-to-all":
@@ -110,13 +110,19 @@ def _patterns(
         yield "ring", _chain(devices)
     else:
         rounds = ROUNDS[operation]
-        yield "ring", _ring(devices, rounds)
+        yield "ring", _rings(machine, devices, rounds)
         if operation == "all-reduce":
             yield "tree", _double_tree(devices)
-            if reduced_in_switch:
+            if machine.has_reducing_switch(devices):
                 yield "in-switch", _in_switch(devices)
         if len(nodes) > 1 and len(nodes[0]) > 1 and len({len(node) for node in nodes}) == 1:
-            yield "hierarchical", _hierarchical(nodes, rounds)
+            yield "hierarchical", _hierarchical(machine, nodes, rounds)
+
+
+def _rings(machine: Machine, devices: Devices, rounds: float) -> Pattern:
+    """One ring; where every two devices have a link of their own, as many as there are that share no link."""
+    ring = _ring(devices, rounds)
+    return Pattern(_pairwise(devices).times(rounds).flows, ring.chain) if machine.is_mesh(devices) else ring
 
 
 def _ring(devices: Devices, rounds: float) -> Pattern:
@@ -163,9 +169,12 @@ def _in_switch(devices: Devices) -> Pattern:
     return Pattern(flows, {(devices[0], devices[1]): 2.0})
 
 
-def _hierarchical(nodes: Sequence[Devices], rounds: int) -> Pattern:
+def _hierarchical(machine: Machine, nodes: Sequence[Devices], rounds: int) -> Pattern:
     """Rings in every node, at the same time, and between the nodes one for each place in a node, with its share."""
-    inside, rails = [_ring(node, rounds) for node in nodes], [_ring(rail, rounds) for rail in zip(*nodes, strict=True)]
+    inside, rails = (
+        [_rings(machine, node, rounds) for node in nodes],
+        [_ring(rail, rounds) for rail in zip(*nodes, strict=True)],
+    )
     flows = _sum([*((1.0, one) for one in inside), *((1 / len(rails), one) for one in rails)]).flows
     return Pattern(flows, _sum([(1.0, inside[0]), (1.0, rails[0])]).chain)
 

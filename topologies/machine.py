@@ -5,8 +5,9 @@ Worker w of a plan runs on the w-th device. Built and checked by `topologies.loa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 import msgspec
@@ -203,6 +204,12 @@ class Machine(Shown):
         first, *others = devices
         between = {self.route(first, other).nodes[1:-1] for other in others}
         return len(between) == 1 and len(found := between.pop()) == 1 and found[0] in self.reducing
+
+    def is_mesh(self, devices: Sequence[int]) -> bool:
+        """True if there are three devices or more and every two have a link of their own."""
+        direct = 2
+        pairs = combinations(devices, 2)
+        return len(devices) > direct and all(len(self.route(*pair).nodes) == direct for pair in pairs)
 
     def route(self, source: int, target: int) -> Route:
         """Find the route from one device (by index) to another."""

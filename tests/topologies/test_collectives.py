@@ -211,3 +211,11 @@ def test_tables_of_nodes_are_their_clusters():
 def test_what_makes_no_sense(entry, match):
     with pytest.raises(TopologyError, match=match):
         machine(extra=f"collectives: [{entry}]")
+
+
+def test_rings_of_a_mesh_are_as_many_as_share_no_link():
+    """AMD's MI300X: 7 links of 48e9 bytes/s of each, of which 3 lead to a group's others (rocm.blogs.amd.com)."""
+    mesh = load_topology("mi300x-platform")
+    for count in (2, 4, 8):
+        (ring,) = choices(mesh, "all-gather", tuple(range(count)))
+        assert ring.s_per_byte == pytest.approx((count - 1) / count / ((count - 1) * 48e9))

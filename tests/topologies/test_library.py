@@ -56,6 +56,7 @@ COUNTS = {
     "p4d.24xlarge": 8,
     "hgx-h100": 8,
     "hgx-h200": 8,
+    "mi300x-platform": 8,
     "p6-b200.48xlarge": 8,
     "p6-b200-nodes-4": 32,
     "p4d-nodes-2": 16,
