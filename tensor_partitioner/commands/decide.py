@@ -156,14 +156,18 @@ def planned_for_time(source: str, options: Mapping[str, Any]) -> tuple[Plan, str
 
 def _searched(decision: Decision) -> str:
     search = decision.search
-    left = f"nothing is faster by more than {search.gap:.1%}" if search.gap >= LEAST_GAP else "nothing is faster"
+    proved = search.gap < LEAST_GAP
+    left = "nothing is faster" if proved else f"nothing is faster by more than {search.gap:.1%}"
     looked, how = "projected", f"of the software stack {decision.stack}"
     if decision.stack == SIMULATED:
         looked, how = "simulated", "worker by worker"
-    return (
-        f"{search.projected} of {search.considered} candidates {looked} in {display.seconds(search.seconds)}, "
-        f"{search.bounded_away} left out, {search.impossible} cannot divide the model; in our model, {how}, {left}."
+    excluded = "excluded by bounds" if proved else "excluded by bounds or for want of time"
+    parts = (
+        f"{search.projected} of {search.considered} candidates {looked} in {display.seconds(search.seconds)}",
+        f"{search.bounded_away} {excluded}" if search.bounded_away else "",
+        f"{search.impossible} cannot divide the model" if search.impossible else "",
     )
+    return f"{', '.join(filter(None, parts))}; in our model, {how}, {left}."
 
 
 def plan_of(decision: Decision, source: str, options: Mapping[str, Any]) -> Plan:

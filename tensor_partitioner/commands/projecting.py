@@ -53,6 +53,12 @@ COMPUTING = (
 
 MEMORY_HELP = "With --project: say line by line what fills the memory."
 
+BELIEVED = (
+    "Believe this one for training by that stack, whose kernels are fused; the simulated one for this project's own "
+    "executor, which runs the plan operator by operator."
+)
+"""Which of two predictions holds for what."""
+
 project_option = click.option("--project/--no-project", "project", default=None, help=PROJECT_HELP)
 stack_option = click.option("--stack", default="compile", type=click.Choice([*STACKS]), help=STACK_HELP)
 memory_option = click.option("--memory-report", is_flag=True, help=MEMORY_HELP)
@@ -119,7 +125,7 @@ def beside(source: str, options: Mapping[str, Any], report: Report) -> str:
     return (
         f"decide predicts {display.seconds(step.seconds)}, as --project does: by the stack {options['stack']}, which "
         f"fuses what the simulator runs operator by operator, it computes for {kernels}, and waits for {waiting}, as "
-        "collectives run beside kernels and not message by message."
+        f"collectives run beside kernels and not message by message. {BELIEVED}"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from planner.parallel import Parallel
 from tensor_partitioner.decision.record import Candidate, MachineFacts, ModelFacts
 from tensor_partitioner.display import quantity
 from tensor_partitioner.display import seconds as format_seconds
@@ -19,29 +20,81 @@ COMPUTING, COMMUNICATING = "computing", "communication that nothing hides"
 """Causes of a step that was simulated."""
 
 CAUSES = {
-    COMPUTING: "more to compute",
-    COMMUNICATING: "communication in the open",
-    "kernels at the roof": "more to compute",
-    "kernels below the roof": "smaller, slower kernels",
-    "recomputation": "recomputation",
-    "tensor and context parallel exchanges": "tensor parallel exchanges",
-    "weights gathered and gradients scattered, exposed": "weights gathered in the open",
-    "waiting for the host": "waiting for the host",
-    "pipeline bubble and messages": "the pipeline's bubble",
-    "gradients reduced, exposed": "gradients reduced in the open",
-    "optimizer": "a longer update",
+    COMPUTING: ("more to compute", "less to compute"),
+    COMMUNICATING: ("communication in the open", "communication that is hidden"),
+    "kernels at the roof": ("more to compute", "less to compute"),
+    "kernels below the roof": ("smaller, slower kernels", "larger, faster kernels"),
+    "recomputation": ("recomputation", "less recomputation"),
+    "tensor and context parallel exchanges": ("tensor parallel exchanges", "fewer tensor parallel exchanges"),
+    "weights gathered and gradients scattered, exposed": ("weights gathered in the open", "fewer weights gathered"),
+    "waiting for the host": ("waiting for the host", "less waiting for the host"),
+    "pipeline bubble and messages": ("the pipeline's bubble", "a smaller bubble"),
+    "gradients reduced, exposed": ("gradients reduced in the open", "gradients that are hidden"),
+    "optimizer": ("a longer update", "a shorter update"),
+    "waiting for the slowest device": ("waiting for the slowest device", "less waiting for the slowest device"),
 }
+"""What costs a candidate seconds that has more of a cause than the best, and what wins some back that has less."""
+
+ALMOST = 0.05
+"""Of the whole difference: what is nearer to it counts as all of it."""
+
+OF_THE_SLOWEST = (
+    COMPUTING,
+    "kernels at the roof",
+    "kernels below the roof",
+    "pipeline bubble and messages",
+    "waiting for the slowest device",
+)
+"""Causes that are of the slowest worker, which all wait for."""
+
+UNEVEN = 1.1
+"""Times the mean stage that the slowest takes, from which on stages are uneven."""
 
 
-def why(candidate: Candidate, best: Candidate) -> str:
-    """Say in one clause what a candidate has more of than the best."""
+def why(candidate: Candidate, best: Candidate, heads: int | None = None) -> str:
+    """Say in one clause what a candidate has more of than the best, of all the seconds that it takes longer.
+
+    `heads` are those of the model's attention, where it has any: tensor parallel workers that do not divide them do
+    not compute alike.
+    """
     if not candidate.fits:
         return f"{format_bytes(-candidate.margin_bytes)} too large: {_largest(candidate)}"
+    net = candidate.seconds_per_step - best.seconds_per_step
     more = {cause: candidate.shares[cause] - best.shares[cause] for cause in CAUSES if cause in best.shares}
-    cause = max(more, key=more.__getitem__)
-    if more[cause] <= 0:
+    cause, relief = max(more, key=more.__getitem__), min(more, key=more.__getitem__)
+    if more[cause] <= 0 or net <= 0:
         return "as fast"
-    return f"{format_seconds(more[cause])} more for {CAUSES[cause]}"
+    cost, _ = CAUSES[cause]
+    _, gain = CAUSES[relief]
+    if abs(more[cause] - net) <= ALMOST * net:
+        said = f"{format_seconds(net)} more for {cost}"
+    elif more[cause] < net:
+        said = f"{format_seconds(net)} more, {format_seconds(more[cause])} of it for {cost}"
+    else:
+        won = f"partly won back by {gain} ({format_seconds(net)} in all)"
+        said = f"{format_seconds(more[cause])} more for {cost}, {won}"
+    return ", as ".join(filter(None, (said, _uneven(candidate, best, heads) if cause in OF_THE_SLOWEST else "")))
+
+
+def _uneven(candidate: Candidate, best: Candidate, heads: int | None) -> str:
+    """Say in which way a candidate's workers do less alike than the best's; "" where they do not, or nobody knows."""
+    parallel = Parallel.read(candidate.parallel)
+    if parallel is not None and heads is not None and heads % parallel.tp:
+        return f"{parallel.tp} workers do not divide {heads} heads"
+    times, number = _slowest_stage(candidate)
+    if times <= max(UNEVEN, _slowest_stage(best)[0]):
+        return ""
+    which = "the last stage" if number == len(candidate.stages) else f"stage {number} of {len(candidate.stages)}"
+    return f"{which} takes {times:.2f} times the mean one"
+
+
+def _slowest_stage(candidate: Candidate) -> tuple[float, int]:
+    """Return how many times the mean the slowest stage takes, and which one it is, from 1."""
+    seconds = [stage.forward_s + stage.backward_s for stage in candidate.stages]
+    if not sum(seconds):
+        return 1.0, 0
+    slowest = max(seconds)
+    return slowest * len(seconds) / sum(seconds), seconds.index(slowest) + 1
 
 
 def _largest(candidate: Candidate) -> str:

@@ -260,7 +260,9 @@ def test_the_command_writes_what_it_shows(tmp_path, capsys):
     assert record["verdict"] in capsys.readouterr().out
     assert planner.load(plan).workers == 8
     assert run(simulate, plan, "--topo", "hgx-h100", "--no-data-parallel") == 0
-    said = re.search(r"decide predicts ([\d.]+) us, .* computes for .* \(simulated: .*\)", capsys.readouterr().out)
+    shown = capsys.readouterr().out
+    said = re.search(r"decide predicts ([\d.]+) us, .* computes for .* \(simulated: .*\)", shown)
+    assert "Believe this one for training by that stack, whose kernels are fused; the simulated one for" in shown
     assert float(said[1]) * 1e-6 == pytest.approx(best["seconds_per_step"], rel=0.02)
 
 
@@ -272,7 +274,10 @@ def test_the_command_writes_what_it_shows(tmp_path, capsys):
         (("gpt2", "--topo", "hgx-h100", "--budget", "soon"), "a time above 0, as in 30s"),
         (("gpt2", "--topo", "hgx-h100", "--stack", "mxnet"), "is not one of"),
         (("gpt2", "--topo", "hgx-h100", "--batch", "64", "--pin", "tp=3"), "pin 'tp=3': no way to divide gpt2"),
-        (("gpt2", "--topo", "hgx-h100", "--batch", "64", "--pin", "wte=S0"), "expected a degree of parallelism"),
+        (
+            ("gpt2", "--topo", "hgx-h100", "--batch", "64", "--pin", "wte=S0"),
+            "expected a word of --parallel, as in tp=4",
+        ),
     ],
 )
 def test_what_makes_no_sense(arguments, message, capsys):

@@ -1,0 +1,83 @@
+"""Why a candidate loses: causes, the net of them, and workers that do not do alike."""
+
+import pytest
+from msgspec.structs import replace
+
+from simulator.projection.projection import WAITING
+from tensor_partitioner.commands.decide import _searched as searched
+from tensor_partitioner.decision import decide
+from tensor_partitioner.decision.record import Stage
+from tensor_partitioner.decision.why import CAUSES, why
+
+ROOF, BELOW, BUBBLE = "kernels at the roof", "kernels below the roof", "pipeline bubble and messages"
+
+
+@pytest.fixture(scope="module")
+def best():
+    options = {"heads": 4, "sequence": 32, "vocabulary": 256}
+    found = decide("transformer-2-64", "hgx-h100", batch=16, pins=("tp=1", "pp=1"), budget_s=60, **options).best
+    return replace(found, shares=dict.fromkeys(found.shares, 0.01), seconds_per_step=1.0)
+
+
+def of(best, seconds, stages=(), parallel="dp=8", **more):
+    """A candidate that takes so many seconds, with more of some causes than the best."""
+    shares = {**best.shares, **{cause: best.shares[cause] + s for cause, s in more.items()}}
+    told = tuple(
+        Stage(first=str(n), last=str(n), forward_s=s / 3, backward_s=2 * s / 3, needed_bytes=1)
+        for n, s in enumerate(stages)
+    )
+    return replace(best, seconds_per_step=seconds, shares=shares, stages=told, parallel=parallel)
+
+
+def test_every_cause_of_a_projection_has_its_words(best):
+    assert best.shares.keys() <= CAUSES.keys()
+    assert WAITING in CAUSES
+
+
+@pytest.mark.parametrize(
+    ("more", "net", "said"),
+    [
+        ({BELOW: 0.001}, 0.001, "1 ms more for smaller, slower kernels"),
+        ({BELOW: 0.001, BUBBLE: 0.001}, 0.002, "2 ms more, 1 ms of it for smaller, slower kernels"),
+        (
+            {BELOW: 0.002, BUBBLE: -0.0005},
+            0.0015,
+            "2 ms more for smaller, slower kernels, partly won back by a smaller bubble (1.5 ms in all)",
+        ),
+        ({BELOW: 0.002, ROOF: -0.002}, 0.0, "as fast"),
+    ],
+)
+def test_the_net_is_said_where_a_cause_is_not_all_of_it(best, more, net, said):
+    assert why(of(best, 1.0 + net, **more), best) == said
+
+
+def test_stages_that_are_uneven_are_named(best):
+    stages = (1.0, 1.0, 1.0, 2.0)
+    said = why(of(best, 1.001, stages, **{BUBBLE: 0.001}), best)
+    assert said == "1 ms more for the pipeline's bubble, as the last stage takes 1.60 times the mean one"
+    assert "stage 2 of 4 takes 1.60" in why(of(best, 1.001, (1.0, 2.0, 1.0, 1.0), **{ROOF: 0.001}), best)
+    assert why(of(best, 1.001, (1.0, 1.0, 1.0, 1.1), **{BUBBLE: 0.001}), best).endswith("bubble")
+    assert why(of(best, 1.001, stages, optimizer=0.001), best) == "1 ms more for a longer update"
+    alike = replace(best, stages=of(best, 1.0, stages).stages)
+    assert why(of(best, 1.001, stages, **{BUBBLE: 0.001}), alike).endswith("bubble")
+
+
+def test_heads_that_tensor_parallel_workers_do_not_divide_are_named(best):
+    split = of(best, 1.001, parallel="tp=8,sp", **{ROOF: 0.001})
+    assert why(split, best, heads=12) == "1 ms more for more to compute, as 8 workers do not divide 12 heads"
+    assert why(split, best, heads=16) == why(split, best) == "1 ms more for more to compute"
+
+
+@pytest.mark.parametrize(
+    ("counts", "gap", "said"),
+    [
+        ((184, 761, 577, 0), 0.0, "184 of 761 candidates projected in 2 s, 577 excluded by bounds; in our model"),
+        ((8, 12, 0, 4), 0.0, "8 of 12 candidates projected in 2 s, 4 cannot divide the model; in our model"),
+        ((8, 14, 2, 4), 0.2, "2 excluded by bounds or for want of time, 4 cannot divide the model; in our model"),
+    ],
+)
+def test_what_was_looked_at_is_said_without_what_was_not(counts, gap, said):
+    decision = decide("mlp-2-16", "hgx-h100", batch=16, pins=("tp=1",), budget_s=60)
+    names = ("projected", "considered", "bounded_away", "impossible")
+    search = replace(decision.search, gap=gap, seconds=2.0, **dict(zip(names, counts, strict=True)))
+    assert said in searched(replace(decision, search=search))
