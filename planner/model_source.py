@@ -14,6 +14,7 @@ from typing import cast
 
 from planner.errors import GraphError
 from planner.extensions import guarded, load_file
+from planner.graph.build import MIXED
 from planner.graph.checking import check
 from planner.graph.graph_json import load_graph
 from planner.graph.ir import Graph
@@ -35,8 +36,9 @@ def model(source: str, **options: object) -> Graph:
     """Return the checked training graph that `source` names.
 
     `source` is a name of the zoo, a graph.json, or path/to/file.py:function. `options` are those of the zoo's family
-    (batch=128), or parameters of the function; a graph.json takes none. With opaque_unknown=True operators of PyTorch
-    that the graph has none for run whole, by calling PyTorch. Raises GraphError naming the file or model and
+    (batch=128), or parameters of the function; a graph.json takes none. A module of PyTorch whose function has no
+    parameter dtype runs within autocast with dtype="mixed" or "mixed-float16". With opaque_unknown=True operators of
+    PyTorch that the graph has none for run whole, by calling PyTorch. Raises GraphError naming the file or model and
     what is wrong, OSError where a file cannot be read.
 
     >>> import planner
@@ -71,25 +73,30 @@ def function_of(source: str, **options: object) -> Callable[[], object]:
     """Return the function that path/to/file.py:function names, with parameters given; GraphError as `model`."""
     if (match := re.fullmatch(_FUNCTION, source)) is None:
         raise GraphError(f"expected path/to/file.py:function, found {source!r}")
-    path, function = Path(match[1]), _function(Path(match[1]), match[2], options)
+    path, (function, _) = Path(match[1]), _function(Path(match[1]), match[2], options)
     return lambda: guarded(path, f"{match[2]}()", function)
 
 
-def _function(path: Path, name: str, options: Mapping[str, object]) -> Callable[[], object]:
+def _function(path: Path, name: str, options: Mapping[str, object]) -> tuple[Callable[[], object], str | None]:
+    """Return a function with its parameters given, and the mixed precision of a module for which it has none."""
     function = getattr(load_file(path), name, None)
     if not callable(function):
         raise GraphError(f"{path}: expected a function {name!r}, found none")
-    if unknown := sorted(options.keys() - signature(function).parameters.keys()):
+    unknown = {option: options[option] for option in sorted(options.keys() - signature(function).parameters.keys())}
+    precision = str(unknown.pop("dtype")) if unknown.get("dtype") in MIXED and "torch" in sys.modules else None
+    if unknown:
+        mixed = "; modules of PyTorch need none for --dtype mixed, within torch.autocast" if "dtype" in unknown else ""
         raise GraphError(
             f"{path}:{name}: expected a function with parameters for {_dashed(unknown)}, as in "
-            f"def {name}({', '.join(f'{option}={options[option]!r}' for option in unknown)})"
+            f"def {name}({', '.join(f'{option}={value!r}' for option, value in unknown.items())}){mixed}"
         )
-    return partial(function, **options)
+    taken = {option: value for option, value in options.items() if option != "dtype" or precision is None}
+    return partial(function, **taken), precision
 
 
 def _from_function(path: Path, name: str, options: Mapping[str, object], opaque_unknown: bool) -> Graph:
-    function = _function(path, name, options)
-    graph = guarded(path, f"{name}()", lambda: _made(function, opaque_unknown))
+    function, precision = _function(path, name, options)
+    graph = guarded(path, f"{name}()", lambda: _made(function, opaque_unknown, precision))
     if not isinstance(graph, Graph):
         raise GraphError(
             f"{path}:{name}: expected a function that returns a Graph, or a module of PyTorch with example inputs, "
@@ -102,12 +109,12 @@ def _from_function(path: Path, name: str, options: Mapping[str, object], opaque_
     return built_as_asked(f"{path}:{name}", graph, options) if "micro_batches" in options else graph
 
 
-def _made(function: Callable[[], object], opaque_unknown: bool) -> object:
-    """Return what a function makes; of a module of PyTorch the graph."""
+def _made(function: Callable[[], object], opaque_unknown: bool, precision: str | None) -> object:
+    """Return what a function makes; of a module of PyTorch the graph, in a mixed precision where one is given."""
     # A file that has no use for PyTorch has not loaded it, and what loads it here takes a second and 200 MB.
     if "torch" not in sys.modules:
         return function()
-    return import_module("planner.pytorch").graph_of(function, opaque_unknown=opaque_unknown)
+    return import_module("planner.pytorch").graph_of(function, opaque_unknown=opaque_unknown, precision=precision)
 
 
 def from_torch(module: object, inputs: Sequence[object], **options: object) -> Graph:

@@ -78,6 +78,7 @@ def from_torch(  # noqa: PLR0913 -- what a user's function makes, and how to tak
     optimizer: Optimizer | Mapping[nn.Parameter, Optimizer] | None = None,
     opaque_unknown: bool = False,
     micro_batches: int = 1,
+    autocast: torch.dtype | None = None,
 ) -> Graph:
     """Return the training graph of a module: forward pass, gradients and updates of every parameter.
 
@@ -87,11 +88,12 @@ def from_torch(  # noqa: PLR0913 -- what a user's function makes, and how to tak
     Dimensions of parameters that the model takes apart, as queries, keys and values of several heads, are dimensions of
     their own in the graph. Where parameters have optimizers of their own, those that have none are frozen. With
     `opaque_unknown` operators that the graph has none for run whole, by calling PyTorch. Of several `micro_batches`,
-    whose gradients are added up before one update, the examples are one.
+    whose gradients are added up before one update, the examples are one. The module and the loss run within
+    `torch.autocast` of a dtype that is given as `autocast`.
     Raises a GraphError that names the operator and the line for what cannot be taken.
     """
     with contained("the import"):
-        return _imported(module, inputs, loss, targets, optimizer, opaque_unknown, micro_batches)
+        return _imported(module, inputs, loss, targets, optimizer, opaque_unknown, micro_batches, autocast)
 
 
 def _imported(  # noqa: PLR0913, PLR0917 -- as `from_torch`
@@ -102,6 +104,7 @@ def _imported(  # noqa: PLR0913, PLR0917 -- as `from_torch`
     optimizer: Optimizer | Mapping[nn.Parameter, Optimizer] | None,
     opaque_unknown: bool,
     micro_batches: int,
+    autocast: torch.dtype | None,
 ) -> Graph:
     if isinstance(loss, nn.Module) and any(True for _ in loss.parameters()):
         raise GraphError(
@@ -113,7 +116,7 @@ def _imported(  # noqa: PLR0913, PLR0917 -- as `from_torch`
     trained = optimizer if isinstance(optimizer, Mapping) else None
 
     take = partial(_translated, trained=trained, opaque_unknown=opaque_unknown)
-    trace, translation = _selecting(lambda: traced(Step(module, loss, inputs), arguments, names), known, take)
+    trace, translation = _selecting(lambda: traced(Step(module, loss, inputs, autocast), arguments, names), known, take)
     graph = training_graph(
         translation.t.builder,
         translation.metrics,

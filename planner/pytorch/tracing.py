@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import redirect_stderr
+from contextlib import nullcontext, redirect_stderr
 from dataclasses import dataclass
 from inspect import signature
 from io import StringIO
@@ -50,9 +50,15 @@ class Step(nn.Module):
     `assigned` are attributes that it gave other tensors.
     """
 
-    def __init__(self, module: nn.Module, loss: Callable[..., torch.Tensor] | None, inputs: Inputs) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: Callable[..., torch.Tensor] | None,
+        inputs: Inputs,
+        autocast: torch.dtype | None = None,
+    ) -> None:
         super().__init__()
-        self.module = module
+        self.module, self._autocast = module, autocast
         self._loss, self._inputs = loss, len(inputs)
         self._keys = tuple(inputs) if isinstance(inputs, Mapping) else ()
         self.changed: set[str] = set()
@@ -61,7 +67,7 @@ class Step(nn.Module):
 
     def forward(self, *arguments: Any) -> Any:
         """Return the loss: the module's own result or what that calls its loss, or the loss of it and the targets."""
-        with RegionsApart():
+        with RegionsApart(), torch.autocast("cpu", self._autocast) if self._autocast else nullcontext():
             return self._loss_of(*arguments)
 
     def _loss_of(self, *arguments: Any) -> Any:

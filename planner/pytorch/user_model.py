@@ -14,6 +14,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from planner.errors import GraphError
+from planner.graph.build import MIXED
 from planner.graph.ir import Graph
 from planner.graph.optimizers import CLIPPING, Optimizer
 from planner.pytorch.graphs import leaves
@@ -47,12 +48,13 @@ class UserModel(NamedTuple):
     optimizer: Any
 
 
-def graph_of(make: Callable[[], object], *, opaque_unknown: bool = False) -> object:
+def graph_of(make: Callable[[], object], *, opaque_unknown: bool = False, precision: str | None = None) -> object:
     """Return the graph of the module that a function returns, or what it returns where that is no module.
 
     Parameters get no memory, so that a module of any size can be imported. A function that needs their values, for
     which PyTorch raises a RuntimeError, runs once more, with memory, and so does one whose buffers are random numbers
-    drawn after those of parameters; one that fails otherwise does not.
+    drawn after those of parameters; one that fails otherwise does not. A module runs within `torch.autocast` where a
+    mixed `precision` is given.
     """
     fakes = Fakes()
     try:
@@ -67,19 +69,29 @@ def graph_of(make: Callable[[], object], *, opaque_unknown: bool = False) -> obj
     if is_other:
         fakes, result = Fakes(), make()
     if isinstance(result, Graph) or not _is_module(result):
+        if precision is not None:
+            raise GraphError(f"expected a parameter dtype for {precision}, or a module of PyTorch, found neither")
         return result
     model = user_model(result)
     if isinstance(model.optimizer, torch.optim.Optimizer):  # made before its parameters were the module's
         for group in model.optimizer.param_groups:
             group["params"] = [fakes.of.get(p, p) for p in group["params"]]  # type: ignore[no-untyped-call]
-    return imported(model, opaque_unknown=opaque_unknown)
+    autocast = None if precision is None else getattr(torch, MIXED[precision])
+    return imported(model, opaque_unknown=opaque_unknown, autocast=autocast)
 
 
-def imported(model: UserModel, *, opaque_unknown: bool = False) -> Graph:
+def imported(model: UserModel, *, opaque_unknown: bool = False, autocast: torch.dtype | None = None) -> Graph:
     """Return the training graph of a user's model."""
     module, inputs, loss, targets, _ = model
-    optimizer = optimizer_of(model)
-    return from_torch(module, inputs, loss=loss, targets=targets, optimizer=optimizer, opaque_unknown=opaque_unknown)
+    return from_torch(
+        module,
+        inputs,
+        loss=loss,
+        targets=targets,
+        optimizer=optimizer_of(model),
+        opaque_unknown=opaque_unknown,
+        autocast=autocast,
+    )
 
 
 def _contents(result: Any) -> Iterator[torch.Tensor]:

@@ -170,3 +170,43 @@ def test_an_operator_that_casts_within_and_is_not_taken_apart():
         GraphError, match=r"test_sixteen_bits\.py:\d+: aten\.lstm\.input under autocast: cast explicitly"
     ):
         from_torch(Autocast(module), (inputs,), loss=in_single, targets=(targets,))
+
+
+MODULES = """
+import torch
+from torch import nn
+
+import planner
+
+def make(batch=4):
+    return nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 8)), torch.zeros(batch, 8), \
+nn.functional.mse_loss, torch.zeros(batch, 8)
+
+def asked(dtype="float32"):
+    assert dtype == "mixed"
+    return make()
+
+def graph():
+    return planner.model("mlp-2-16", batch=8)
+"""
+
+
+def test_mixed_precision_of_a_module_that_is_not_asked_for_it(tmp_path):
+    """It runs within autocast, and so does its loss; where a function takes the dtype it does as it will."""
+    (tmp_path / "modules.py").write_text(MODULES)
+    make = f"{tmp_path / 'modules.py'}:make"
+    for precision, dtype in (("mixed", "bfloat16"), ("mixed-float16", "float16")):
+        graph = planner.model(make, dtype=precision, batch=8)
+        assert of_products(graph) == {dtype}
+        assert {tensor.dtype for tensor in graph.tensors.values() if tensor.role == "weight"} == {"float32"}
+    assert of_products(planner.model(f"{tmp_path / 'modules.py'}:asked", dtype="mixed")) == {"float32"}
+    assert of_products(planner.model(make)) == {"float32"}
+
+
+def test_what_autocast_does_not_give_is_refused_with_what_to_write(tmp_path):
+    (tmp_path / "modules.py").write_text(MODULES)
+    told = r"as in def make\(dtype='bfloat16'\); modules of PyTorch need none for --dtype mixed"
+    with pytest.raises(GraphError, match=told):
+        planner.model(f"{tmp_path / 'modules.py'}:make", dtype="bfloat16")
+    with pytest.raises(GraphError, match="expected a parameter dtype for mixed, or a module of PyTorch"):
+        planner.model(f"{tmp_path / 'modules.py'}:graph", dtype="mixed")
