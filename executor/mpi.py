@@ -66,14 +66,10 @@ class MpiCluster(Cluster):
         os._exit(status)
 
 
-def cluster(comm: MPI.Intracomm, watched: MPI.Intracomm | None = None) -> MpiCluster:
-    """Describe a communicator's ranks (collective); the program's transfers go by `watched`, where that is given."""
-    return MpiCluster(watched or comm, comm.Get_rank(), comm.Get_size(), *host_place(comm), diagnostics=comm.Dup())
-
-
 def job_cluster() -> MpiCluster:
     """Describe all ranks that mpirun started (collective)."""
-    return cluster(MPI.COMM_WORLD)
+    comm = MPI.COMM_WORLD
+    return MpiCluster(comm, comm.Get_rank(), comm.Get_size(), *host_place(comm), diagnostics=comm.Dup())
 
 
 def start_advice(workers: int, size: int, environ: Mapping[str, str]) -> str:

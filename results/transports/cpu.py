@@ -15,13 +15,12 @@ from statistics import median
 from typing import ParamSpec, TypeVar
 
 import numpy as np
-from mpi4py import MPI
 from threadpoolctl import threadpool_limits
 
 from executor import waiting
 from executor.cluster import Cluster
 from executor.data import Random
-from executor.mpi import cluster
+from executor.mpi import job_cluster
 from executor.process.launch import job_main
 from executor.progress import Progress
 from executor.training import Trainer, rank_programs
@@ -107,4 +106,4 @@ def _medians(rows: list[dict[str, float]]) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    job_main(main, cluster(MPI.COMM_WORLD))
+    job_main(main, job_cluster())

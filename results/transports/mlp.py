@@ -34,7 +34,7 @@ from torch.distributed.tensor.parallel import (  # noqa: E402
 
 from executor.cluster import Cluster  # noqa: E402
 from executor.data import Random  # noqa: E402
-from executor.mpi import cluster  # noqa: E402
+from executor.mpi import job_cluster  # noqa: E402
 from executor.process.launch import job_main  # noqa: E402
 from executor.training import Trainer, rank_programs  # noqa: E402
 from planner.plans.plan_json import load_plan  # noqa: E402
@@ -113,4 +113,4 @@ def agree(ranks: Cluster, trainer: Trainer, hand: ByHand) -> None:
 if __name__ == "__main__":
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(PORT))
     os.environ.update(RANK=str(MPI.COMM_WORLD.Get_rank()), WORLD_SIZE=str(MPI.COMM_WORLD.Get_size()))
-    job_main(main, cluster(MPI.COMM_WORLD))
+    job_main(main, job_cluster())

@@ -24,7 +24,7 @@ from threadpoolctl import threadpool_limits
 from executor.cluster import Cluster
 from executor.data import Random
 from executor.exchange import Action
-from executor.mpi import cluster
+from executor.mpi import job_cluster
 from executor.process.launch import job_main
 from executor.training import RankPrograms, Trainer, rank_programs
 from planner.plans.plan import Plan
@@ -97,4 +97,4 @@ def main(ranks: Cluster) -> int:
 
 
 if __name__ == "__main__":
-    job_main(main, cluster(MPI.COMM_WORLD))
+    job_main(main, job_cluster())

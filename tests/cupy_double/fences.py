@@ -7,10 +7,8 @@ import json
 import os
 import sys
 
-from mpi4py import MPI
-
 from executor.backend import array_module
-from executor.mpi import cluster
+from executor.mpi import job_cluster
 from executor.process.launch import job_main
 from executor.transport.ipc import Events, ipc, ipc_arena
 from executor.worker import Worker
@@ -43,4 +41,4 @@ def run(ranks, left_out):
 
 
 if __name__ == "__main__":
-    job_main(lambda ranks: run(ranks, "".join(sys.argv[1:])), cluster(MPI.COMM_WORLD))
+    job_main(lambda ranks: run(ranks, "".join(sys.argv[1:])), job_cluster())

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from executor.check import relative_difference
 from executor.checkpoint import Checkpoint, Saver
 from executor.cluster import single_rank
 from executor.data import Random
-from executor.mpi import cluster
+from executor.mpi import job_cluster
 from executor.process.launch import job_main
 from executor.schedules import read_schedule
 from executor.training import Trainer, rank_programs
@@ -133,7 +134,7 @@ def run_plans(ranks, *paths):
     for path in paths:
         plan = load_plan(path)
         comm = watched()
-        here = cluster(MPI.COMM_WORLD, comm)
+        here = replace(job_cluster(), comm=comm)
         trainer = Trainer(rank_programs(plan, ranks.rank), here, np, "p2p")
         trainer.load(Random(plan.graph, plan.seed), 0)
         _, counted = trainer.run()
@@ -223,7 +224,7 @@ def main():
         "checkpoints": run_checkpoints,
         "fail": fail,
     }
-    ranks = cluster(MPI.COMM_WORLD)
+    ranks = job_cluster()
     assert what not in ("exchange", "unordered") or ranks.size == WORKERS
     job_main(lambda ranks: modes[what](ranks, *arguments), ranks)
 
