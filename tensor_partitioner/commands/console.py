@@ -38,6 +38,9 @@ def collect_seldom() -> None:
     atexit.register(gc.freeze)
 
 
+ABOUT_INFERENCE = "enable_nested_tensor is True"
+"""How PyTorch begins to say, as a TransformerEncoder is made, that inference might be faster: here it is trained."""
+
 WRITTEN = click.Path(dir_okay=False, path_type=Path)
 """The type of options that name a file to be written."""
 
@@ -94,6 +97,7 @@ class Main:
             with warnings.catch_warnings():
                 warnings.showwarning = _each_once()
                 warnings.simplefilter("always", TopologyWarning)
+                warnings.filterwarnings("ignore", ABOUT_INFERENCE)
                 status = self.command.main(args=args, prog_name=self.command.name, standalone_mode=False, obj=obj)
             sys.stdout.flush()
         except (Exception, KeyboardInterrupt, SystemExit) as error:

@@ -10,6 +10,9 @@ from simulator.projection.projection import Projection
 from tensor_partitioner import display
 from tensor_partitioner.decision.record import Candidate, Decision
 
+SPARED = ("samples/s", "bubble", "exposed", "of peak", "memory")
+"""Columns that follow from others or are said in the reason, which a narrow terminal does without."""
+
 OVERFULL = "out of memory"
 LEAST_SHARE = 1e-4
 """Of a step: causes of less are not told."""
@@ -79,4 +82,4 @@ def candidates_table(candidates: Iterable[Candidate]) -> Table:
         for candidate in candidates
     )
     columns = ("how", "--parallel", "a step", "samples/s", "of peak", "exposed", "bubble", "memory", "to spare", "why")
-    return display.table("ways to train it, best first", columns, rows, text=("--parallel", "why"))
+    return display.table("ways to train it, best first", columns, rows, text=("--parallel", "why"), spare=SPARED)

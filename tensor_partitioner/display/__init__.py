@@ -86,14 +86,21 @@ def _filled(
     return result
 
 
-def table(
-    title: str | None, columns: Sequence[str], rows: Iterable[Sequence[str]], *, keys: int = 1, text: Sequence[str] = ()
+def table(  # noqa: PLR0913 -- the settings by their names
+    title: str | None,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    keys: int = 1,
+    text: Sequence[str] = (),
+    spare: Sequence[str] = (),
 ) -> Table:
     """Build a plain table: the first column, and those of `text`, to the left, the others to the right.
 
     The first `keys` columns name a row: where the table is too wide, they stand again in each of its parts.
+    Where it is too wide those of `spare` are left out, the first of them first.
     """
-    return _filled(FittedTable(title and printable(title), keys), columns, rows, left=(columns[0], *text))
+    return _filled(FittedTable(title and printable(title), keys, spare=spare), columns, rows, left=(columns[0], *text))
 
 
 def facts(title: str, rows: Iterable[tuple[str, str]]) -> Table:

@@ -3,6 +3,7 @@
 import re
 import sys
 import threading
+import warnings
 from importlib import import_module
 
 import click
@@ -194,3 +195,21 @@ MODULES = {"export-plan": "export"}
 def test_every_command_has_examples_that_begin_with_its_name(name):
     module = import_module(f"tensor_partitioner.commands.{MODULES.get(name, name)}")
     assert any(example.split()[0] == name for example in module.EXAMPLES) or f" {name} " in module.EXAMPLES[0]
+
+
+def test_what_pytorch_says_of_inference_is_not_shown(capsys):
+    nn = pytest.importorskip("torch").nn
+    layer = nn.TransformerEncoderLayer(8, 2, 8)
+
+    @command_errors
+    @click.command("encodes")
+    def main():
+        warnings.warn("shown", UserWarning, stacklevel=1)
+        nn.TransformerEncoder(layer, 1)
+
+    with pytest.warns(UserWarning, match="enable_nested_tensor is True"):
+        nn.TransformerEncoder(layer, 1)
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 0
+    assert capsys.readouterr().err == "warning: shown\n"
