@@ -36,10 +36,10 @@ from topologies.schema import Operation
 class Projection:
     """A step as it is projected: seconds, and the memory of the device that has least to spare.
 
-    `shares` are the seconds of the stage that decides, by cause; they add up to `seconds`. `model_operations` are those
-    of the model's products, each once; `hardware_operations` those of all devices, with what several of them do alike
-    and what is computed again. `stages` are the names of
-    each stage's blocks, first and last, and the seconds of a micro-batch forward and backward.
+    `dtype` is what products are computed in, whose peak it is. `shares` are the seconds of the stage that decides, by
+    cause; they add up to `seconds`. `model_operations` are those of the model's products, each once;
+    `hardware_operations` those of all devices, with what several of them do alike and what is computed again. `stages`
+    are the names of each stage's blocks, first and last, and the seconds of a micro-batch forward and backward.
     """
 
     seconds: float
@@ -48,6 +48,7 @@ class Projection:
     micro_batches: int
     model_operations: float
     hardware_operations: float
+    dtype: str
     peak_flop_per_s: float
     shares: Mapping[str, float]
     memory: tuple[MemoryLine, ...]
@@ -166,6 +167,7 @@ class _Projecting:
             micro_batches=job.micro_batches,
             model_operations=hardware - repeated,
             hardware_operations=hardware + again.product_operations * copies,
+            dtype=job.dtype,
             peak_flop_per_s=job.device.peak(job.dtype),
             shares=self._shares(slowest, seconds, ends[slowest], total),
             memory=fullest,

@@ -28,6 +28,7 @@ from tensor_partitioner.commands.help import Command
 from tensor_partitioner.commands.planning_options import DECIDED, MODEL_HELP, given_options, with_model_options
 from tensor_partitioner.decision.checks import is_alike
 from tensor_partitioner.decision.deciding import BUDGET_S, decide
+from tensor_partitioner.decision.precision import hint
 from tensor_partitioner.decision.record import SIMULATED, Decision
 from tensor_partitioner.decision.tables import candidates_table
 from topologies import available
@@ -117,7 +118,8 @@ def main(source: str, **options: Any) -> None:
         stdout().print(candidates_table(decision.candidates))
     stdout().print(*display.tables(decision), sep="\n")
     stdout().print(_searched(decision), soft_wrap=True)
-    stdout().print(decision.verdict, soft_wrap=True)
+    advice = hint(decision.model.dtype, cluster(options["topo"]).built.devices[0])
+    stdout().print(*filter(None, (advice, decision.verdict)), sep="\n", soft_wrap=True)
     if not decision.best.fits:
         raise JobError(f"{source}: nothing fits in the memory of {decision.machine.name}")
     if options["output"] is not None:

@@ -29,6 +29,7 @@ from tensor_partitioner import display
 from tensor_partitioner.commands.console import stdout
 from tensor_partitioner.commands.planning_options import is_saved_plan, training_options
 from tensor_partitioner.decision.checks import is_alike, require_alike
+from tensor_partitioner.decision.precision import hint
 from tensor_partitioner.decision.tables import memory_table, shares_table, step_table
 from tensor_partitioner.projection import inner_of, project_plan, project_source
 from tensor_partitioner.replicas import GraphModel, Source, ZooModel
@@ -165,7 +166,10 @@ def _show(source: str, step: Projection, parallel: Parallel | None, options: Map
         write_json(options["json_path"], _data(source, parallel, options, step))
     tables = [step_table(step), shares_table(step.shares, step.seconds)]
     stdout().print(*tables, *([memory_table(step)] if options["memory_report"] else []), sep="\n")
-    stdout().print(said(source, parallel, str(options["topo"]), step), soft_wrap=True)
+    advice = hint(step.dtype, _machine(options).built.devices[0])
+    stdout().print(
+        *filter(None, (advice, said(source, parallel, str(options["topo"]), step))), sep="\n", soft_wrap=True
+    )
     if not step.fits:
         raise JobError(
             f"{source}: out of memory by {display.quantity(-step.margin_bytes, 'B')} on {options['topo']}: a smaller "
@@ -192,7 +196,7 @@ def said(source: str, parallel: Parallel | None, machine: str, step: Projection)
     return (
         f"{source} on {machine}{how}, takes "
         f"{display.seconds(step.seconds)} a step, {step.samples_per_s:.4g} "
-        f"samples/s at {step.utilisation:.0%} of the peak; most beyond the kernels' best goes to {cause} "
+        f"samples/s at {step.utilisation:.0%} of the {step.dtype} peak; most beyond the kernels' best goes to {cause} "
         f"({step.shares[cause] / step.seconds:.0%})."
     )
 

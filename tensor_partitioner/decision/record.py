@@ -68,7 +68,10 @@ class Candidate(_Record, frozen=True, kw_only=True):
 
 
 class ModelFacts(_Record, frozen=True, kw_only=True):
-    """The model: parameters, samples of a step, tokens of a sample, operations of its products, what it computes in."""
+    """The model: parameters, samples of a step, tokens of a sample, operations of its products, what it computes in.
+
+    `weights` is the dtype of its weights; "" where that is the same, or not said.
+    """
 
     name: str
     parameters: int
@@ -77,6 +80,17 @@ class ModelFacts(_Record, frozen=True, kw_only=True):
     layers: int
     operations: float
     dtype: str
+    weights: str = ""
+
+    @property
+    def precision(self) -> str:
+        """What products are computed in, in words.
+
+        >>> facts = dict(name="", parameters=0, batch=1, sequence=None, layers=0, operations=0.0)
+        >>> ModelFacts(**facts, dtype="bfloat16", weights="float32").precision
+        'mixed precision (bfloat16 products)'
+        """
+        return self.dtype if self.weights in ("", self.dtype) else f"mixed precision ({self.dtype} products)"
 
 
 class MachineFacts(_Record, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from msgspec.structs import replace as msgspec_replace
 
 import planner
 from planner.errors import GraphError, PlanError
+from planner.graph.facts import weight_dtype
 from planner.graph.ir import Graph
 from planner.parallel import Parallel
 from planner.plans.plan import Plan
@@ -148,6 +149,7 @@ class Simulating:
             layers=0,
             operations=self.graph.micro_batches * sum(share.operations for share in shares if is_product(share)),
             dtype=computed_dtype(self.graph),
+            weights=weight_dtype(self.graph) or "",
         )
 
     def _facts(self, model: ModelFacts, best: Candidate) -> MachineFacts:

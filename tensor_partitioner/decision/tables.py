@@ -34,7 +34,7 @@ def step_table(step: Projection) -> Table:
     rows = (
         ("a step", display.seconds(step.seconds)),
         ("samples/s", f"{step.samples_per_s:.4g}"),
-        ("of a device's peak", display.percent(step.utilisation)),
+        (f"of a device's {step.dtype} peak", display.percent(step.utilisation)),
         ("Tflop/s a device", f"{step.flop_per_s_per_device / 1e12:.4g}"),
         ("devices", str(step.devices)),
         ("micro-batches", str(step.micro_batches)),

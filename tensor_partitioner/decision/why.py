@@ -109,15 +109,16 @@ def verdict(
     best = candidates[0]
     if not best.fits:
         return (
-            f"Nothing fits: {model.name} with a batch of {model.batch} takes {format_bytes(best.needed_bytes)} of the "
-            f"{format_bytes(best.capacity_bytes)} that a device of {machine.name} has even as {best.name}, the least "
-            "of those projected; a smaller batch, more devices or recomputation would help."
+            f"Nothing fits: {model.name} in {model.precision} with a batch of {model.batch} takes "
+            f"{format_bytes(best.needed_bytes)} of the {format_bytes(best.capacity_bytes)} that a device of "
+            f"{machine.name} has even as {best.name}, the least of those projected; a smaller batch, more devices or "
+            "recomputation would help."
         )
     alone = f"One device is as fast, {format_seconds(one_device_s)} a step: use one. " if one_device_s else ""
     said = (
-        f"{alone}Train {model.name} on {machine.devices} x {machine.device} as {best.family} ({best.name}): "
-        f"{format_seconds(best.seconds_per_step)} a step, {best.samples_per_s:.4g} samples/s, "
-        f"{best.utilisation:.0%} of the peak, {format_bytes(best.margin_bytes)} of memory to spare."
+        f"{alone}Train {model.name} in {model.precision} on {machine.devices} x {machine.device} as {best.family} "
+        f"({best.name}): {format_seconds(best.seconds_per_step)} a step, {best.samples_per_s:.4g} samples/s, "
+        f"{best.utilisation:.0%} of the {model.dtype} peak, {format_bytes(best.margin_bytes)} of memory to spare."
     )
     families: dict[str, Candidate] = {}
     for candidate in candidates:

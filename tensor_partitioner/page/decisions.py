@@ -28,6 +28,7 @@ ZERO = {
     3: "Weights, gradients and optimizer's state are shared out over {dp} data parallel groups and gathered layer by "
     "layer (FSDP, ZeRO-3).",
 }
+OF_PEAK = "model operations a second over the data sheet's"
 RECOMPUTED = {
     "none": "Nothing is computed twice.",
     "selective": "The insides of attention are computed again in the backward pass, to save memory.",
@@ -179,7 +180,7 @@ def cards_of(decision: Decision) -> tuple[tuple[str, str, str], ...]:
     share = sum(best.shares[cause] for cause in best.shares if cause.startswith("kernels")) / best.seconds_per_step
     return (
         ("One step", seconds(best.seconds_per_step), f"{best.samples_per_s:.4g} samples/s, {tokens}".rstrip(", ")),
-        ("Of the devices' peak", percent(best.utilisation), "model operations a second over the data sheet's"),
+        (f"Of the devices' {decision.model.dtype} peak", percent(best.utilisation), OF_PEAK),
         ("Memory of the fullest device", quantity(best.needed_bytes, "B"), margin),
         ("Computing", percent(share), "of the step; the rest is communication, waiting and update"),
         *_beside(decision),
@@ -194,9 +195,14 @@ def _beside(decision: Decision) -> Iterator[tuple[str, str, str]]:
         if row is None or row is best or not best.fits:
             continue
         if row.fits:
-            yield name, f"{row.seconds_per_step / best.seconds_per_step:.3g} x", f"as long a step: {row.name}"
+            yield name, _times(row.seconds_per_step / best.seconds_per_step), row.name
         else:
             yield name, "does not fit", f"{quantity(-row.margin_bytes, 'B')} too large: {row.name}"
+
+
+def _times(ratio: float) -> str:
+    """Write how many times as long a step takes, to three digits at least."""
+    return f"{ratio:.2f} x as long" if ratio < 10 else f"{ratio:.3g} x as long"
 
 
 def trust_of(decision: Decision) -> tuple[str, ...]:
@@ -229,7 +235,7 @@ def inputs_of_model(decision: Decision) -> Mapping[str, str]:
         "parameters": f"{model.parameters:,}",
         "samples of a step (global batch)": str(model.batch),
         "tokens of a sample": "-" if model.sequence is None else str(model.sequence),
-        "computes in": model.dtype,
+        "computes in": model.precision,
         "operations of a step": quantity(model.operations, "flop"),
         "devices": f"{machine.devices} x {machine.device}, {machine.per_node} in a node",
     }

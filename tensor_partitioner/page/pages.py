@@ -16,6 +16,7 @@ from simulator.projection.stack import stack_named
 from simulator.report import Settings, simulation_of
 from simulator.simulation import Simulation
 from simulator.systems import plan_program
+from tensor_partitioner.decision.precision import hint
 from tensor_partitioner.decision.record import Decision
 from tensor_partitioner.display import percent, product, quantity, seconds
 from tensor_partitioner.page.decisions import (
@@ -67,9 +68,10 @@ def decision_content(
     """Return what the page of a decision shows; as `write_page`."""
     built = _known(machine or decision.machine.name)
     model, facts = decision.model, decision.machine
+    advice = "" if built is None else hint(model.dtype, built.devices[0])
     return Content(
         title=f"How to train {model.name} on {facts.devices} x {facts.device}",
-        lead=decision.verdict,
+        lead=f"{decision.verdict} {advice}".rstrip(),
         cards=cards_of(decision),
         trust=trust_of(decision),
         commands=decision.commands,

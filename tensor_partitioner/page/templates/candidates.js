@@ -4,17 +4,18 @@ function candidates(decision) {
   const {causes, uses, rows} = decision;
   rows.forEach((row, n) => { row.rank = n + 1; row.margin = row.capacity - row.needed; });
   const hasTokens = rows.some((row) => row.tokens_per_s);
+  const reason = (row) => row.why || "the best";
   const hasBubble = rows.some((row) => row.bubble > 0);
   const columns = [
     {key: "rank", title: "#", number: true, text: (row) => String(row.rank)},
     {key: "name", title: "way"},
-    {key: "family", title: "family", wide: true, text: (row) => row.family},
     {key: "seconds", title: "step", number: true, text: (row) => seconds(row.seconds)},
     {key: "margin", title: "fits", number: true},
-    {key: "why", title: "why not", text: (row) => row.why || "the best"},
+    {key: "family", title: "family", wide: true, text: (row) => row.family},
+    {key: "why", title: "why not", text: reason},
     {key: "samples_per_s", title: "samples/s", number: true, seldom: hasTokens, text: (row) => amount(row.samples_per_s)},
     ...(hasTokens ? [{key: "tokens_per_s", title: "tokens/s", number: true, text: (row) => amount(row.tokens_per_s)}] : []),
-    {key: "utilisation", title: "of the peak", number: true, text: (row) => percent(row.utilisation)},
+    {key: "utilisation", title: `of the ${decision.model.dtype} peak`, number: true, text: (row) => percent(row.utilisation)},
     {key: "exposed", title: "exposed communication", number: true, seldom: true, text: (row) => seconds(row.exposed)},
     ...(hasBubble ? [{key: "bubble", title: "bubble", number: true, seldom: true, text: (row) => seconds(row.bubble)}] : []),
     {key: "needed", title: "memory", number: true, text: (row) => bytes(row.needed)},
@@ -38,13 +39,13 @@ function candidates(decision) {
     if (column.key === "name") {
       return make("td", {class: "name"}, make("button", {
         type: "button", "aria-pressed": String(row === state.chosen), onclick: () => choose(row),
-      }, broken(row.name)));
+      }, broken(row.name)), make("small", {class: "narrow"}, reason(row)));
     }
     if (column.key === "margin") {
       const said = row.fits ? `${bytes(row.margin)} left` : `${bytes(-row.margin)} too large`;
       return make("td", {class: `number ${row.fits ? "fits" : "large"}`}, said);
     }
-    const kind = column.key === "why" ? "why" : column.wide ? "wide" : column.number ? "number" : "";
+    const kind = column.key === "why" ? "why" : column.key === "rank" ? "number rank" : column.wide ? "wide" : column.number ? "number" : "";
     return make("td", {class: column.seldom ? `${kind} seldom` : kind}, column.text(row));
   }
   function drawTable() {
@@ -53,7 +54,7 @@ function candidates(decision) {
     const focused = document.activeElement?.dataset?.key;
     table.tHead.replaceChildren(make("tr", {}, columns.map((column) => {
       const sorted = column.key === state.key;
-      return make("th", {class: `${column.number ? "number" : ""}${column.seldom ? " seldom" : ""}`, scope: "col", "aria-sort": sorted ? (state.up ? "ascending" : "descending") : "none"},
+      return make("th", {class: `${column.number ? "number" : ""}${column.seldom ? " seldom" : ""} of-${column.key}`, scope: "col", "aria-sort": sorted ? (state.up ? "ascending" : "descending") : "none"},
         make("button", {type: "button", "data-key": column.key, onclick: () => sortBy(column.key)},
           column.title + (sorted ? (state.up ? " ↑" : " ↓") : "")));
     })));

@@ -12,6 +12,10 @@ function sliders(decision, points) {
   devices.max = counts.length - 1;
   batch.value = batches.indexOf(whole.batch);
   devices.value = counts.indexOf(whole.devices);
+  const alone = [[batch, batches, "batch: the model comes with its own"], [devices, counts, "number of devices: the machine comes in one size"]]
+    .filter(([, values]) => values.length < 2);
+  for (const [input] of alone) input.disabled = true;
+  if (points.length) byId("fixed").textContent = alone.map(([, , what]) => `There is no other ${what}.`).join(" ");
   const memory = decision.machine.memory_bytes || d3.max(decision.rows, (row) => row.needed);
 
   function draw() {
@@ -36,7 +40,7 @@ function sliders(decision, points) {
     }
     const [best, ...others] = fit, next = others.find((row) => row.family !== best.family);
     what.replaceChildren(make("p", {}, make("b", {}, `${best.family}: ${best.name}. `),
-      `${seconds(best.seconds)} a step, ${amount(best.samples_per_s)} samples/s, ${percent(best.utilisation)} of the peak, ${bytes(best.needed)} of ${bytes(most)}.`,
+      `${seconds(best.seconds)} a step, ${amount(best.samples_per_s)} samples/s, ${percent(best.utilisation)} of the ${decision.model.dtype} peak, ${bytes(best.needed)} of ${bytes(most)}.`,
       next ? ` Next is ${next.family} (${next.name}), a step takes ${longer(next.seconds / best.seconds)} the best’s.` : ""));
   }
   for (const input of [batch, devices, limit]) input.addEventListener("input", draw);
