@@ -75,13 +75,14 @@ def _named(name: str, devices: int, network: str | None, folder: Path) -> tuple[
 
 
 def _of_type(device: str, devices: int, per_node: int | None, network: str | None) -> tuple[Cluster, str]:
-    """Return the package's node of such devices, else a usual one, as often as there must be."""
+    """Return the package's node of such devices, else a usual one, as often as there must be; many have adapters."""
     nodes = [name for name, kind, count in _nodes() if kind == device and per_node in {None, count}]
     if nodes:
         node = min(nodes, key=lambda name: (_loaded(name).devices, name))
         if devices <= (count := _loaded(node).devices):
             return _loaded(node), node
-        return _cluster(node, count, devices, network)
+        if _adapters(node):
+            return _cluster(node, count, devices, network)
     count = per_node or min(USUAL_NODE, devices)
     if devices <= count:
         return _box(device, count), f"{count} x {device}"

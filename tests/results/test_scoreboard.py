@@ -29,7 +29,7 @@ from results.scoreboard.sets import HERE, find_sets, own_sets, read_set
 FOLDER = ROOT / "results" / "scoreboard"
 ROWS = {
     "korthikanti": 8, "korthikanti_memory": 12, "megatron_2021": 10, "neusight": 52, "tensorflow_2017": 12,
-    "vtrain_single_node": 600,
+    "vtrain_single_node": 600, "llm_foundry": 209, "nemo_h100": 64,
 }  # fmt: skip
 
 
@@ -349,6 +349,17 @@ def test_gpts_whose_queries_share_keys_are_expressed():
     found = predict_row(row, Path())
     assert not found.why
     assert found.predicted_s == pytest.approx(2.66, rel=0.25)
+
+
+def test_many_nodes_have_adapters():
+    """The package's node of RTX 4090s has none: many are of the usual kind."""
+    few, many = (
+        machines.machine_of(Row(line=2, model="gpt2-xl", gpu="4090", devices=count, seconds=1.0), count, Path())
+        for count in (8, 32)
+    )
+    assert few[1] == "pcie-8x-rtx4090"
+    assert many[1] == "4 x 8 x rtx-4090, ib-hdr"
+    assert many[0].devices == 32
 
 
 def test_context_parallel_workers_share_out_what_zero_says():
