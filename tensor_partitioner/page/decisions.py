@@ -195,14 +195,14 @@ def _beside(decision: Decision) -> Iterator[tuple[str, str, str]]:
         if row is None or row is best or not best.fits:
             continue
         if row.fits:
-            yield name, _times(row.seconds_per_step / best.seconds_per_step), row.name
+            yield name, _times(row.seconds_per_step / best.seconds_per_step), f"as long a step: {row.name}"
         else:
             yield name, "does not fit", f"{quantity(-row.margin_bytes, 'B')} too large: {row.name}"
 
 
 def _times(ratio: float) -> str:
     """Write how many times as long a step takes, to three digits at least."""
-    return f"{ratio:.2f} x as long" if ratio < 10 else f"{ratio:.3g} x as long"
+    return f"{ratio:.2f} x" if ratio < 10 else f"{ratio:.3g} x"
 
 
 def trust_of(decision: Decision) -> tuple[str, ...]:

@@ -73,6 +73,8 @@ def pages(tmp_path_factory, decision, pipelined, plan, reports):
     ]
     write_page(decision, folder / "decision.html", machine=MACHINE, plan=best, points=points)
     write_page(pipelined, folder / "pipeline.html", machine=MACHINE)
+    sizes = tuple(msgspec.structs.replace(point, batch=BATCH) for point in points if point.batch == BATCH)
+    write_page(decision, folder / "sizes.html", machine=MACHINE, points=sizes)
     write_report(plan, reports, folder / "plan.html")
     return {path.stem: path for path in sorted(folder.iterdir())}
 

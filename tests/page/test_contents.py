@@ -15,7 +15,7 @@ from planner.failures import describe_failure
 from planner.report.schema import write_reports
 from tensor_partitioner.commands.report import main
 from tensor_partitioner.decision import decide
-from tensor_partitioner.page.decisions import decision_part
+from tensor_partitioner.page.decisions import cards_of, decision_part
 from tensor_partitioner.page.inputs import device_inputs, link_inputs
 from tensor_partitioner.page.machines import machine_tree
 from tensor_partitioner.page.pages import decision_content, plan_content
@@ -191,3 +191,15 @@ def test_without_the_template_engine_one_line_says_what_to_install(files):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=files)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "pip install 'tensor-partitioner[page]'" in done.stderr
+
+
+@pytest.mark.parametrize(("times", "said"), [(1.0, "1.00 x"), (1.234, "1.23 x"), (12.34, "12.3 x")])
+def test_how_many_times_as_long_has_three_digits(decision, times, said):
+    best = decision.best
+    slow = best.seconds_per_step * times
+    name = "dp=4,zero=3,micro-batch=2"
+    fields = {"name": name, "parallel": name, "family": "FSDP (ZeRO-3)", "seconds_per_step": slow}
+    first = msgspec.structs.replace(best, family="tensor")
+    rows = (first, msgspec.structs.replace(first, **fields))
+    cards = {card[0]: card[1:] for card in cards_of(msgspec.structs.replace(decision, candidates=rows))}
+    assert cards["FSDP (ZeRO-3)"] == (said, f"as long a step: {name}")

@@ -253,6 +253,44 @@ def test_sliders(browser, pages, decision):
     browser.click("#devices")
 
 
+def test_a_slider_with_nothing_to_choose_is_off_and_says_why(browser, pages):
+    off = "[...document.querySelectorAll('.sliders input')].filter((e) => e.checkVisibility()).map((e) => e.disabled)"
+    browser.open(pages["sizes"])
+    assert browser.evaluate(off) == [True, False, False]
+    assert text(browser, "#fixed") == "There is no other batch: the model comes with its own."
+    browser.open(pages["decision"])
+    assert browser.evaluate(off) == [False, False, False]
+    assert text(browser, "#fixed") == ""
+    browser.open(pages["pipeline"])
+    assert browser.evaluate(off) == [False]
+
+
+MORE = """
+[...document.querySelectorAll(".scroll")].filter((box) => box.checkVisibility()).map((box) => {
+  const note = box.previousElementSibling;
+  return [note.checkVisibility(), box.scrollWidth > box.clientWidth + 1, box.classList.contains("overflowing")];
+})"""
+OUTSIDE = """
+(() => {
+  const box = document.querySelector("#table").parentElement.getBoundingClientRect();
+  return [...document.querySelectorAll("#table th")].filter((e) => e.checkVisibility() &&
+    e.getBoundingClientRect().right > box.right + 1).map((e) => e.querySelector("button").dataset.key);
+})()"""
+
+
+@pytest.mark.parametrize("width", [500, 900])
+def test_what_lies_to_the_right_is_said_and_what_matters_does_not(opened, width):
+    opened.size(width)
+    noted = opened.evaluate(MORE)
+    assert noted
+    assert all(seen == wider == marked for seen, wider, marked in noted)
+    if opened.evaluate("Boolean(document.querySelector('#table'))"):
+        assert not {"name", "seconds", "margin"} & {*opened.evaluate(OUTSIDE)}
+        reasons = "[...document.querySelectorAll('#table td.why, #table .narrow')].filter((e) => e.checkVisibility())"
+        rows = opened.evaluate("document.querySelectorAll('#table tbody tr').length")
+        assert opened.evaluate(f"{reasons}.length") == rows
+
+
 def test_devices_and_schedule(browser, pages, pipelined):
     browser.open(pages["pipeline"])
     assert "stage 0" in text(browser, "#device-said")

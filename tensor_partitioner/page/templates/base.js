@@ -115,3 +115,16 @@ function stackedBars(width, rows, names, {units, what, label, limit = null, limi
     }, label),
   ];
 }
+
+/* Say above every box that is wider than its place that it has more to the right, as long as it has. */
+function markOverflowing() {
+  for (const box of document.querySelectorAll(".scroll")) {
+    const note = make("p", {class: "note more-right", hidden: true}, "There is more to the right: scroll sideways →");
+    box.before(note);
+    const watch = new ResizeObserver(() => {
+      note.hidden = box.scrollWidth <= box.clientWidth + 1;
+      box.classList.toggle("overflowing", !note.hidden);
+    });
+    for (const watched of [box, ...box.children]) watch.observe(watched);
+  }
+}

@@ -24,6 +24,7 @@
       return;
     }
     redrawAll();
+    markOverflowing();
     document.documentElement.dataset.ready = "true";
     let waiting = null;
     addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(redrawAll, 150); });
