@@ -20,6 +20,7 @@ from planner.errors import GraphError
 from planner.pytorch.folding import bound
 from planner.pytorch.graphs import example, leaves, packet
 from planner.pytorch.private import OpOverload, fake_mode_of, schema_of
+from planner.pytorch.refusing import silent
 from planner.pytorch.tracing import Trace
 
 aten = torch.ops.aten
@@ -36,7 +37,7 @@ def spread_selections(trace: Trace) -> bool:
         return False
     spread = _Spread(module.graph)
     try:
-        with fake_mode_of([example(node) for node in module.graph.nodes]), torch.no_grad():
+        with fake_mode_of([example(node) for node in module.graph.nodes]), torch.no_grad(), silent():
             graph = spread.graph()
     except (_Unspreadable, RuntimeError, TypeError, ValueError, IndexError, GraphError):
         return False

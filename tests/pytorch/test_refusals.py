@@ -39,3 +39,10 @@ def test_what_can_be_taken_trains_like_eager(function):
     trained = {name for name, one in module.named_parameters() if one.requires_grad}
     assert set(of_parameters) == trained == {name for name in graph.updates if name in module.state_dict()}
     assert planner.plan(graph, workers=2).total_bytes >= 0
+
+
+def test_what_is_refused_is_not_logged_at_length(caplog):
+    module, inputs = refused_models.made(lambda self, x: torch.masked_select(x, x > 0) * torch.ones(12))
+    with pytest.raises(planner.GraphError):
+        planner.pytorch.from_torch(module, inputs)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
