@@ -48,7 +48,7 @@ LIMITS = f"over {SECONDS} s of a core or {MEMORY_BYTES >> 30} GiB"
 SAMPLES, WAITED = 3, 20
 """How many samples of rounding errors PyTorch is run with, and how many times its time a model is waited for."""
 AGAIN = ((LARGE_EPSILON, 0), (EPSILON, SAMPLES), (LARGE_EPSILON, SAMPLES))
-"""How a model that differs is compared again, in double precision throughout: AdamW's epsilon, and samples of rounding."""
+"""How a model that differs is compared again, all in double precision: AdamW's epsilon, and samples of rounding."""
 
 LEAST = {"float64": 1e-10, "float32": 1e-6}
 """Differences that may always be, relative to a tensor's largest value, by the least precise dtype of the model."""
