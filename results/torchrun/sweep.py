@@ -66,7 +66,7 @@ def planned(folder: Path, seed: int, ranks: tuple[int, ...]) -> None:
             continue
         try:
             torch.manual_seed(0)
-            module, batches = in_precision(model)
+            module, batches, _ = in_precision(model)
             graph = from_torch(module, batches[0], optimizer=planner.Optimizer("adamw", lr=RATE, decay=0.01))
         except Exception as error:
             print(
