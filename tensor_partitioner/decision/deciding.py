@@ -12,6 +12,8 @@ from pathlib import Path
 from msgspec.structs import replace as msgspec_replace
 
 from planner.errors import GraphError, PlanError
+from planner.export.transformers import transformer_of
+from planner.graph.facts import weight_dtype
 from planner.graph.ir import Graph
 from planner.parallel import Parallel
 from planner.search.pins import Degree
@@ -257,7 +259,9 @@ class _Deciding:
         rows.sort(key=lambda row: (not row.fits, row.seconds_per_step if row.fits else row.needed_bytes))
         if not rows:
             raise PlanError(f"{self.source.name}: none of {tally.considered} candidates can divide it")
-        told = tuple(_with_why(row, rows[0]) for row in rows)
+        transformer = transformer_of(self._single[0].replica.graph)
+        heads = None if transformer is None else transformer.heads
+        told = tuple(_with_why(row, rows[0], heads) for row in rows)
         best_s, alone_s = told[0].seconds_per_step, self._alone_s(batch, told[0])
         lower_s = min(best_s, tally.lower_bound_s)
         gap = best_s / lower_s - 1
@@ -300,6 +304,7 @@ class _Deciding:
             layers=sum(block.name.isdecimal() for block in blocks),
             operations=(self._least_work.forward + self._least_work.backward) * batch,
             dtype=inner.dtype,
+            weights=weight_dtype(inner.replica.graph) or "",
         )
 
     def _machine_facts(self) -> MachineFacts:
@@ -355,5 +360,5 @@ def _candidate(name: str, kind: str, bound_s: float, projection: Projection, mod
     )
 
 
-def _with_why(row: Candidate, best: Candidate) -> Candidate:
-    return row if row is best and row.fits else msgspec_replace(row, why=why(row, best))
+def _with_why(row: Candidate, best: Candidate, heads: int | None) -> Candidate:
+    return row if row is best and row.fits else msgspec_replace(row, why=why(row, best, heads))
