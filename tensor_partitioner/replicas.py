@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 import planner
 from planner.errors import PlanError
-from planner.graph.facts import batch_size
+from planner.graph.facts import batch_size, sequence_length
 from planner.graph.ir import Graph, Node
 from planner.graph.layers import FEW, few_layers, layer_of
 from planner.graph.micro_batches import FORWARD
@@ -19,6 +19,7 @@ from planner.graph.samples import depending_on_samples
 from planner.layout import Ways
 from planner.layout.ways import STAGES
 from planner.models import gpt, llama
+from planner.models.zoo import option_names
 from planner.parallel import Parallel
 from planner.plans.plan import Plan
 from planner.search import SearchOptions
@@ -106,18 +107,17 @@ def _inner_of_zoo(model: ZooModel, within: Parallel, micro_batch: int) -> Inner:
     graph, layers = _zoo_graph(model, micro_batch)
     products = "float8" if dict(model.options).get("dtype") == MIXED_FLOAT8 else None
     divided = replica(_plan(graph, within))
-    if within.cp > 1 and (own := _of_own_tokens(model, within.cp)) is not None:
+    if within.cp > 1 and (own := _of_own_tokens(model, graph, within.cp)) is not None:
         divided = _losing_alone(divided, _inner_of_zoo(own, replace(within, cp=1), micro_batch).replica)
     return Inner(divided, layers, computed_dtype(graph), products)
 
 
-def _of_own_tokens(model: ZooModel, workers: int) -> ZooModel | None:
-    """Return the model of the tokens of one of so many workers; None where it is not said how many tokens there are."""
-    options = dict(model.options)
-    sequence = options.get("sequence")
-    if not isinstance(sequence, int) or sequence % workers:
+def _of_own_tokens(model: ZooModel, graph: Graph, workers: int) -> ZooModel | None:
+    """Return the model of the tokens of one of so many workers; None where they do not share them alike."""
+    sequence = sequence_length(graph)
+    if sequence is None or sequence % workers or "sequence" not in option_names(model.name):
         return None
-    return ZooModel.of(model.name, {**options, "sequence": sequence // workers})
+    return ZooModel.of(model.name, {**dict(model.options), "sequence": sequence // workers})
 
 
 def _losing_alone(context: Replica, own: Replica) -> Replica:

@@ -23,7 +23,8 @@ def variance(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
     """Sum of squared deviations from the mean over `dims`, over the whole tensor's `count`."""
     (x, centre), dims = operands, call.integers("dims")
     kept = [dim for dim in range(x.ndim) if dim not in dims]
-    return ((x - spread(centre, kept, x.ndim)).square_().sum(dims) / call.number("count"),)
+    squares = (x - spread(centre, kept, x.ndim)).square_()
+    return ((squares.sum(dims) if dims else squares) / call.number("count"),)
 
 
 @dataclass(frozen=True, slots=True)

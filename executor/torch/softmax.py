@@ -15,7 +15,8 @@ def _dim(call: KernelCall, x: torch.Tensor) -> int:
 
 def amax(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
     """Greatest of the elements along `dims`."""
-    return (operands[0].amax(call.integers("dims")),)
+    dims = call.integers("dims")
+    return (operands[0].amax(dims) if dims else operands[0],)
 
 
 def sum_exp(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:

@@ -11,6 +11,9 @@ from planner.graph.ir import FLOATING, Graph, Node, Tensor
 from planner.graph.micro_batches import BEFORE, FORWARD, phases_of_nodes
 from planner.graph.samples import depending_on_samples
 
+TOKENS_RANK = 2
+"""Dimensions of tokens: samples, and places in them."""
+
 CONTENTS = {
     "input": "inputs",
     "weight": "weights",
@@ -71,6 +74,12 @@ def nodes_of_replicas(graph: Graph) -> frozenset[str]:
     inputs = {tensor.name for tensor in graph.tensors.values() if tensor.role == "input" and tensor.init is not None}
     takers = (node for node in graph.nodes if node.inputs and inputs.issuperset(node.inputs))
     return frozenset(alike).union(node.name for node in takers if describe(node, graph.tensors).moves_elements)
+
+
+def sequence_length(graph: Graph) -> int | None:
+    """Return the tokens of a sample, where inputs are whole numbers in two dimensions; None where there are none."""
+    inputs = (tensor for tensor in graph.tensors.values() if tensor.role == "input" and tensor.dtype == "int32")
+    return max((tensor.shape[1] for tensor in inputs if len(tensor.shape) == TOKENS_RANK), default=None)
 
 
 def weight_dtype(graph: Graph) -> str | None:

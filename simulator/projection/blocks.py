@@ -195,7 +195,7 @@ class _Blocks:
     def _block(self, name: str, shares: Sequence[NodeShare], lasting: Lasting) -> Block:
         forward, backward = ([s for s in shares if s.phase == phase] for phase in EVERY)
         once = [share for share in shares if share.phase not in EVERY]
-        selected, selected_bytes = self._kept.selected(forward)
+        selected, selected_bytes = self._kept.selected(forward) if name.isdecimal() else ((), 0)
         weights = [share for share in backward if self._gradients.issuperset(share.writes)]
         kernels = self._kernels if name.isdecimal() else replace(self._kernels, products=None)
         gradients = (size for s in backward for n, size in s.writes.items() if n not in self._kept.in_place)

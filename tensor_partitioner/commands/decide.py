@@ -90,7 +90,7 @@ def _with_options_of_plan(command: click.Command) -> click.Command:
 @click.option("--topo", required=True, help=f"A topology file, or one of {', '.join(available())}.")
 @click.option("--stack", default=STACK, type=click.Choice([*STACKS]), help="The software that runs it.")
 @click.option(
-    "--budget", default=f"{BUDGET_S:g}s", callback=_budget, metavar="TIME", help="Stop looking after so long."
+    "--budget", default=f"{BUDGET_S:g}s", callback=_budget, metavar="TIME", help="Begin nothing more after so long."
 )
 @click.option("--pin", "pins", multiple=True, metavar="WORD=VALUE", help=PIN_HELP)
 @click.option("--all", "show_all", is_flag=True, help="Show every candidate that was projected.")

@@ -82,9 +82,10 @@ def undivided(shape: Shape, pins: Mapping[str, int | str]) -> Iterator[Parallel]
         if shape.batch % (dp * pp) or degrees != degrees | held:
             continue
         sp = tp > 1 and shape.sequence > 1
-        for zero in zeros if dp > 1 and pp == 1 else (0,):
-            micro_batch = shape.batch // (dp * pp)
-            yield Parallel(pp=pp, dp=dp, cp=cp, tp=tp, sp=sp, zero=zero, micro_batch=micro_batch)
+        for zero in zeros:
+            if zero in _zero(shape, dp, pp):
+                micro_batch = shape.batch // (dp * pp)
+                yield Parallel(pp=pp, dp=dp, cp=cp, tp=tp, sp=sp, zero=zero, micro_batch=micro_batch)
 
 
 def _micro_batches(samples: int, pp: int) -> list[int]:

@@ -13,7 +13,7 @@ from msgspec.structs import replace as msgspec_replace
 
 from planner.errors import GraphError, PlanError
 from planner.export.transformers import transformer_of
-from planner.graph.facts import weight_dtype
+from planner.graph.facts import sequence_length, weight_dtype
 from planner.graph.ir import Graph
 from planner.parallel import Parallel
 from planner.search.pins import Degree
@@ -118,10 +118,8 @@ class _Deciding:
 
     @property
     def _sequence(self) -> int | None:
-        """Tokens of a sample, where whole numbers in two dimensions are given."""
-        tensors = self._single[0].replica.graph.tensors.values()
-        tokens = [t.shape[1] for t in tensors if t.role == "input" and t.dtype == "int32" and len(t.shape) == 2]
-        return max(tokens, default=None)
+        """Tokens of a sample."""
+        return sequence_length(self._single[0].replica.graph)
 
     def _shape(self, batch: int) -> Shape:
         blocks = self._single[1]
@@ -185,10 +183,12 @@ class _Deciding:
         unfinished = set[str]()
         while waiting:
             too_large, inner, bound_s, number, is_near, candidate = heappop(waiting)
-            kind, late = family(candidate), bool(best_s) and time.monotonic() > until
-            if late or bound_s >= best_s.get(kind, float("inf")) or (too_large and kind in seen):
+            kind = family(candidate)
+            if bound_s >= best_s.get(kind, float("inf")) or (too_large and kind in seen):
                 left_out += 1
-                if late and not too_large:
+            elif best_s and time.monotonic() > until:
+                left_out += 1
+                if not too_large:
                     lower_s = min(lower_s, bound_s)
                     unfinished.add(kind)
             elif not is_near:
@@ -199,7 +199,8 @@ class _Deciding:
                 found.append((candidate_name(candidate), kind, bound_s, projection))
                 if projection.fits:
                     best_s[kind] = min(projection.seconds, best_s.get(kind, float("inf")))
-        return [row for row in found if row[-1].fits or row[1] not in unfinished], left_out, lower_s
+        told = [row for row in found if row[-1].fits or row[1] not in unfinished or row[1] in best_s]
+        return told, left_out + len(found) - len(told), lower_s
 
     def _nearer_bound_s(self, candidate: Parallel, batch: int) -> float:
         """Return a bound of a candidate by what its inner workers take for a micro-batch; 0 where they cannot be."""

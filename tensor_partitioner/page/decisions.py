@@ -31,7 +31,7 @@ ZERO = {
 OF_PEAK = "model operations a second over the data sheet's"
 RECOMPUTED = {
     "none": "Nothing is computed twice.",
-    "selective": "The insides of attention are computed again in the backward pass, to save memory.",
+    "selective": "Some of a layer, such as the insides of attention, is computed again in the backward pass.",
     "full": "Every layer is computed again in the backward pass, to save memory.",
 }
 
