@@ -207,7 +207,7 @@ def said(data: Any) -> str:
         f"{len(fitting)} of them something fits. In {named_faster} of these anything that is named, and fits, is "
         "predicted to be faster than what is recommended. Beside the best of DDP, FSDP and tensor parallelism by hand, "
         f"where one of them fits ({len(ratios)}), a step takes {min(ratios):.2f} to {max(ratios):.2f} times as long, "
-        f"{sorted(ratios)[len(ratios) // 2]:.2f} in the median. In {alone} one device is as fast as all."
+        f"{sorted(ratios)[len(ratios) // 2]:.2f} in the median. One device is as fast as all in {alone or 'none'}."
     )
 
 
