@@ -34,6 +34,9 @@ from planner.pytorch.refusing import (
 )
 from planner.pytorch.regions import RegionsApart, inline_regions
 
+TRIES = 3
+"""How often a module is exported that draws random numbers, before it is the module that draws them."""
+
 Inputs = Sequence[Any] | Mapping[str, Any]
 """What a module is called with: in order, or by name."""
 
@@ -222,12 +225,12 @@ def _exported(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
 
 def _exported_once(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
     """Export; a GraphError for what Python does at every call: it would be done once."""
-    states = random_states()
-    program = _exported_past_checks(step, arguments)
-    if random_states() != states:  # what PyTorch loads when it first needs it may draw, too, but once
+    for _ in range(TRIES):  # what PyTorch loads when it first needs it may draw, too
         states = random_states()
         program = _exported_past_checks(step, arguments)
-    if random_states() != states:
+        if random_states() == states:
+            break
+    else:
         raise GraphError(
             "forward draws random numbers of Python or NumPy, which every step would repeat: use PyTorch's"
         )

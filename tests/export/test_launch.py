@@ -275,7 +275,7 @@ def test_a_module_is_shared_out_over_the_accelerators_that_there_are(present, ex
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: present is not None)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device(present))
     file = {}
-    exec(TARGETS["fsdp2"].write(setup("mlp-2-16", "dp=2,zero=3"), "split"), file)
+    exec(TARGETS["fsdp2"].write(setup("mlp-2-16", "dp=2,zero=3", 8), "split"), file)
     meshes = []
     file["init_device_mesh"] = lambda *given, **_: meshes.append(given)
     file["fully_shard"] = lambda *_, **__: None

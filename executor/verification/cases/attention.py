@@ -1,4 +1,4 @@
-"""Cases of attention: grouped heads, causal or not, biass of some dimensions."""
+"""Cases of attention: grouped heads, causal or not, a bias of some dimensions."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ def _attention(draw: Draw, *, biased: bool = False, of: str = "") -> Case:
     attributes: dict[str, Value] = {"scale": 0.25, "causal": draw.flag(), **({"dims": dims} if biased else {})}
     given = (query, key, value, *((bias,) if biased else ()))
     if not of:
+        if draw.flag():  # keys that a mask hides, of some queries all
+            bias[draw.array(*bias.shape) > 0] = -np.inf
         return Case(given, attributes, shapes=((batch, heads, queries, e), (batch, heads, queries)))
     scores = 0.25 * np.einsum("bgrqc,bgkc->bgrqk", query.reshape(batch, groups, share, queries, c), key)
     total = np.log(np.exp(scores).sum(axis=-1)).reshape(batch, heads, queries)
