@@ -291,4 +291,5 @@ def test_without_time_the_verdict_says_so_and_no_family_is_said_not_to_fit() -> 
     decision = decide("llama-3.1-8b", "hgx-h100-nodes-8", batch=64, budget_s=1e-3)
     assert decision.search.gap > 0
     assert decision.verdict.startswith("Time ran out")
-    assert all(candidate.fits for candidate in decision.candidates)
+    assert {c.family for c in decision.candidates} == {c.family for c in decision.candidates if c.fits}
+    assert decision.search.projected + decision.search.bounded_away == decision.search.considered
