@@ -9,7 +9,9 @@ from itertools import product
 from planner.parallel import Parallel
 
 MOST_MICRO_BATCH = 16
-CHUNKS = (2, 3, 4, 6, 8)
+CHUNKS = (2, 3, 4, 5, 6, 8)
+"""Of a stage; where none divides the layers alike, any that there are layers for."""
+
 LONG_SEQUENCE = 8192
 """From so many tokens on, context parallelism is tried."""
 
@@ -109,8 +111,9 @@ def _zero(shape: Shape, dp: int, pp: int) -> tuple[int, ...]:
 def _schedules(shape: Shape, pp: int, count: int) -> list[str]:
     if pp == 1:
         return ["1f1b"]
-    chunks = [v for v in CHUNKS if shape.layers % (pp * v) == 0 and count % pp == 0]
-    return ["1f1b", "zero-bubble", *(f"interleaved:{v}" for v in chunks)]
+    possible = [v for v in CHUNKS if pp * v <= shape.layers and count % pp == 0]
+    even = [v for v in possible if shape.layers % (pp * v) == 0]
+    return ["1f1b", "zero-bubble", *(f"interleaved:{v}" for v in even or possible)]
 
 
 def _recompute(shape: Shape) -> tuple[str, ...]:

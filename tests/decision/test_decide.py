@@ -293,3 +293,10 @@ def test_without_time_the_verdict_says_so_and_no_family_is_said_not_to_fit() -> 
     assert decision.verdict.startswith("Time ran out")
     assert {c.family for c in decision.candidates} == {c.family for c in decision.candidates if c.fits}
     assert decision.search.projected + decision.search.bounded_away == decision.search.considered
+
+
+@pytest.mark.parametrize(("layers", "chunks"), [(128, [2, 4, 8]), (126, [2, 3, 4, 5, 6])])
+def test_layers_that_no_number_of_chunks_divides_are_dealt_out_unevenly(layers, chunks):
+    shape = Shape(128, 8, 256, layers, 1024, stores_scores=False)
+    schedules = {c.schedule for c in candidates(shape) if c.pp == 16 and c.tp == 8}
+    assert schedules == {"1f1b", "zero-bubble", *(f"interleaved:{v}" for v in chunks)}
