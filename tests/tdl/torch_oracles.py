@@ -86,14 +86,15 @@ BINARY_ORACLES = {name: getattr(torch, name) for name in BINARY}
 
 
 def attention(query, key, value, bias=None, *, scale, causal, dims=()):
-    """Attention and the logarithms of its sums, with the matrix written out."""
+    """PyTorch's, and the logarithms of the sums; both zero where every key is hidden, as its flash kernel gives them."""
     key, value = (x.repeat_interleave(query.shape[1] // key.shape[1], 1) for x in (key, value))
     scores = query @ key.mT * scale
-    if bias is not None:
-        scores = scores + spread(bias, scores, dims)
+    mask = torch.zeros_like(scores) if bias is None else spread(bias, scores, dims).expand_as(scores)
     if causal:
-        scores = scores.masked_fill(torch.ones(scores.shape[2:]).triu(1) > 0, -torch.inf)
-    return torch.softmax(scores, -1) @ value, torch.logsumexp(scores, -1)
+        mask = mask.masked_fill(torch.ones(scores.shape[2:]).triu(1) > 0, -torch.inf)
+    total = torch.logsumexp(scores + mask, -1)
+    attended = functional.scaled_dot_product_attention(query, key, value, mask, scale=scale)
+    return attended, torch.where(total == -torch.inf, 0, total)
 
 
 def rotary(x, cos, sin, half, inverse):
