@@ -86,7 +86,7 @@ BINARY_ORACLES = {name: getattr(torch, name) for name in BINARY}
 
 
 def attention(query, key, value, bias=None, *, scale, causal, dims=()):
-    """PyTorch's, and the logarithms of the sums; both zero where every key is hidden, as its flash kernel gives them."""
+    """PyTorch's, and the logarithms of its sums; both are zero where every key is hidden, as of its flash kernel."""
     key, value = (x.repeat_interleave(query.shape[1] // key.shape[1], 1) for x in (key, value))
     scores = query @ key.mT * scale
     mask = torch.zeros_like(scores) if bias is None else spread(bias, scores, dims).expand_as(scores)
