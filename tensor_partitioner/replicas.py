@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import NamedTuple, Protocol
 
 import planner
@@ -19,7 +19,6 @@ from planner.graph.samples import depending_on_samples
 from planner.layout import Ways
 from planner.layout.ways import STAGES
 from planner.models import gpt, llama
-from planner.models.zoo import option_names
 from planner.parallel import Parallel
 from planner.plans.plan import Plan
 from planner.search import SearchOptions
@@ -33,7 +32,7 @@ SIZES: Mapping[str, gpt.Size | llama.Size] = {**gpt.SIZES, **llama.SIZES, **llam
 MIXED_FLOAT8 = "mixed-float8"
 """The dtype of `mixed` training whose layers multiply with weights in 8 bits, as Transformer Engine does."""
 
-SMALL = 2, 4
+SMALL = 1, 2
 """Samples of the micro-batches from which those of larger ones follow."""
 
 MOST = 512
@@ -100,34 +99,49 @@ class ZooModel:
 
 @lru_cache(MOST)
 def _inner_of_zoo(model: ZooModel, within: Parallel, micro_batch: int) -> Inner:
-    if micro_batch > SMALL[1]:
-        low, high = (_inner_of_zoo(model, within, few) for few in SMALL)
-        at = (micro_batch - SMALL[0]) / (SMALL[1] - SMALL[0])
-        return high._replace(replica=between(low.replica, high.replica, at))
-    graph, layers = _zoo_graph(model, micro_batch)
+    graph, layers = _zoo_graph(model, SMALL[0])
     products = "float8" if dict(model.options).get("dtype") == MIXED_FLOAT8 else None
-    divided = replica(_plan(graph, within))
-    if within.cp > 1 and (own := _of_own_tokens(model, graph, within.cp)) is not None:
-        divided = _losing_alone(divided, _inner_of_zoo(own, replace(within, cp=1), micro_batch).replica)
+    divided = _losing_alone(partial(_replica_of_zoo, model), within, micro_batch, sequence_length(graph))
     return Inner(divided, layers, computed_dtype(graph), products)
 
 
-def _of_own_tokens(model: ZooModel, graph: Graph, workers: int) -> ZooModel | None:
-    """Return the model of the tokens of one of so many workers; None where they do not share them alike."""
-    sequence = sequence_length(graph)
-    if sequence is None or sequence % workers or "sequence" not in option_names(model.name):
-        return None
-    return ZooModel.of(model.name, {**dict(model.options), "sequence": sequence // workers})
+def _replica_of_zoo(model: ZooModel, within: Parallel, samples: float) -> Replica:
+    """Return a replica at work on so many samples, or on a part of one."""
+    low, high = SMALL
+    at = (samples - low) / (high - low)
+    if at == 0:
+        return _built_of_zoo(model, within, low)
+    return between(_built_of_zoo(model, within, low), _built_of_zoo(model, within, high), at)
 
 
-def _losing_alone(context: Replica, own: Replica) -> Replica:
-    """Return a context parallel replica whose workers have a loss of their own tokens, as every framework computes it.
+@lru_cache(MOST)
+def _built_of_zoo(model: ZooModel, within: Parallel, samples: int) -> Replica:
+    """Return a replica at work on few samples, divided as with the fewest, which leaves its samples whole."""
+    divided = replace(_plan_of_zoo(model, within), graph=_zoo_graph(model, samples)[0])
+    return replica(divided)
+
+
+@lru_cache(MOST)
+def _plan_of_zoo(model: ZooModel, within: Parallel) -> Plan:
+    return _plan(_zoo_graph(model, SMALL[0])[0], within)
+
+
+def _losing_alone(
+    replica_of: Callable[[Parallel, float], Replica], within: Parallel, micro_batch: int, sequence: int | None
+) -> Replica:
+    """Return a replica whose context parallel workers have a loss of their own tokens, as every framework computes it.
 
     A plan gathers them: tokens of several samples, one after the other, are not what a split of each sequence gives.
+    What is behind the last layer is that of a part of the samples, with as many tokens; of a `sequence` that does not
+    divide, it is the plan's.
     """
+    context = replica_of(within, micro_batch)
+    if within.cp == 1 or sequence is None or sequence % within.cp:
+        return context
     forward = [share.node.name for share in context.shares if share.phase == FORWARD and share.node.forward is None]
     last = max((at for at, name in enumerate(forward) if layer_of(name) is not None), default=len(forward))
     behind = set(forward[last + 1 :])
+    own = replica_of(replace(within, cp=1), micro_batch / within.cp)
     alone = {s.node.name: s for s in own.shares if s.node.name in behind or s.node.forward in behind}
     shares = tuple(alone.get(share.node.name, share) for share in context.shares)
     held = {name: own.held[name] for share in alone.values() for name in share.writes}
@@ -140,6 +154,7 @@ def _buildable(options: Iterable[tuple[str, object]]) -> dict[str, object]:
     return {**named, "dtype": "mixed"} if named.get("dtype") == MIXED_FLOAT8 else named
 
 
+@lru_cache(MOST)
 def _zoo_graph(model: ZooModel, micro_batch: int) -> tuple[Graph, int | None]:
     """Return the graph of one of two micro-batches, so that what is done for each shows, and how many layers it has."""
     name, options, layers = with_few_layers(model.name, _buildable(model.options))
@@ -213,15 +228,21 @@ class GraphModel:
     def inner(self, within: Parallel, micro_batch: int) -> Inner:
         """Return what a replica of its graph does with a micro-batch."""
         if (within, micro_batch) not in self._inner:
-            whole, dtype = self._replica(within, 1), computed_dtype(self.graph)
-            if micro_batch != self.samples:
-                parts = next((part for part in range(2, self.samples + 1) if self.samples % part == 0), None)
-                if parts is None:
-                    raise PlanError(f"{self.name}: expected a graph of several samples, found one of {self.samples}")
-                at = (micro_batch * parts / self.samples - 1) / (parts - 1)
-                whole = between(self._replica(within, parts), whole, at)
-            self._inner[within, micro_batch] = Inner(whole, self.layers or self._few_layers[1], dtype)
+            sequence = sequence_length(self.graph) if self.samples > 1 else None  # of one no part is known
+            divided = _losing_alone(self._replica_of, within, micro_batch, sequence)
+            layers = self.layers or self._few_layers[1]
+            self._inner[within, micro_batch] = Inner(divided, layers, computed_dtype(self.graph))
         return self._inner[within, micro_batch]
+
+    def _replica_of(self, within: Parallel, samples: float) -> Replica:
+        """Return a replica at work on so many samples, or on a part of one."""
+        whole = self._replica(within, 1)
+        if samples == self.samples:
+            return whole
+        parts = next((part for part in range(2, self.samples + 1) if self.samples % part == 0), None)
+        if parts is None:
+            raise PlanError(f"{self.name}: expected a graph of several samples, found one of {self.samples}")
+        return between(self._replica(within, parts), whole, (samples * parts / self.samples - 1) / (parts - 1))
 
     def searched(self, workers: int, samples: int, machine: Machine | None) -> Inner:
         """Search a plan of its graph; a PlanError for other samples than its own."""
@@ -282,7 +303,8 @@ def _before_casts(graph: Graph, makers: Mapping[str, Node], name: str) -> str:
 def between(low: Replica, high: Replica, at: float) -> Replica:
     """Return the replica with samples between those of two, or beyond: `at` 0 the first's, at 1 the other's.
 
-    Exchanges of sums are those of the second, in which data parallel workers have none.
+    Exchanges of sums are those of the second, in which data parallel workers have none. Of what does not grow with
+    samples, as weights, no more is read than there is.
     """
 
     def line(first: float, second: float) -> int:
@@ -290,6 +312,10 @@ def between(low: Replica, high: Replica, at: float) -> Replica:
 
     def sizes(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, int]:
         return {name: line(first[name], nbytes) for name, nbytes in second.items()}
+
+    def reads(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, int]:
+        lasting = {name: max(high.held[name], n) for name, n in second.items() if low.held[name] == high.held[name]}
+        return {name: min(nbytes, lasting.get(name, nbytes)) for name, nbytes in sizes(first, second).items()}
 
     def transfers(first: tuple[Transfer, ...], second: tuple[Transfer, ...]) -> tuple[Transfer, ...]:
         if [t.kind for t in first] != [t.kind for t in second]:
@@ -317,7 +343,7 @@ def between(low: Replica, high: Replica, at: float) -> Replica:
         return replace(
             second,
             operations=max(0.0, first.operations + (second.operations - first.operations) * at),
-            reads=sizes(first.reads, second.reads),
+            reads=reads(first.reads, second.reads),
             writes=sizes(first.writes, second.writes),
             products=tuple(product(*pair) for pair in pairs) if alike else second.products,
             attention=attention(first.attention, second.attention),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from planner.parallel import Parallel
 from simulator.projection.block import Block
 from simulator.projection.kernels import Work
-from simulator.projection.memory import lasting_lines
+from simulator.projection.memory import kept_bytes, lasting_lines
 from simulator.projection.stack import Stack
 
 
@@ -55,6 +56,11 @@ def micro_batch_s(blocks: tuple[Block, ...], recompute: str) -> float:
 
 
 def least_bytes(blocks: tuple[Block, ...], parallel: Parallel, stack: Stack) -> float:
-    """Bytes of weights, states and gradients that a device holds at least: what all stages have, spread evenly."""
+    """Bytes that some device holds at least: of weights, states and gradients, and of a micro-batch's activations.
+
+    `blocks` are at work on one sample. What all stages have is spread evenly, and inner workers share all of it.
+    """
     lasting = sum(line.nbytes for line in lasting_lines(blocks, parallel, stack))
-    return lasting / (parallel.pp * parallel.tp)
+    layers = ((before.boundary_bytes, block) for before, block in pairwise(blocks) if block.name.isdecimal())
+    kept = sum(kept_bytes(block, nbytes, parallel.recompute) for nbytes, block in layers)
+    return (lasting + (parallel.micro_batch or 0) * kept / parallel.cp) / (parallel.pp * parallel.tp)

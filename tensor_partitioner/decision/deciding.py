@@ -168,8 +168,9 @@ class _Deciding:
         """Project candidates, that of least bound first, until bounds are above what is best in their families.
 
         Those of one replica, divided over as many inner workers, come together, the fewest workers first: building it
-        takes longest. A bound is made a nearer one when its turn comes, and has another turn. What weights and states
-        alone do not let fit comes last, least bytes first, and once for each family that nothing else is of. Return
+        takes longest. A bound is made a nearer one when its turn comes, and has another turn. What weights, states and
+        a micro-batch alone do not let fit comes last, least bytes first, and once for each family that nothing else is
+        of. Families with context parallelism need not go on once none of them is faster than the best of all. Return
         also how many are left out, and seconds that none of these is below: infinite where each is above what is best
         in its family. However late it is, it goes on until one fits; families that were not gone through are not said
         to fit nowhere.
@@ -184,7 +185,10 @@ class _Deciding:
         while waiting:
             too_large, inner, bound_s, number, is_near, candidate = heappop(waiting)
             kind = family(candidate)
-            if bound_s >= best_s.get(kind, float("inf")) or (too_large and kind in seen):
+            most_s = best_s.get(kind, float("inf"))
+            if candidate.cp > 1 and kind in best_s:
+                most_s = min(best_s.values())
+            if bound_s >= most_s or (too_large and kind in seen):
                 left_out += 1
             elif best_s and time.monotonic() > until:
                 left_out += 1
