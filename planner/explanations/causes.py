@@ -32,7 +32,7 @@ def moved_bytes(plan: Plan, words: Words) -> Iterator[Moved]:
     """Yield everything that moves; the bytes sum to the plan's."""
     tensors = plan.graph.tensors
     copies = {name for node in plan.graph.nodes if is_copy_of_weights(node, words) for name in node.outputs}
-    for nodes, *others in plan.traffic().alike_nodes():
+    for nodes, *others in plan.traffic().alike_nodes:
         for place, work in enumerate(Traffic(plan, nodes, like=plan.traffic()).work):
             for name, exchange, times in work.exchanges():
                 nbytes = times * int(exchange.moved().sum()) * ITEM_BYTES[tensors[name].dtype]

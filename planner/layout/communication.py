@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.layout.exchange import Exchange
-from planner.layout.region import Region, elements, intersect
+from planner.layout.region import Region, elements, intersect, is_empty
 from planner.layout.split import REMEMBERED, Runs
 from planner.layout.ways import Ways
 from topologies.schema import Operation
@@ -86,14 +86,14 @@ def collective(exchange: Exchange) -> Collective | None:
 def groups_of(ways: Ways, steps: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
     """Return the groups of workers whose digits differ at no other step, in the order of their first ones."""
     found: dict[tuple[int, ...], list[int]] = {}
-    for worker in range(ways.workers):
-        found.setdefault(tuple(d for step, d in enumerate(ways.digits(worker)) if step not in steps), []).append(worker)
+    for worker, digits in enumerate(ways.digits_of_workers()):
+        found.setdefault(tuple(d for step, d in enumerate(digits) if step not in steps), []).append(worker)
     return tuple(map(tuple, found.values()))
 
 
 def _steps(ways: Ways, moved: NDArray[np.int64]) -> tuple[int, ...]:
     """Return the steps at which the digits of any two workers differ that exchange something."""
-    digits = np.array([ways.digits(worker) for worker in range(ways.workers)])
+    digits = np.array(ways.digits_of_workers())
     sources, targets = np.nonzero(moved)
     return tuple(np.flatnonzero((digits[sources] != digits[targets]).any(axis=0)).tolist())
 
@@ -126,7 +126,7 @@ def _are_equal(regions: Sequence[Region]) -> bool:
 
 
 def _parts(regions: Sequence[Region]) -> list[Region]:
-    return [region for region in regions if elements(region)]
+    return [region for region in regions if not is_empty(region)]
 
 
 def _are_parts(regions: Sequence[Region], whole: Region) -> bool:

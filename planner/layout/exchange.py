@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.layout.memo import remembered
-from planner.layout.region import Region, elements, intersect, intersect_runs, length, subtract_all
+from planner.layout.region import Region, intersect, is_empty, lengths_in_common, subtract_all
 from planner.layout.split import REMEMBERED, Runs
 from planner.layout.ways import Ways
 
@@ -48,7 +48,7 @@ class Exchange:
         wanted = self.wanted(worker)
         for source in peers(self.ways, self.fixed, worker):
             found = (intersect(box, self.sources[source]) for box in wanted)
-            if regions := tuple(region for region in found if elements(region)):
+            if regions := tuple(region for region in found if not is_empty(region)):
                 yield source, regions
 
 
@@ -60,7 +60,7 @@ def peers(ways: Ways, fixed: frozenset[int], worker: int) -> tuple[int, ...]:
 
 def sharing(ways: Ways, fixed: frozenset[int]) -> NDArray[np.bool_]:
     """Return the k x k matrix of pairs of workers whose digits agree at every fixed step."""
-    digits = np.array([ways.digits(worker) for worker in range(ways.workers)]).reshape(ways.workers, len(ways))
+    digits = np.array(ways.digits_of_workers()).reshape(ways.workers, len(ways))
     steps = sorted(fixed)
     return np.asarray((digits[:, None, steps] == digits[None, :, steps]).all(axis=2))
 
@@ -68,7 +68,9 @@ def sharing(ways: Ways, fixed: frozenset[int]) -> NDArray[np.bool_]:
 @remembered
 def count(exchange: Exchange) -> NDArray[np.int64]:
     """Count an exchange by intersecting leaf sets, dimension by dimension: exact for any regions."""
-    pieces = [exchange.wanted(worker) for worker in range(len(exchange.targets))]
+    fetched = list(zip(exchange.targets, *exchange.already, strict=True))
+    wanted = {key: subtract_all(key[0], key[1:]) for key in dict.fromkeys(fetched)}  # by many workers alike
+    pieces = [wanted[key] for key in fetched]
     total = np.zeros((len(pieces), len(pieces)), dtype=np.int64)
     for number in range(max(map(len, pieces), default=0)):
         having = [worker for worker, boxes in enumerate(pieces) if number < len(boxes)]
@@ -81,7 +83,7 @@ def count(exchange: Exchange) -> NDArray[np.int64]:
 
 def _overlaps(sources: tuple[Region, ...], targets: list[Region]) -> NDArray[np.int64]:
     """Return |source n target| for every pair: a product over dimensions of one-dimensional counts."""
-    holders = [worker for worker, region in enumerate(sources) if elements(region)]
+    holders = [worker for worker, region in enumerate(sources) if not is_empty(region)]
     product = np.ones((len(holders), len(targets)), dtype=np.int64)
     held = [sources[worker] for worker in holders]
     for rows, columns in zip(zip(*held, strict=True), zip(*targets, strict=True), strict=True):
@@ -93,6 +95,6 @@ def _overlaps(sources: tuple[Region, ...], targets: list[Region]) -> NDArray[np.
 
 def _overlaps_in_one_dimension(rows: tuple[Runs, ...], columns: tuple[Runs, ...]) -> NDArray[np.int64]:
     left, right = list(dict.fromkeys(rows)), list(dict.fromkeys(columns))  # most workers share their runs
-    table = np.array([[length(intersect_runs(one, other)) for other in right] for one in left], dtype=np.int64)
+    table = lengths_in_common(left, right)
     at_left, at_right = ({runs: number for number, runs in enumerate(distinct)} for distinct in (left, right))
     return table[np.ix_([at_left[runs] for runs in rows], [at_right[runs] for runs in columns])]

@@ -26,19 +26,27 @@ AT = "@"
 
 def owned(shape: Sequence[int], layout: Layout, ways: Ways, worker: int) -> Region:
     """Return what a worker holds of a tensor of this shape and layout."""
-    own = ways.digits(worker)
-    if any(isinstance(placement, At) and own[step] != placement.group for step, placement in enumerate(layout)):
-        return nothing(shape)
-    return tuple(
-        iteration_runs(extent, [step for step, p in enumerate(layout) if p == Shard(dim)], ways, worker)
-        for dim, extent in enumerate(shape)
-    )
+    return owned_by_all(tuple(shape), layout, ways)[worker]
 
 
 @lru_cache(REMEMBERED)
 def owned_by_all(shape: tuple[int, ...], layout: Layout, ways: Ways) -> tuple[Region, ...]:
     """Return what every worker holds of a tensor."""
-    return tuple(owned(shape, layout, ways, worker) for worker in range(ways.workers))
+    steps_of = [tuple(step for step, p in enumerate(layout) if p == Shard(dim)) for dim in range(len(shape))]
+    dimensions = (runs_of_workers(extent, steps, ways) for extent, steps in zip(shape, steps_of, strict=True))
+    groups = [(step, placement.group) for step, placement in enumerate(layout) if isinstance(placement, At)]
+    return _regions(dimensions, shape, _in_groups(groups, ways))
+
+
+def _regions(dimensions: Iterable[Sequence[Runs]], shape: Sequence[int], flags: tuple[bool, ...]) -> tuple[Region, ...]:
+    """Return every worker's region, given its runs of each dimension; nothing for those whose flag is not set."""
+    regions = zip(*dimensions, strict=True) if shape else ((),) * len(flags)
+    return tuple(region if flag else nothing(shape) for region, flag in zip(regions, flags, strict=True))
+
+
+def _in_groups(groups: Sequence[tuple[int, int]], ways: Ways) -> tuple[bool, ...]:
+    """Say of every worker whether it is in given groups, (step, group)."""
+    return tuple(all(own[step] == group for step, group in groups) for own in ways.digits_of_workers())
 
 
 def can_split(signature: Signature, variable: str, ways: Ways, step: int) -> bool:
@@ -55,8 +63,7 @@ def group_of(choice: str) -> int | None:
 def computing(strategy: Strategy, ways: Ways) -> tuple[bool, ...]:
     """Say of every worker whether it is in the groups that compute a node."""
     groups = [(step, group) for step, choice in enumerate(strategy) if (group := group_of(choice)) is not None]
-    digits = map(ways.digits, range(ways.workers))
-    return tuple(all(own[step] == group for step, group in groups) for own in digits)
+    return _in_groups(groups, ways)
 
 
 def split_steps(strategy: Strategy) -> dict[str, tuple[int, ...]]:
@@ -127,22 +134,24 @@ def _reached_by_all(
     steps_of = split_steps(strategy).items()
     split = {name: runs_of_workers(signature.extents[name], steps, ways) for name, steps in steps_of}
     dimensions = (
-        _reached_along_dimension(of_dim, extent, signature.extents, split) or [((0, extent),)] * ways.workers
+        reached_along_dimension(of_dim, extent, signature.extents, split, ways)
         for of_dim, extent in zip(indices, shape, strict=True)
     )
-    regions = tuple(zip(*dimensions, strict=True)) or ((),) * ways.workers
-    mine = zip(regions, computing(strategy, ways), strict=True)
-    return tuple(region if computes else nothing(shape) for region, computes in mine)
+    return _regions(dimensions, shape, computing(strategy, ways))
 
 
-def _reached_along_dimension(
-    indices: Sequence[tdl.Index], extent: int, extents: Mapping[str, int], split: Mapping[str, Sequence[Runs]]
+def reached_along_dimension(
+    indices: Sequence[tdl.Index],
+    extent: int,
+    extents: Mapping[str, int],
+    split: Mapping[str, Sequence[Runs]],
+    ways: Ways,
 ) -> Sequence[Runs]:
-    """Return what each worker reaches of a dimension, given its runs of split variables; nothing if it is all."""
+    """Return what each worker reaches of a dimension, given its runs of split variables."""
     names = [name for name in split if any(name in index.variables for index in indices)]
     if len(names) == len(indices) == 1 and indices[0].is_plain and extents[names[0]] == extent:
         return split[names[0]]
-    runs = list(zip(*(split[name] for name in names), strict=True))
+    runs = list(zip(*(split[name] for name in names), strict=True)) or [()] * ways.workers
     results = {
         key: normalize(
             run for index in indices for run in reached(index, extents, dict(zip(names, key, strict=True)), extent)

@@ -23,11 +23,11 @@ def remembered(function: Callable[[K], V]) -> Callable[[K], V]:
     @wraps(function)
     def recall(key: K) -> V:
         nonlocal taken
-        if key not in results:
-            results[key] = result = function(key)
+        if (result := results.get(key)) is None:
+            result = results[key] = function(key)
             taken += result.nbytes
             while taken > MEMO_BYTES and len(results) > 1:
                 taken -= results.pop(next(iter(results))).nbytes
-        return results[key]
+        return result
 
     return recall

@@ -7,6 +7,9 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import product
 
+import numpy as np
+from numpy.typing import NDArray
+
 from planner.layout.split import REMEMBERED, Runs, normalize
 
 Region = tuple[Runs, ...]
@@ -27,6 +30,11 @@ def length(runs: Runs) -> int:
 def elements(region: Region) -> int:
     """Return how many elements the region holds."""
     return math.prod(map(length, region))
+
+
+def is_empty(region: Region) -> bool:
+    """Whether the region holds no element."""
+    return not all(region)
 
 
 def local_shape(region: Region) -> tuple[int, ...]:
@@ -56,21 +64,42 @@ def intersect_runs(one: Runs, other: Runs) -> Runs:
 
 def subtract_runs(one: Runs, other: Runs) -> Runs:
     """Return the indices of `one` that are not in `other`."""
-    found = []
-    for start, stop in one:
-        at = start
-        for low, high in intersect_runs(((start, stop),), other):
-            found.append((at, low))
-            at = high
-        found.append((at, stop))
-    return normalize(found)
+    if not one:
+        return one
+    ends = (one[0][0], *(end for run in other for end in run), one[-1][1])
+    return intersect_runs(one, normalize(zip(ends[::2], ends[1::2], strict=True)))
+
+
+def lengths_in_common(rows: Sequence[Runs], columns: Sequence[Runs]) -> NDArray[np.int64]:
+    """Return how many indices are in both, [row, column].
+
+    Columns are laid out one behind the other: indices of a column below any place are those of all runs that start
+    below it, less what is left of the last of them and what is before the column.
+    """
+    ends, runs = _ends(rows), _ends(columns)
+    if len(ends) > len(runs):
+        return lengths_in_common(columns, rows).T
+    span = max(ends.max(initial=0), runs.max(initial=0)) + 1
+    behind = np.arange(len(columns)) * span
+    starts, stops = (runs + behind.repeat([len(column) for column in columns])[:, None]).T
+    total, stops = np.append(0, np.cumsum(stops - starts)), np.append(0, stops)
+    places = ends[:, :, None] + behind
+    before = np.searchsorted(starts, places)
+    below = total[before] - np.maximum(stops[before] - places, 0)
+    whole = np.zeros((len(ends) + 1, len(columns)), dtype=np.int64)
+    np.cumsum(below[:, 1] - below[:, 0], axis=0, out=whole[1:])
+    return np.asarray(np.diff(whole[np.cumsum([0, *map(len, rows)])], axis=0))
+
+
+def _ends(sets: Sequence[Runs]) -> NDArray[np.int64]:
+    return np.array([run for runs in sets for run in runs], dtype=np.int64).reshape(-1, 2)
 
 
 def holders(regions: Sequence[Region]) -> dict[Region, list[int]]:
     """Return which workers hold each region that is not empty, given every worker's."""
     found: dict[Region, list[int]] = {}
     for worker, region in enumerate(regions):
-        if elements(region):
+        if not is_empty(region):
             found.setdefault(region, []).append(worker)
     return found
 
@@ -95,7 +124,7 @@ def subtract(region: Region, removed: Region) -> tuple[Region, ...]:
     inside: list[Runs] = []
     for dim, (runs, other) in enumerate(zip(region, removed, strict=True)):
         rest = (*inside, subtract_runs(runs, other), *region[dim + 1 :])
-        if elements(rest):
+        if not is_empty(rest):
             found.append(rest)
         inside.append(intersect_runs(runs, other))
     return tuple(found)
@@ -103,7 +132,7 @@ def subtract(region: Region, removed: Region) -> tuple[Region, ...]:
 
 def subtract_all(region: Region, removed: Iterable[Region]) -> tuple[Region, ...]:
     """Return disjoint regions that hold what is in `region` and in none of `removed`."""
-    left: tuple[Region, ...] = (region,) if elements(region) else ()
+    left: tuple[Region, ...] = () if is_empty(region) else (region,)
     for other in removed:
         left = tuple(rest for box in left for rest in subtract(box, other))
     return left

@@ -49,7 +49,7 @@ def part(extent: int, bounds: Bounds, number: int) -> tuple[int, int]:
 def eligible(extent: int, ways: Ways, step: int) -> bool:
     """Whether an extent can be split at step (counted from 0): then no part of it is empty."""
     if not ways.shares:
-        return extent >= math.prod(ways[at] for at in ways.cutting((step,)) if at <= step)
+        return extent >= math.prod(ways.factors[at] for at in ways.cutting((step,)) if at <= step)
     return _least_leaf(extent, ways, step) > 0
 
 
@@ -112,7 +112,11 @@ def iteration_runs(extent: int, steps: Iterable[int], ways: Ways, worker: int) -
 @lru_cache(REMEMBERED)
 def runs_of_workers(extent: int, steps: tuple[int, ...], ways: Ways) -> tuple[Runs, ...]:
     """Return every worker's `iteration_runs`."""
-    return tuple(iteration_runs(extent, steps, ways, worker) for worker in range(ways.workers))
+    decisive = deciding(ways, steps)
+    keys = [tuple(own[step] for step in decisive) for own in ways.digits_of_workers()]
+    alike = {key: worker for worker, key in enumerate(keys)}
+    runs = {key: iteration_runs(extent, steps, ways, worker) for key, worker in alike.items()}
+    return tuple(runs[key] for key in keys)
 
 
 def normalize(runs: Iterable[tuple[int, int]]) -> Runs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 AXES = ("dp", "cp", "tp")
 """What a step may be said to divide: the batch, the sequence (context), the model's tensors; outermost first."""
@@ -97,3 +98,7 @@ class Ways:
             worker, digit = divmod(worker, factor)
             reversed_digits.append(digit)
         return tuple(reversed(reversed_digits))
+
+    def digits_of_workers(self) -> list[tuple[int, ...]]:
+        """Return every worker's digits, in the order of workers."""
+        return list(product(*map(range, self.factors)))

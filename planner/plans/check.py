@@ -97,10 +97,11 @@ def _placements(plan: Plan, search: SearchRecord) -> Claims:
     letters, terms = PlacementSet(search.placements).letters, tensors_read_as_terms(plan.graph)
     for name, layout in plan.layouts.items():
         for step, placement in enumerate(layout):
+            letter = str(placement)[0]
+            if letter in letters or letter == "@" or (letter == "P" and name in terms):
+                continue
             forced = first_eligible(plan.graph.tensors[name].shape, plan.ways, step) is None
-            free = forced or plan.ways.axes[step : step + 1] == (STAGES,)
-            allowed = letters.union("R@" if free else "@", "P" if name in terms else "")
-            if str(placement)[0] not in allowed:
+            if letter != "R" or not (forced or plan.ways.axes[step : step + 1] == (STAGES,)):
                 yield f"steps[{step}].tensors.{name}", f"{search.placements}, as in $.search", placement
 
 

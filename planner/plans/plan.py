@@ -139,7 +139,8 @@ def _bytes(plan: Plan) -> NDArray[np.int64]:
 @lru_cache(maxsize=8)
 def _step_bytes(plan: Plan) -> tuple[int, ...]:
     whole = _traffic(plan)
-    totals = [int(Traffic(plan.prefix(steps), like=whole).bytes().sum()) for steps in range(1, len(plan.ways))]
+    prefixes = (Traffic(plan.prefix(steps), like=whole) for steps in range(1, len(plan.ways)))
+    totals = [int(traffic.bytes(whole.alike_nodes).sum()) for traffic in prefixes]
     costs = np.diff([0, *totals, plan.total_bytes])
     return tuple(int(cost) for cost in costs) if plan.ways else ()
 

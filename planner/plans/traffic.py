@@ -153,16 +153,17 @@ class Traffic:
         """Yield every exchange."""
         return chain.from_iterable(work.exchanges() for work in self.work)
 
-    def bytes(self) -> NDArray[np.int64]:
+    def bytes(self, alike: Iterable[list[list[Node]]] | None = None) -> NDArray[np.int64]:
         """Return the k x k matrix of bytes that go from worker (row) to worker (column).
 
-        Alike nodes are counted once.
+        Alike nodes are counted once: `alike_nodes`, or those of a plan with more steps, which are alike in this.
         """
         total = np.zeros((self.plan.workers, self.plan.workers), dtype=np.int64)
-        for nodes, *others in self.alike_nodes():
+        for nodes, *others in self.alike_nodes if alike is None else alike:
             total += self._bytes_of_nodes(nodes) * (1 + len(others))
         return total
 
+    @cached_property
     def alike_nodes(self) -> Iterable[list[list[Node]]]:
         """Return the nodes, those together that may share what they fetch, in lists of those whose traffic is alike.
 

@@ -17,18 +17,9 @@ from numpy.typing import NDArray
 
 import tdl
 from planner.layout import Ways
-from planner.layout.geometry import reached
-from planner.layout.region import intersect_runs, length
-from planner.layout.split import (
-    REMEMBERED,
-    Runs,
-    chosen_runs,
-    cuts,
-    deciding,
-    iteration_runs,
-    normalize,
-    runs_of_workers,
-)
+from planner.layout.geometry import reached_along_dimension
+from planner.layout.region import intersect_runs, length, lengths_in_common
+from planner.layout.split import REMEMBERED, Runs, chosen_runs, cuts, runs_of_workers
 
 Counts = NDArray[np.int64]
 
@@ -58,16 +49,9 @@ def first_replica_flags(ways: Ways) -> Counts:
 
 
 @lru_cache(maxsize=REMEMBERED)
-def leaf_ranges(extent: int, ways: Ways) -> Counts:
-    """Return [cutting worker, leaf, 2]: the leaves of the nested split that a worker's cuts make, as start and stop.
-
-    Leaf i has all digits of worker i. All workers cut alike, and there is one row, unless their shares differ.
-    """
-    cutting = range(prod(ways)) if ways.shares else range(1)
-    runs = [
-        [chosen_runs(extent, ways.digits(leaf), cuts(ways, worker)) for leaf in range(prod(ways))] for worker in cutting
-    ]
-    return np.array([[run[0] if run else (0, 0) for run in leaves] for leaves in runs], dtype=np.int64)
+def leaves_of_split(extent: int, ways: Ways, worker: int) -> tuple[Runs, ...]:
+    """Return the leaves of the nested split that a worker's cuts make; leaf i has all digits of worker i."""
+    return tuple(chosen_runs(extent, digits, cuts(ways, worker)) for digits in ways.digits_of_workers())
 
 
 @lru_cache(maxsize=REMEMBERED)
@@ -75,8 +59,7 @@ def counts_held(extent: int, ways: Ways) -> Counts:
     """Return [mask, worker]: how many indices a worker holds when the dimension is sharded at the mask's steps."""
     if ways.shares or ways.axes:
         return np.asarray(counts_of_set_held(extent, ways, (((0, extent),),) * prod(ways)))
-    bounds = leaf_ranges(extent, ways)[0]
-    counts = (bounds[:, 1] - bounds[:, 0]).reshape(1, *ways)
+    counts = np.array(list(map(length, leaves_of_split(extent, ways, 0)))).reshape(1, *ways)
     for step in range(len(ways)):
         anywhere = np.broadcast_to(counts.sum(axis=step + 1, keepdims=True), counts.shape)
         counts = np.concatenate([anywhere, counts])
@@ -88,12 +71,13 @@ def counts_of_set_held(extent: int, ways: Ways, sets: tuple[Runs, ...]) -> Count
     """Return [mask, worker]: how many indices of the worker's set it holds when sharded at the mask's steps."""
     if ways.axes:
         return np.array([_counts_along_axes(extent, steps_of_mask(mask), ways, sets) for mask in range(1 << len(ways))])
-    leaves = leaf_ranges(extent, ways)
-    inside = np.zeros((len(sets), len(sets)), dtype=np.int64)
-    for worker, runs in enumerate(sets):
-        bounds = leaves[worker % len(leaves)]
-        for start, stop in runs:
-            inside[worker] += np.maximum(np.minimum(stop, bounds[:, 1]) - np.maximum(start, bounds[:, 0]), 0)
+    if ways.shares:
+        leaves = (leaves_of_split(extent, ways, worker) for worker in range(len(sets)))
+        inside = np.concatenate([lengths_in_common((runs,), of) for runs, of in zip(sets, leaves, strict=True)])
+    else:
+        numbers = {runs: number for number, runs in enumerate(dict.fromkeys(sets))}
+        common = lengths_in_common(list(numbers), leaves_of_split(extent, ways, 0))
+        inside = common[[numbers[runs] for runs in sets]]
     own = np.indices(ways.factors).reshape(len(ways), len(sets))
     counts = inside.reshape(1, len(sets), *ways)
     for step in range(len(ways)):
@@ -150,22 +134,12 @@ Chosen = tuple[int, ...]
 def _reached_index_sets(need: Reach, chosen: Chosen, ways: Ways) -> tuple[Runs, ...]:
     """Return which indices each worker reaches."""
     extents = dict(need.extents)
-    steps = deciding(ways, steps_of_mask(reduce(int.__or__, chosen, 0)))
-
-    def runs_of_worker(worker: int) -> Runs:
-        runs = {
-            name: iteration_runs(extents[name], steps_of_mask(mask), ways, worker)
-            for name, mask in zip(extents, chosen, strict=True)
-            if mask
-        }
-        return normalize(run for index in need.indices for run in reached(index, extents, runs, need.extent))
-
-    found: dict[tuple[int, ...], Runs] = {}
-    alike = [tuple(ways.digits(worker)[step] for step in steps) for worker in range(prod(ways))]
-    for worker, key in enumerate(alike):
-        if key not in found:
-            found[key] = runs_of_worker(worker)
-    return tuple(found[key] for key in alike)
+    split = {
+        name: runs_of_workers(extents[name], steps_of_mask(mask), ways)
+        for name, mask in zip(extents, chosen, strict=True)
+        if mask
+    }
+    return tuple(reached_along_dimension(need.indices, need.extent, extents, split, ways))
 
 
 @lru_cache(maxsize=REMEMBERED)

@@ -1,0 +1,27 @@
+"""Runs are sets of indices: what is in both, and what is left."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.layout.region import lengths_in_common, subtract_runs
+from planner.layout.split import normalize
+
+RUNS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=5).map(normalize)
+
+
+def indices(runs):
+    return {i for start, stop in runs for i in range(start, stop)}
+
+
+@given(st.lists(RUNS, max_size=4), st.lists(RUNS, max_size=4))
+def test_lengths_in_common(rows, columns):
+    found = lengths_in_common(rows, columns)
+    assert found.shape == (len(rows), len(columns))
+    assert found.tolist() == [[len(indices(one) & indices(other)) for other in columns] for one in rows]
+
+
+@given(RUNS, RUNS)
+def test_subtract_runs(one, other):
+    left = subtract_runs(one, other)
+    assert indices(left) == indices(one) - indices(other)
+    assert left == normalize(left)
