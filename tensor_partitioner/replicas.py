@@ -245,10 +245,12 @@ class GraphModel:
         return between(self._replica(within, parts), whole, (samples * parts / self.samples - 1) / (parts - 1))
 
     def searched(self, workers: int, samples: int, machine: Machine | None) -> Inner:
-        """Search a plan of its graph; a PlanError for other samples than its own."""
+        """Search a plan of its graph, of three of its layers; a PlanError for other samples than its own."""
         if samples != self.samples:
             raise PlanError(f"{self.name}: expected {self.samples} samples for a plan of its own, found {samples}")
-        return of_plan(_searched(self.graph, workers, machine))
+        few, layers = self._few_layers
+        whole = replace(few, micro_batches=self.graph.micro_batches, accumulated=self.graph.accumulated)
+        return of_plan(_searched(whole, workers, machine))._replace(layers=self.layers or layers)
 
     @cached_property
     def _in_two_micro_batches(self) -> Graph:

@@ -13,14 +13,17 @@ import argparse
 import json
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
+from functools import lru_cache
+from itertools import product, zip_longest
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import planner
 from planner.errors import GraphError, PlanError
+from planner.graph.ir import Graph
 from planner.models import FAMILIES, gpt, llama
 from planner.parallel import Parallel
 from results.experiment import OverTimeError, Pages, cpu_limit, machine, publish, read_data, table
@@ -47,6 +50,12 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 """Every model of the zoo that has a name, and of families of any size the one that the zoo names as an example."""
 
+IMPORTED: dict[str, dict[str, Any]] = {
+    **{f"examples/{name}.py": TOKENS for name in ("bert", "gpt", "lstm", "mixture")},
+    **{f"examples/{name}.py": OTHERS for name in ("mlp", "resnet50", "unet", "vit")},
+}
+"""Modules of PyTorch, in their own precision."""
+
 MACHINES: dict[str, Mapping[int, str]] = {
     "p2": {2: "p2.8xlarge", 4: "p2.8xlarge", 8: "p2.8xlarge", 16: "p2.16xlarge"},
     **{
@@ -56,9 +65,15 @@ MACHINES: dict[str, Mapping[int, str]] = {
 }
 """Machines by how many of their devices are used, the first ones; there is no p2 of 64."""
 
-CELLS = [(model, family, count) for model in MODELS for family, of in MACHINES.items() for count in of]
-random.Random(0).shuffle(CELLS)
-"""In an order drawn by a seed: however many of them are run, they are a sample of all."""
+
+def cells(models: Iterable[str]) -> list[tuple[str, str, int]]:
+    """Return every model on every number of devices, in an order drawn by a seed: so many first ones are a sample."""
+    every = [(model, family, count) for model in models for family, of in MACHINES.items() for count in of]
+    random.Random(0).shuffle(every)
+    return every
+
+
+CELLS = [cell for pair in zip_longest(cells(MODELS), cells(IMPORTED)) for cell in pair if cell is not None]
 
 MOST_CPU_S = 120.0
 """Of a cell, after which it is given up and counted so."""
@@ -128,12 +143,21 @@ def first_devices(name: str, count: int) -> str | Machine:
     return replace(whole, name=f"{name}, first {count}", devices=whole.devices[:count])
 
 
+@lru_cache(len(IMPORTED))
+def source_of(model: str) -> tuple[str | Graph, dict[str, Any]]:
+    """Return a model and its options; a module of PyTorch is imported once."""
+    if model in IMPORTED:
+        return planner.model(f"{HERE.parents[1] / model}:make", **IMPORTED[model]), {}
+    return model, MODELS[model]
+
+
 def decided(model: str, family: str, count: int) -> Row:
     """Return a row: the decision, and what others come to."""
     cell, started = {"model": model, "machine": family, "devices": count}, time.process_time()
     try:
         with cpu_limit(MOST_CPU_S):
-            decision = decide(model, first_devices(MACHINES[family][count], count), budget_s=BUDGET_S, **MODELS[model])
+            source, options = source_of(model)
+            decision = decide(source, first_devices(MACHINES[family][count], count), budget_s=BUDGET_S, **options)
     except (PlanError, GraphError) as error:
         return {**cell, "refused": str(error)}
     except OverTimeError:
