@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from types import ModuleType
-from typing import Any, NoReturn, SupportsFloat, SupportsInt, cast
+from typing import Any, Concatenate, NoReturn, ParamSpec, SupportsFloat, SupportsInt, TypeVar, cast
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from planner.graph.ir import Value
 
 Array = Any  # numpy.ndarray or cupy.ndarray; the two share no base class
 Range = tuple[int, int]
+T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class OutputError(TypeError):
@@ -49,6 +51,7 @@ class KernelCall:
     attributes: Mapping[str, Value]
     ranges: Mapping[str, Range]
     origins: tuple[tuple[int, ...], ...]
+    _known: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Guard the outputs against assignment."""
@@ -57,6 +60,13 @@ class KernelCall:
     def on(self, inputs: tuple[Array, ...], outputs: tuple[Array, ...]) -> KernelCall:
         """Return the call on other arrays, such as parts of its own."""
         return KernelCall(self.xp, inputs, outputs, self.attributes, self.ranges, self.origins)
+
+    def once(self, function: Callable[Concatenate[KernelCall, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what a function of the call returned when it was first asked for: nothing that changes."""
+        key = function, *args
+        if key not in self._known:
+            self._known[key] = function(self, *args, **kwargs)
+        return cast(T, self._known[key])
 
     def integer(self, name: str) -> int:
         """Attribute `name` as an integer."""

@@ -20,7 +20,10 @@ def reshape(call: KernelCall) -> None:
     order = [variable for group in source for variable in group]
     x = x.reshape([call.length(variable) for variable in order])
     x = x.transpose([order.index(variable) for group in target for variable in group])
-    call.xp.copyto(out, x.reshape(out.shape))
+    if out.flags.c_contiguous:
+        call.xp.copyto(out.reshape(x.shape), x)
+    else:
+        call.xp.copyto(out, x.reshape(out.shape))
 
 
 def unbind(call: KernelCall) -> None:

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from executor.arena import Memory
 from executor.exchange import Action, copying, in_order, local, nothing
 from executor.multifetch import Pair
+from executor.torch.sockets import LocalSockets
 from executor.torch.tensors import tensor_of
 from executor.torch.transport import ProcessGroupMessages, others_may_be_lost
 from executor.values import Array
@@ -77,8 +78,8 @@ class CollectiveMessages(ProcessGroupMessages):
     `among` makes the process group of some ranks, on these alone, or returns it again; all make theirs in one order.
     """
 
-    def __init__(self, memory: Memory, group: dist.ProcessGroup, crowded: bool, among: MakeGroup) -> None:
-        super().__init__(memory, group, crowded)
+    def __init__(self, memory: Memory, group: dist.ProcessGroup, sockets: LocalSockets, among: MakeGroup) -> None:
+        super().__init__(memory, group, sockets)
         groups = {members for members in _groups(memory.program) if memory.worker in members}
         self._groups = {members: among(members) for members in sorted(groups)}
         self._scratch = Scratch(memory)

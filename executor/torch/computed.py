@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from executor.kernels import KERNELS, Kernel, KernelCall, run
-from executor.torch.tensors import tensor_of
+from executor.torch.tensors import tensors_of
 
 Tensors = tuple[torch.Tensor, ...]
 Computation = Callable[[KernelCall, list[torch.Tensor]], Tensors]
@@ -25,6 +25,10 @@ def are_wide(operands: list[torch.Tensor]) -> bool:
     return all(x.device.type == "cpu" and x.dtype in (*WIDE, *WHOLE) and x.numel() for x in operands)
 
 
+def _is_wide(call: KernelCall) -> bool:
+    return are_wide(tensors_of(call)[0])
+
+
 def computed(computations: Mapping[str, Computation]) -> dict[str, Kernel]:
     """Return the kernels of operators that these functions compute."""
     return {op: _kernel(op, _copying(compute)) for op, compute in computations.items()}
@@ -37,9 +41,8 @@ def written(functions: Mapping[str, Writing]) -> dict[str, Kernel]:
 
 def _kernel(op: str, act: Callable[[KernelCall, list[torch.Tensor]], object]) -> Kernel:
     def kernel(call: KernelCall) -> None:
-        operands = [*map(tensor_of, call.inputs)]
-        if are_wide(operands):
-            act(call, operands)
+        if call.once(_is_wide):
+            act(call, tensors_of(call)[0])
         else:
             run(KERNELS[op], call)
 
@@ -48,11 +51,11 @@ def _kernel(op: str, act: Callable[[KernelCall, list[torch.Tensor]], object]) ->
 
 def _copying(compute: Computation) -> Callable[[KernelCall, list[torch.Tensor]], object]:
     def act(call: KernelCall, operands: list[torch.Tensor]) -> None:
-        for out, result in zip(call.outputs, compute(call, operands), strict=True):
-            tensor_of(out).copy_(result)
+        for out, result in zip(tensors_of(call)[1], compute(call, operands), strict=True):
+            out.copy_(result)
 
     return act
 
 
 def _in_place(write: Writing) -> Callable[[KernelCall, list[torch.Tensor]], object]:
-    return lambda call, operands: write(call, operands, tensor_of(call.outputs[0]))
+    return lambda call, operands: write(call, operands, tensors_of(call)[1][0])

@@ -125,21 +125,31 @@ class Distributed:
         self._state.steps += 1
         if self.optimizer is not None:
             self.optimizer.step()  # which updates nothing, and is counted by schedulers
-        return self._loss(self.trainer.whole(self.trainer.graph.metrics["loss"]))
+        return self._loss()
 
     def evaluate(self, inputs: Tensors | Mapping[str, torch.Tensor], targets: Tensors = ()) -> torch.Tensor:
         """Return the loss of a batch in evaluation: nothing is updated or dropped, running averages are read."""
         batch, micro_batches = self._batch(inputs, targets), range(self.trainer.graph.micro_batches)
-        losses = [self._loss(self.trainer.evaluated("loss", batch, self.steps, number)) for number in micro_batches]
-        return torch.stack(losses).mean()
+        losses = [self.trainer.evaluated("loss", batch, self.steps, number) for number in micro_batches]
+        return torch.stack([self._told(whole) for whole in losses]).mean()
 
     def _batch(self, inputs: Tensors | Mapping[str, torch.Tensor], targets: Tensors) -> Batch:
         if any(map(torch.is_autocast_enabled, AUTOCASTS)):
             raise PlanError("step() within torch.autocast: casts are planned: enter it in the module's own forward()")
         return Batch(self.trainer.graph, self._module, inputs, targets, cluster=self.trainer.cluster, fill=self._fill)
 
-    def _loss(self, whole: HostArray | None) -> torch.Tensor:
-        value = self.trainer.cluster.broadcast(None if whole is None else float(whole.sum()))
+    def _loss(self) -> torch.Tensor:
+        """Return the step's loss; what all ranks hold they need not tell each other."""
+        name = self.trainer.graph.metrics["loss"]
+        if len(set(self.trainer.programs.training.regions[name])) > 1:
+            return self._told(self.trainer.whole(name))
+        return self._scalar(float(self.trainer.host_copy(name).sum()))
+
+    def _told(self, whole: HostArray | None) -> torch.Tensor:
+        """Return the loss of which rank 0 has the whole."""
+        return self._scalar(self.trainer.cluster.broadcast(None if whole is None else float(whole.sum())))
+
+    def _scalar(self, value: float) -> torch.Tensor:
         dtype = self.trainer.graph.tensors[self.trainer.graph.metrics["loss"]].dtype
         return torch.tensor(value, dtype=getattr(torch, dtype))
 

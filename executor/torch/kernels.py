@@ -26,30 +26,34 @@ from executor.torch.normal import NORMAL
 from executor.torch.normalization import NORMALIZATION
 from executor.torch.pooling import POOLING
 from executor.torch.softmax import SOFTMAX
-from executor.torch.tensors import tensor_of
+from executor.torch.tensors import tensor_of, tensors_of
 from executor.torch.weight_updates import UPDATES
 
 aten = torch.ops.aten
 
 
 def _factors(call: KernelCall) -> tuple[torch.Tensor, torch.Tensor]:
-    a, b = map(tensor_of, call.inputs)
+    a, b = tensors_of(call)[0]
     return a.mT if call.flag("transpose_a") else a, b.mT if call.flag("transpose_b") else b
+
+
+def _output(call: KernelCall) -> torch.Tensor:
+    return tensors_of(call)[1][0]
 
 
 def mm(call: KernelCall) -> None:
     """Matrix product of two matrices, either one transposed."""
-    torch.mm(*_factors(call), out=tensor_of(call.outputs[0]))
+    torch.mm(*_factors(call), out=_output(call))
 
 
 def add_mm(call: KernelCall) -> None:
     """Add the product of two matrices to the output."""
-    tensor_of(call.outputs[0]).addmm_(*_factors(call))
+    _output(call).addmm_(*_factors(call))
 
 
 def bmm(call: KernelCall) -> None:
     """Matrix products of two batches of matrices, either one transposed."""
-    torch.bmm(*_factors(call), out=tensor_of(call.outputs[0]))
+    torch.bmm(*_factors(call), out=_output(call))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +100,7 @@ def _product(equation: str, *shapes: tuple[int, ...]) -> Product | None:
 
 def einsum(call: KernelCall, *, adds: bool = False) -> None:
     """Einstein sum in explicit form, of two operands as a product that is written where it belongs, if it can be."""
-    equation, tensors, out = (
-        str(call.attributes["equation"]),
-        [*map(tensor_of, call.inputs)],
-        tensor_of(call.outputs[0]),
-    )
+    equation, (tensors, (out,)) = str(call.attributes["equation"]), tensors_of(call)
     if (product := _product(equation, *(array.shape for array in call.inputs))) is None:
         result = torch.einsum(equation, *tensors)
     else:
@@ -129,14 +129,18 @@ def _groups(call: KernelCall) -> int:
 
 def _padded(call: KernelCall, operand: int) -> tuple[torch.Tensor, tuple[int, int]]:
     """Return an image and its padding on either side, such that PyTorch's windows read what ours do."""
-    along, positions = windows(call), (call.ranges["y"], call.ranges["x"])
-    if (padding := _alike(along, positions, local_ranges(call, operand))) is not None:
-        return tensor_of(call.inputs[operand]), padding
+    along, positions = call.once(windows), (call.ranges["y"], call.ranges["x"])
+    if (padding := call.once(_padding, operand)) is not None:
+        return tensors_of(call)[0][operand], padding
     wanted_y, wanted_x = (window.reads(those) for window, those in zip(along, positions, strict=True))
     return tensor_of(Framed(call, operand, (wanted_y, wanted_x), 0)[:]), (0, 0)
 
 
 Ranges = tuple[Range, Range]
+
+
+def _padding(call: KernelCall, operand: int) -> tuple[int, int] | None:
+    return _alike(windows(call), (call.ranges["y"], call.ranges["x"]), local_ranges(call, operand))
 
 
 def _alike(along: tuple[Window, Window], positions: Ranges, rows: Ranges) -> tuple[int, int] | None:
@@ -153,15 +157,15 @@ def _alike(along: tuple[Window, Window], positions: Ranges, rows: Ranges) -> tup
 
 def convolution(call: KernelCall) -> None:
     """Correlate images with filters."""
-    (image, padding), weight, stride = _padded(call, 0), tensor_of(call.inputs[1]), call.pair("stride")
+    (image, padding), weight, stride = _padded(call, 0), tensors_of(call)[0][1], call.pair("stride")
     result = F.conv2d(image, weight, None, stride, padding, dilation(call), _groups(call))
-    tensor_of(call.outputs[0]).copy_(result)
+    _output(call).copy_(result)
 
 
 def convolution_backward_input(call: KernelCall) -> None:
     """Gradient of the image: every window's gradient goes back to the elements that the window read."""
-    grad, weight, out = tensor_of(call.inputs[0]), tensor_of(call.inputs[1]), tensor_of(call.outputs[0])
-    padding = _alike(windows(call), local_ranges(call, 0), (call.ranges["y"], call.ranges["x"]))
+    (grad, weight), (out,) = tensors_of(call)
+    padding = call.once(_padding_of_gradient)
     if padding is not None and grad.numel():
         out.copy_(_gradients(call, (grad, out, weight), padding, (True, False, False))[0])
         return
@@ -174,6 +178,10 @@ def convolution_backward_input(call: KernelCall) -> None:
     out[:, :, to_y, to_x] = image[:, :, from_y, from_x]
 
 
+def _padding_of_gradient(call: KernelCall) -> tuple[int, int] | None:
+    return _alike(windows(call), local_ranges(call, 0), (call.ranges["y"], call.ranges["x"]))
+
+
 def _overlap(window: Window, positions: Range, kept: Range, length: int) -> tuple[slice, slice]:
     """Return where rows that are kept lie among `length` that windows at `positions` read, and where among the kept."""
     first = positions[0] * window.stride + window.offset(window.taps[0])
@@ -184,7 +192,7 @@ def _overlap(window: Window, positions: Range, kept: Range, length: int) -> tupl
 
 def convolution_backward_weight(call: KernelCall) -> None:
     """Gradient of the weight: every tap's products of gradient and image, summed over images and windows."""
-    grad, out = tensor_of(call.inputs[0]), tensor_of(call.outputs[0])
+    (grad, _), (out,) = tensors_of(call)
     image, padding = _padded(call, 1)
     out.copy_(_gradients(call, (grad, image, out), padding, (False, True, False))[1])
 
@@ -200,8 +208,8 @@ def _gradients(
 
 def batch_norm(call: KernelCall) -> None:
     """Normalize images by statistics of each channel."""
-    x, centre, var, weight, bias = map(tensor_of, call.inputs)
-    out, nothing = tensor_of(call.outputs[0]), x.new_empty(0)
+    (x, centre, var, weight, bias), (out,) = tensors_of(call)
+    nothing = x.new_empty(0)
     statistics = weight, bias, centre, var, False, 0.0, call.number("eps")
     aten.native_batch_norm.out(x, *statistics, out=out, save_mean=nothing, save_invstd=x.new_empty(0))
 
@@ -210,7 +218,7 @@ def _into(function: Callable[..., object], **constants: float) -> Kernel:
     """Return the kernel of a function that writes into `out`; attributes of the function's are passed on."""
 
     def kernel(call: KernelCall) -> None:
-        function(*map(tensor_of, call.inputs), **constants, out=tensor_of(call.outputs[0]))
+        function(*tensors_of(call)[0], **constants, out=_output(call))
 
     return kernel
 
@@ -220,7 +228,7 @@ def gelu(call: KernelCall) -> None:
 
     In single precision PyTorch's own writing into a result that is not contiguous leaves it as it was.
     """
-    (x,), out = map(tensor_of, call.inputs), tensor_of(call.outputs[0])
+    (x,), (out,) = tensors_of(call)
     if out.is_contiguous():
         aten.gelu.out(x, approximate=_approximate(call), out=out)
     else:
@@ -229,7 +237,7 @@ def gelu(call: KernelCall) -> None:
 
 def gelu_backward(call: KernelCall) -> None:
     """Gradient of gelu."""
-    (grad, x), out = map(tensor_of, call.inputs), tensor_of(call.outputs[0])
+    (grad, x), (out,) = tensors_of(call)
     if out.is_contiguous():
         aten.gelu_backward.grad_input(grad, x, approximate=_approximate(call), grad_input=out)
     else:
@@ -244,21 +252,19 @@ def _gradient(function: Callable[..., object], *constants: float) -> Kernel:
     """Return the kernel of a gradient that is computed from the function's result."""
 
     def kernel(call: KernelCall) -> None:
-        grad, result = map(tensor_of, call.inputs)
-        function(grad, result, *constants, grad_input=tensor_of(call.outputs[0]))
+        function(*tensors_of(call)[0], *constants, grad_input=_output(call))
 
     return kernel
 
 
 def silu(call: KernelCall) -> None:
     """X times its logistic function."""
-    (x,) = map(tensor_of, call.inputs)
-    tensor_of(call.outputs[0]).copy_(aten.silu(x))
+    _output(call).copy_(aten.silu(*tensors_of(call)[0]))
 
 
 def silu_backward(call: KernelCall) -> None:
     """Gradient of silu."""
-    tensor_of(call.outputs[0]).copy_(aten.silu_backward(*map(tensor_of, call.inputs)))
+    _output(call).copy_(aten.silu_backward(*tensors_of(call)[0]))
 
 
 TORCH_KERNELS: dict[str, Kernel] = {

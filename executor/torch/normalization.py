@@ -51,11 +51,10 @@ def batch_norm_backward_reduce(call: KernelCall, operands: list[torch.Tensor]) -
 def batch_norm_backward(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
     """Gradient of the input, through the mean and the variance as well."""
     grad, x, centre, variance, weight, grad_weight, grad_bias = operands
-    inverse, count = _inverse_deviation(call, variance), call.number("count")
-    scale = inverse * weight
-    through = x - _channels(centre, x)
-    through *= _channels(-scale * inverse * grad_weight / count, x)
-    through -= _channels(scale * grad_bias / count, x)
+    scale = _inverse_deviation(call, variance) * weight
+    share = scale / -call.number("count")
+    statistics = share * grad_weight, share * grad_bias, centre, variance
+    through = torch.ops.aten.native_batch_norm(x, *statistics, False, 0.0, call.number("eps"))[0]
     torch.addcmul(through, grad, _channels(scale, x), out=out)
 
 

@@ -21,6 +21,7 @@ from torch.distributed.rendezvous import rendezvous
 from executor.backend import BackendError
 from executor.cluster import Cluster
 from executor.torch.collectives import CollectiveMessages
+from executor.torch.sockets import LocalSockets, connected
 from executor.torch.tensors import torch_arena
 from executor.torch.transport import ProcessGroupMessages, others_may_be_lost
 from executor.transport import TransportError, TransportSpec
@@ -42,6 +43,9 @@ BACKENDS = {"gloo": "numpy", "nccl": "cupy"}
 
 COLLECTIVES = ("pairs", "library")
 
+_SOCKETS: dict[dist.ProcessGroup, LocalSockets] = {}
+"""Those of a world, as long as it lasts."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessGroupCluster(Cluster):
@@ -54,15 +58,24 @@ class ProcessGroupCluster(Cluster):
 
     def transport(self, name: str) -> TransportSpec:
         """Return PyTorch's memory and messages, and its collectives where these are wanted."""
-        world = dist.group.WORLD
+        world = cast(dist.ProcessGroup, dist.group.WORLD)
 
-        def transport(memory: Any, _comm: object, crowded: bool) -> ProcessGroupMessages:
-            group = group_of(name, world, self.timeout)
+        def transport(memory: Any, _comm: object, _crowded: bool) -> ProcessGroupMessages:
+            group, sockets = group_of(name, world, self.timeout), self._sockets(name, world)
             if self.collectives == "pairs":
-                return ProcessGroupMessages(memory, group, crowded)
-            return CollectiveMessages(memory, group, crowded, partial(group_among, name, world, self.timeout))
+                return ProcessGroupMessages(memory, group, sockets)
+            return CollectiveMessages(memory, group, sockets, partial(group_among, name, world, self.timeout))
 
         return TransportSpec(torch_arena, transport)
+
+    def _sockets(self, backend: str, world: dist.ProcessGroup) -> LocalSockets:
+        """Return the sockets that carry small messages of hosts' memories (collective, the first time)."""
+        timeout_s = self.timeout.total_seconds()
+        if backend != "gloo":
+            return LocalSockets({}, timeout_s)
+        if world not in _SOCKETS:
+            _SOCKETS[world] = connected(self.rank, self.all_gather, timeout_s)
+        return _SOCKETS[world]
 
     def with_collectives(self, choice: str) -> ProcessGroupCluster:
         """Return the ranks with collectives as operations of PyTorch's ("library"), or as messages ("pairs")."""
@@ -201,6 +214,8 @@ def _leave() -> None:
     A thread lets go of a message's memory a moment after it has said that the message is there.
     """
     time.sleep(LET_GO_S)
+    while _SOCKETS:
+        _SOCKETS.popitem()[1].close()
     group_of.cache_clear()
     group_among.cache_clear()
     if dist.is_initialized():

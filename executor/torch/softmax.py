@@ -48,8 +48,9 @@ def cross_entropy_backward(call: KernelCall, operands: list[torch.Tensor], out: 
     x, maximum, total, labels = operands
     gradient = (x - maximum[:, None]).exp_().div_(total[:, None])
     start, stop = call.ranges["c"]
-    (here,) = torch.where((labels >= start) & (labels < stop))
-    gradient[here, labels[here] - start] -= 1
+    places, last = labels[:, None].long() - start, stop - start - 1
+    here = (places >= 0) & (places <= last)
+    gradient.scatter_add_(1, places.clamp_(0, last), here.to(gradient.dtype).neg_())
     torch.mul(gradient, call.number("factor"), out=out)
 
 

@@ -8,6 +8,7 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from executor.arena import Arena
+from executor.kernels import KernelCall
 from executor.values import Array, ArrayModule
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -27,3 +28,12 @@ def tensor_of(array: Array) -> torch.Tensor:
     if array.dtype == BFLOAT16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
+
+
+def tensors_of(call: KernelCall) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Return the tensors over a call's inputs and outputs; those of a processor are made once."""
+    return call.once(_tensors) if call.xp is np else _tensors(call)
+
+
+def _tensors(call: KernelCall) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    return [*map(tensor_of, call.inputs)], [*map(tensor_of, call.outputs)]

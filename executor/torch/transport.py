@@ -1,5 +1,7 @@
 """The transport of `torch.distributed`: packed messages by gloo between hosts' memories, by NCCL between GPUs.
 
+Between memories of one host small ones go by sockets of ours (`executor.torch.sockets`).
+
 A transfer is one batch of sends and receives, with its number as their tag. NCCL knows no tags: there, messages cannot
 be confused as long as ranks start transfers in one order, as they do unless stages have chunks. Gloo's threads carry
 them while this rank computes; with NCCL, what is queued behind a transfer's end waits for it, not the host.
@@ -10,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import compress
 
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_default_store as default_store  # where all ranks met
@@ -17,6 +20,7 @@ from torch.distributed.distributed_c10d import _get_default_store as default_sto
 from executor.arena import Memory
 from executor.exchange import Action
 from executor.process.guard import GRACE_S
+from executor.torch.sockets import LocalSockets
 from executor.torch.tensors import tensor_of
 from executor.transport.messages import Messages, Staged
 from planner.failures import JobError
@@ -36,7 +40,7 @@ def others_may_be_lost() -> Iterator[None]:
     """
     try:
         yield
-    except RuntimeError as error:
+    except (RuntimeError, OSError) as error:
         if not any(words in str(error) for words in GONE + LATE):
             raise
         said = str(error).partition("]")[2].strip() or str(error)
@@ -55,12 +59,14 @@ def _missing() -> list[int]:
 class ProcessGroupMessages(Messages):
     """Messages of a process group of PyTorch's, whose ranks are the workers."""
 
-    def __init__(self, memory: Memory, group: dist.ProcessGroup, _crowded: bool) -> None:
+    def __init__(self, memory: Memory, group: dist.ProcessGroup, sockets: LocalSockets) -> None:
         super().__init__(memory, group.size())
-        self._group = group
+        self._group, self._sockets = group, sockets
 
     def exchange(self, outgoing: Staged, incoming: Staged) -> tuple[Action, Action]:
         """Return the actions that start sending and receiving messages in staging buffers, and that end both."""
+        sent, outgoing = self._by_socket(outgoing)
+        received, incoming = self._by_socket(incoming)
         kinds = ((dist.isend, self._group.send, outgoing), (dist.irecv, self._group.recv, incoming))
         messages = [(kind, begin, tensor_of(data), peer) for kind, begin, side in kinds for peer, data in side]
         tag, is_batch = self.transfer, dist.get_backend(self._group) == "nccl"
@@ -69,6 +75,8 @@ class ProcessGroupMessages(Messages):
 
         def start() -> None:
             with others_may_be_lost():
+                for peer, data in sent:
+                    self._sockets.send(peer, tag, data)
                 if is_batch:
                     works.extend(dist.batch_isend_irecv(batch))
                 else:  # without what PyTorch asks of each operation of a batch
@@ -77,9 +85,17 @@ class ProcessGroupMessages(Messages):
         def end() -> None:
             begun = time.perf_counter()
             with others_may_be_lost():
+                for peer, data in received:
+                    self._sockets.receive(peer, tag, data)
                 for work in works:
                     work.wait()
             works.clear()
             self.waits.append((begun, time.perf_counter()))
 
         return start, end
+
+    def _by_socket(self, messages: Staged) -> tuple[list[tuple[int, memoryview]], Staged]:
+        """Return the messages that go by sockets, and the others."""
+        small = [self._sockets.carries(peer, data.nbytes) for peer, data in messages]
+        rest = [message for message, is_small in zip(messages, small, strict=True) if not is_small]
+        return [(peer, memoryview(data)) for peer, data in compress(messages, small)], rest

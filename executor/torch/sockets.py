@@ -1,0 +1,130 @@
+"""Small messages between ranks of one host over Unix sockets, which the kernel carries.
+
+Gloo answers each message with others, and wakes a thread on either side for all of them: of some hundred bytes that
+takes ten times as long as sending them.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import sys
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+SMALL = 1 << 16
+"""Bytes of a message up to which it goes by a socket, whose buffer has room for several."""
+
+NUMBER = 8
+"""Bytes of a number that tells messages apart, in front of each."""
+
+EITHER = select.POLLIN | select.POLLOUT
+LONGEST_MS = (1 << 31) - 1
+"""What the kernel can be asked to wait."""
+
+NETWORK = Path("/proc/self/ns/net")
+Gather = Callable[[Any], Sequence[Any]]
+"""Returns every rank's value."""
+
+
+class LocalSockets:
+    """Sockets to other ranks, by rank, which wait for each other for so many seconds.
+
+    Raises TimeoutError where a rank does not come in time, ConnectionError where it is gone.
+    """
+
+    def __init__(self, sockets: Mapping[int, socket.socket], timeout_s: float) -> None:
+        self._sockets, self._timeout_ms = sockets, min(1000 * timeout_s, LONGEST_MS)
+        self._ranks = {one: rank for rank, one in sockets.items()}
+        self._early: dict[tuple[int, int], deque[bytes]] = defaultdict(deque)
+        for one in self._ranks:
+            one.setblocking(False)
+
+    def carries(self, rank: int, nbytes: int) -> bool:
+        """Whether a message to or from a rank goes by a socket."""
+        return nbytes <= SMALL and rank in self._sockets
+
+    def send(self, rank: int, number: int, data: memoryview) -> None:
+        """Send a message; where there is no room, take in what others send, who may be waiting for room, too."""
+        one, message = self._sockets[rank], (number.to_bytes(NUMBER, "big"), data)
+        while True:
+            try:
+                one.sendmsg(message)
+            except BlockingIOError:
+                for other in self._ready({**dict.fromkeys(self._ranks, select.POLLIN), one: EITHER}):
+                    self._take(other)
+            else:
+                return
+
+    def receive(self, rank: int, number: int, into: memoryview) -> None:
+        """Wait for the next message of this number from a rank."""
+        one, early = self._sockets[rank], self._early[rank, number]
+        while not early:
+            self._ready({one: select.POLLIN})
+            if not self._take(one):
+                raise ConnectionResetError(f"socket of rank {rank} closed by peer")
+        into[:] = early.popleft()
+
+    def close(self) -> None:
+        """Close all sockets."""
+        for one in self._sockets.values():
+            one.close()
+
+    def _ready(self, events: Mapping[socket.socket, int]) -> list[socket.socket]:
+        """Wait for one of these events; return the sockets on which something has come, if only their end."""
+        poll = select.poll()
+        for one, event in events.items():
+            poll.register(one, event)
+        happened = dict(poll.poll(self._timeout_ms))
+        if not happened:
+            raise TimeoutError(f"socket: timed out after {self._timeout_ms} ms")
+        return [one for one in events if happened.get(one.fileno(), 0) & ~select.POLLOUT]
+
+    def _take(self, one: socket.socket) -> bool:
+        """Take in a message; False where there will be no more."""
+        message = one.recv(NUMBER + SMALL)
+        if message:
+            number = int.from_bytes(message[:NUMBER], "big")
+            self._early[self._ranks[one], number].append(message[NUMBER:])
+        else:
+            self._ranks.pop(one, None)
+        return bool(message)
+
+
+def connected(rank: int, gather: Gather, timeout_s: float) -> LocalSockets:
+    """Return sockets to the other ranks of this host, if it has such sockets (collective)."""
+    if sys.platform != "linux":
+        return LocalSockets({}, timeout_s)
+    secret = uuid4().bytes
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(f"\0{uuid4().hex}")
+        listener.listen(socket.SOMAXCONN)
+        listener.settimeout(timeout_s)
+        place = os.uname().nodename, NETWORK.stat().st_ino
+        places = gather((place, listener.getsockname(), secret))
+        here = [other for other, (at, _, _) in enumerate(places) if at == place]
+        sockets = {other: _joined(rank, *places[other][1:]) for other in here if other < rank}
+        while len(sockets) < len(here) - 1:
+            sockets |= _accepted(listener, secret)
+    return LocalSockets(sockets, timeout_s)
+
+
+def _joined(rank: int, address: bytes, secret: bytes) -> socket.socket:
+    one = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    one.connect(address)
+    one.send(secret + rank.to_bytes(NUMBER, "big"))
+    return one
+
+
+def _accepted(listener: socket.socket, secret: bytes) -> dict[int, socket.socket]:
+    """Return the socket of a rank that joins, none of a process that does not know the secret."""
+    one, _ = listener.accept()
+    said = one.recv(len(secret) + NUMBER)
+    if said[: len(secret)] == secret:
+        return {int.from_bytes(said[len(secret) :], "big"): one}
+    one.close()
+    return {}
