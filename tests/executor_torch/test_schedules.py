@@ -7,16 +7,25 @@ import pytest
 pytest.importorskip("torch")
 
 from planner.report.schema import read_reports
-from tests.cross.test_schedules import SCHEDULES, pipeline
+from tests.cross.test_schedules import MODELS, SCHEDULES, pipeline
 from tests.executor_torch.test_torchrun import own_lines, run
 
+WAYS = {2: (), 4: (2,), 8: (2, 2)}
+"""Of the ranks of a stage, of two."""
 
-@pytest.mark.parametrize(("ranks", "collectives"), [(2, "pairs"), pytest.param(4, "library", marks=pytest.mark.slow)])
+LAUNCHES = [
+    (2, "pairs"),
+    *(pytest.param(*launch, marks=pytest.mark.slow) for launch in ((2, "library"), (4, "library"), (8, "pairs"))),
+]
+
+
+@pytest.mark.parametrize(("ranks", "collectives"), LAUNCHES)
 def test_random_pipelines_train_as_one_worker(ranks, collectives, tmp_path):
     paths = []
-    for schedule, model in itertools.product(SCHEDULES, ("mlp-6-8", "transformer-2-12")):
+    drawn = [*itertools.product(SCHEDULES, MODELS)]
+    for schedule, model in drawn[:: 5 if ranks == 8 else 1]:  # of eight ranks each schedule and each model once
         paths.append(tmp_path / f"{schedule}-{model}.json")
-        pipeline(model, 2, schedule, (2,) * (ranks == 4)).save(paths[-1])
+        pipeline(model, 2, schedule, WAYS[ranks]).save(paths[-1])
     report = tmp_path / "report.json"
     done = run(
         ranks, "executor", *paths, "--steps", 3, "--check", "--json", report, "--collectives", collectives, cwd=tmp_path
