@@ -176,7 +176,9 @@ class _Deciding:
         to fit nowhere.
         """
         capacity = self.cluster.built.devices[0].spec.memory_bytes or float("inf")
-        least = {c: least_bytes(self._single[1], c, self.stack) for _, _, c in every}
+        sizes = {c: c.micro_batch or 1 for *_, c in every}
+        alone = {size: self._blocks(self.source.inner(ONE, size), ONE) for size in set(sizes.values())}
+        least = {c: least_bytes(alone[size], c, self.stack) for c, size in sizes.items()}
         excess = {c: (nbytes, KEPT.index(c.recompute)) if nbytes > capacity else () for c, nbytes in least.items()}
         waiting = [(excess[c], (c.tp * c.cp, c.cp), bound_s, number, False, c) for bound_s, number, c in every]
         heapify(waiting)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
+from msgspec.structs import replace as msgspec_replace
 
 import planner
 from planner.errors import GraphError, PlanError
@@ -14,7 +15,7 @@ from planner.graph.checking import check
 from planner.graph.layers import few_layers
 from planner.parallel import Parallel
 from simulator.projection.blocks import blocks_of, repeated
-from simulator.projection.cluster import cluster
+from simulator.projection.cluster import cluster, cluster_of
 from simulator.projection.network import Grid, Network
 from simulator.projection.stack import STACKS, stack_named
 from tensor_partitioner.commands.decide import main
@@ -89,7 +90,43 @@ def test_no_step_is_below_its_bound(name, options, machine, batch, stack):
         nearer_s = deciding._nearer_bound_s(candidate, batch)
         assert work.bound_s(candidate, batch) <= nearer_s * (1 + 1e-9), str(candidate)
         assert nearer_s <= step.seconds * (1 + 1e-9), str(candidate)
-        assert least_bytes(blocks, candidate, runs) <= step.needed_bytes, str(candidate)
+        alone = deciding._blocks(source.inner(Parallel(), candidate.micro_batch), Parallel())
+        assert least_bytes(alone, candidate, runs) <= step.needed_bytes, str(candidate)
+
+
+SQUARES = """
+import torch
+from torch import nn
+
+
+class Layer(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm, self.weight = nn.LayerNorm(width), nn.Parameter(torch.randn(width, width))
+
+    def forward(self, x):
+        return x + nn.functional.linear(self.norm(x), self.weight * self.weight).tanh()
+
+
+def make(batch=64, width=2048):
+    layers = nn.Sequential()
+    layers.layers = nn.Sequential(*(Layer(width) for _ in range(6)))
+    return layers, torch.zeros(batch, width), nn.functional.mse_loss, torch.zeros(batch, width)
+"""
+
+
+def test_what_layers_make_of_weights_alone_is_there_once_whatever_the_samples(tmp_path):
+    """So where memory is short, no micro-batch is said to be too large for what a smaller one would keep as well."""
+    pytest.importorskip("torch")
+    (tmp_path / "model.py").write_text(SQUARES)
+    graph, whole = planner.model(f"{tmp_path / 'model.py'}:make"), cluster("hgx-h100").built
+    spec = msgspec_replace(whole.devices[0].spec, memory_bytes=1_400_000_000)
+    machine = replace(whole, name="two", devices=tuple(replace(device, spec=spec) for device in whole.devices[:2]))
+    deciding = _Deciding(GraphModel(graph), cluster_of(machine), stack_named("compile"), "compile")
+    steps = [deciding._projected(way, 64) for way in candidates(Shape(2, 2, 64, 6, 1, stores_scores=False))]
+    fastest = min(step.seconds for step in steps if step is not None and step.fits)
+    assert any(not step.fits for step in steps if step is not None)
+    assert decide(graph, machine, budget_s=600).best.seconds_per_step == fastest
 
 
 @pytest.mark.parametrize("spec", ["dp=2", "tp=2,dp=2,sp", "tp=4,dp=2", "cp=2,dp=2", "pp=2,tp=2,dp=2,micro-batch=2"])
