@@ -29,6 +29,11 @@ def source_of(
 ) -> tuple[Source, int | None]:
     """Return where replicas come from, and how many samples a step has."""
     if isinstance(model, str) and is_zoo_name(model):
+        if "micro_batches" in options:
+            raise GraphError(
+                f"{model}: expected no micro-batches, which are decided, found {options['micro_batches']}; "
+                "pins fix the samples of one, as in micro-batch=4"
+            )
         return ZooModel.of(model, trained_as(model, machine.built, options)), batch
     if isinstance(model, str):
         made_with = {**options, **({} if batch is None else {"batch": batch})}

@@ -14,6 +14,7 @@ from simulator.projection.cluster import cluster
 from simulator.projection.stack import stack_named
 from simulator.report import Settings, simulation_of
 from simulator.systems import plan_program
+from tensor_partitioner.commands.decide import main as decide_command
 from tensor_partitioner.commands.simulate import main as simulate
 from tensor_partitioner.decision import decide
 from tensor_partitioner.decision.deciding import _Deciding
@@ -51,6 +52,14 @@ links:
 def test_wrong_types_are_named(given, message):
     with pytest.raises(InputError, match=message):
         decide(**({"model": "transformer-2-64", "machine": "hgx-h100", "batch": 8, **SMALL} | given))
+
+
+def test_micro_batches_are_decided(capsys):
+    """An error of one line, of what a model of the zoo would be built with besides."""
+    assert run(decide_command, "transformer-2-64", "--batch", 8, "--micro-batches", 2, "--topo", "hgx-h100") == 2
+    said = capsys.readouterr().err
+    assert "expected no micro-batches, which are decided, found 2" in said
+    assert said.count("\n") == 1
 
 
 def test_unlike_devices_are_simulated(tmp_path, capsys):
