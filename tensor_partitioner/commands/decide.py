@@ -31,6 +31,7 @@ from tensor_partitioner.decision.deciding import BUDGET_S, decide
 from tensor_partitioner.decision.precision import hint
 from tensor_partitioner.decision.record import SIMULATED, Decision
 from tensor_partitioner.decision.tables import candidates_table
+from tensor_partitioner.decision.why import faster, not_their_best
 from topologies import available
 
 PIN_HELP = f"Look only at ways with this word of --parallel: {', '.join(DEGREES)}, as in tp=4. May be given again."
@@ -159,7 +160,7 @@ def planned_for_time(source: str, options: Mapping[str, Any]) -> tuple[Plan, str
 def _searched(decision: Decision) -> str:
     search = decision.search
     proved = search.gap < LEAST_GAP
-    left = "nothing is faster" if proved else f"nothing is faster by more than {search.gap:.1%}"
+    left = "nothing is faster" if proved else f"nothing is more than {faster(search.gap)}"
     looked, how = "projected", f"of the software stack {decision.stack}"
     if decision.stack == SIMULATED:
         looked, how = "simulated", "worker by worker"
@@ -169,7 +170,8 @@ def _searched(decision: Decision) -> str:
         f"{search.bounded_away} {excluded}" if search.bounded_away else "",
         f"{search.impossible} cannot divide the model" if search.impossible else "",
     )
-    return f"{', '.join(filter(None, parts))}; in our model, {how}, {left}."
+    told = f"{', '.join(filter(None, parts))}; in our model, {how}, {left}."
+    return f"{told} {not_their_best(decision)}".rstrip()
 
 
 def plan_of(decision: Decision, source: str, options: Mapping[str, Any]) -> Plan:

@@ -30,7 +30,7 @@ from tensor_partitioner.decision.record import OWN, Candidate, Decision, Line, M
 from tensor_partitioner.decision.simulating import Simulating
 from tensor_partitioner.decision.sources import degrees_of, source_of
 from tensor_partitioner.decision.typed import commands
-from tensor_partitioner.decision.why import AS_FAST, verdict, why
+from tensor_partitioner.decision.why import AS_FAST, faster, verdict, why
 from tensor_partitioner.projection import project_inner, project_source
 from tensor_partitioner.replicas import Inner, Source
 from topologies import Machine
@@ -272,7 +272,7 @@ class _Deciding:
         best_s, alone_s = told[0].seconds_per_step, self._alone_s(batch, told[0])
         lower_s = min(best_s, tally.lower_bound_s)
         gap = best_s / lower_s - 1
-        warning = f"Time ran out: what was not looked at may be up to {gap:.0%} faster. " if gap > AS_FAST - 1 else ""
+        warning = f"Time ran out: what was not looked at may be up to {faster(gap)}. " if gap > AS_FAST - 1 else ""
         return Decision(
             model=model,
             machine=machine,

@@ -40,6 +40,7 @@ def source_of(
         source = GraphModel(planner.model(model, **made_with), options=tuple(sorted(made_with.items())))
     else:
         source = GraphModel(model)
-    if batch is not None and batch != source.samples:
-        raise GraphError(f"{source.name}: expected the batch of its graph, {source.samples}, found {batch}")
-    return source, source.samples
+    samples = source.samples * source.graph.micro_batches
+    if batch is not None and batch != samples:
+        raise GraphError(f"{source.name}: expected the batch of its graph, {samples}, found {batch}")
+    return source, samples

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.parallel import Parallel
-from tensor_partitioner.decision.record import Candidate, MachineFacts, ModelFacts
+from tensor_partitioner.decision.record import Candidate, Decision, MachineFacts, ModelFacts
 from tensor_partitioner.display import quantity
 from tensor_partitioner.display import seconds as format_seconds
 
@@ -49,6 +49,18 @@ OF_THE_SLOWEST = (
 
 UNEVEN = 1.1
 """Times the mean stage that the slowest takes, from which on stages are uneven."""
+
+
+def faster(gap: float) -> str:
+    """Say by how much something is faster, given how much longer another takes, of its own seconds."""
+    return f"{gap:.1%} faster" if gap < 1 else f"{1 + gap:.3g} times as fast"
+
+
+def not_their_best(decision: Decision) -> str:
+    """Say whose rows may not be the best of their family, where the search is finished; "" where all are."""
+    if decision.search.gap or not any("context" in row.family for row in decision.candidates[1:]):
+        return ""
+    return "Of ways with context parallelism none can be the fastest of all, but others of a row's kind may be faster."
 
 
 def why(candidate: Candidate, best: Candidate, heads: int | None = None) -> str:

@@ -25,6 +25,7 @@ from tensor_partitioner.decision import decide
 from tensor_partitioner.decision.bounds import LeastWork, least_bytes
 from tensor_partitioner.decision.candidates import Shape, candidate_name, candidates, divisors, family
 from tensor_partitioner.decision.deciding import _Deciding
+from tensor_partitioner.decision.why import faster
 from tensor_partitioner.projection import project, project_source
 from tensor_partitioner.replicas import GraphModel, ZooModel, with_few_layers
 from tests.project.test_plan_command import run
@@ -328,6 +329,26 @@ def test_without_time_the_verdict_says_so_and_no_family_is_said_not_to_fit() -> 
     assert decision.verdict.startswith("Time ran out")
     assert {c.family for c in decision.candidates} == {c.family for c in decision.candidates if c.fits}
     assert decision.search.projected + decision.search.bounded_away == decision.search.considered
+
+
+def test_a_graph_of_micro_batches_is_decided_for_all_its_samples() -> None:
+    graph = planner.model("transformer-2-64", **SMALL, batch=16, micro_batches=2)
+    whole = planner.model("transformer-2-64", **SMALL, batch=16)
+    in_two, in_one = (decide(of, "hgx-h100", batch=16, pins=("pp=1",), budget_s=600) for of in (graph, whole))
+    assert in_two.model.batch == in_one.model.batch == 16
+    assert in_two.best.name == in_one.best.name
+    assert in_two.best.seconds_per_step == pytest.approx(in_one.best.seconds_per_step, rel=1e-2)
+
+
+@pytest.mark.parametrize(("gap", "words"), [(0.123, "12.3% faster"), (9, "10 times as fast")])
+def test_gaps_are_said_in_percent_or_in_times(gap, words):
+    assert faster(gap) == words
+
+
+def test_rows_of_context_parallelism_say_that_others_may_be_faster(capsys) -> None:
+    words = ("transformer-2-64", "--heads", 4, "--sequence", 8192, "--vocabulary", 256, "--batch", 2)
+    assert run(main, *words, "--topo", "p4d.24xlarge", "--budget", "600s") == 0
+    assert "others of a row's kind may be faster" in shown(capsys)
 
 
 @pytest.mark.parametrize(("layers", "chunks"), [(128, [2, 4, 8]), (126, [2, 3, 4, 5, 6])])
