@@ -246,10 +246,12 @@ class GraphModel:
 
     def searched(self, workers: int, samples: int, machine: Machine | None) -> Inner:
         """Search a plan of its graph, of three of its layers; a PlanError for other samples than its own."""
+        if self.graph.micro_batches > 1:
+            raise PlanError(f"{self.name}: expected a graph of one micro-batch, found {self.graph.micro_batches}")
         if samples != self.samples:
             raise PlanError(f"{self.name}: expected {self.samples} samples for a plan of its own, found {samples}")
         few, layers = self._few_layers
-        whole = replace(few, micro_batches=self.graph.micro_batches, accumulated=self.graph.accumulated)
+        whole = replace(few, micro_batches=1, accumulated=())
         return of_plan(_searched(whole, workers, machine))._replace(layers=self.layers or layers)
 
     @cached_property
