@@ -7,7 +7,10 @@ import pytest
 import planner
 import simulator
 from planner.errors import InputError
+from planner.graph.ir import ITEM_BYTES
+from planner.layout import elements, owned_by_all
 from planner.parallel import Parallel
+from planner.program.calls import node_work
 from simulator.projection.kernels import fused, kernel_of, readers_of
 from simulator.projection.replica import replica
 from simulator.projection.stack import STACKS, Kernels, Stack
@@ -315,3 +318,19 @@ def test_fully_connected_layers_without_a_gate_have_two_matrices():
 
     matrix = 6 * 8192 * 4096 * 14336 * 8
     assert operations(True) - operations(False) == pytest.approx(matrix, rel=1e-9)
+
+
+@pytest.mark.parametrize(("heads", "width", "workers"), [(6, 96, 4), (5, 80, 4), (5, 80, 2), (7, 56, 3)])
+def test_the_worker_looked_at_has_the_largest_part(heads, width, workers):
+    """Heads that do not divide: of every product and of what is held no worker has more than the replica's."""
+    options = {"heads": heads, "sequence": 16, "vocabulary": 101, "batch": 4}
+    plan = planner.plan(planner.model(f"transformer-2-{width}", **options), parallel=f"tp={workers}")
+    looked_at = replica(plan)
+    for share, work in zip(looked_at.shares, plan.traffic().work, strict=True):
+        every = [
+            node_work(work.signature, work.strategy, plan.ways, worker).operations for worker in range(plan.workers)
+        ]
+        assert share.operations == max(every)
+    for name, tensor in plan.graph.tensors.items():
+        every = [elements(held) for held in owned_by_all(tensor.shape, plan.layouts[name], plan.ways)]
+        assert looked_at.held[name] == max(every) * ITEM_BYTES[tensor.dtype]
