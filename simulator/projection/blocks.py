@@ -250,8 +250,12 @@ class _Blocks:
         """Return what tensor parallel workers exchange once; context parallel ones do with all that hold the same."""
         exchanged = share.once if share.phase in EVERY else (*share.before, *share.after, *share.once)
         tensor = self._network.grid.inner // self._network.grid.context
-        among = ((transfer, tuple(worker for worker in transfer.workers if worker < tensor)) for transfer in exchanged)
-        return (replace(transfer, workers=workers) for transfer, workers in among if len(workers) > 1)
+        groups = (tuple(w for w in t.workers if w // tensor == t.workers[-1] // tensor) for t in exchanged)
+        return (
+            replace(transfer, workers=workers)
+            for transfer, workers in zip(exchanged, groups, strict=True)
+            if len(workers) > 1
+        )
 
     def _work(self, shares: Sequence[NodeShare], kernels: Kernels) -> Work:
         runs = fused(shares, kernels.fusion, self._readers)
