@@ -36,12 +36,12 @@ def read_input(path: Path) -> bytes:
 def write_file(path: str | Path, content: str | bytes) -> None:
     """Write a file whole or not at all: under another name, then renamed; what is no plain file is written as it is."""
     data = content.encode() if isinstance(content, str) else content
-    where = Path(path).resolve()
+    where = Path(path)
     with named_errors(path):
         if where.exists() and not where.is_file():
-            where.write_bytes(data)
+            where.write_bytes(data)  # unresolved: /dev/stdout may lead to a pipe, which has no path
         else:
-            _replace(where, data)
+            _replace(where.resolve(), data)
 
 
 def write_json(path: str | Path, data: object) -> None:

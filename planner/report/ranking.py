@@ -9,7 +9,7 @@ from rich.table import Table
 from planner.report.compare import PlanComparison, column_title
 from planner.report.schema import Report
 from planner.report.tables import fullest
-from tensor_partitioner.display import exact_bytes, percent, quantity, seconds, table
+from tensor_partitioner.display import exact_bytes, number, percent, quantity, seconds, table
 
 BEST = "best"
 SECONDS, OF_THE_RUN = "seconds per step", "of the run"
@@ -55,7 +55,7 @@ def _row(comparison: PlanComparison, report: Report, reports: Sequence[Report]) 
         _told(report, reports),
         seconds(report.seconds_per_step),
         _to_the_best(report, reports),
-        "-" if report.samples_per_s is None else f"{report.samples_per_s:.4g}",
+        "-" if report.samples_per_s is None else number(report.samples_per_s),
         percent(report.communication_share),
         exact_bytes(report.total_bytes),
         _to_the_least(report, reports),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planner.report.schema import DeviceMemory, Report
 from planner.report.tables import fullest
-from tensor_partitioner.display import exact_bytes, percent, quantity, seconds
+from tensor_partitioner.display import exact_bytes, number, percent, quantity, seconds
 
 SHARED_OUT = ("weights", "optimizer state", "gradients")
 """What more workers, or ZeRO, divide; the rest is a matter of the batch."""
@@ -47,7 +47,7 @@ def _executed(report: Report) -> str:
 
 
 def _pace(report: Report) -> str:
-    rate = "" if report.samples_per_s is None else f" ({report.samples_per_s:.4g} samples/s)"
+    rate = "" if report.samples_per_s is None else f" ({number(report.samples_per_s)} samples/s)"
     return f"{seconds(report.seconds_per_step)}{rate}"
 
 

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from planner.report.schema import Bottleneck, DeviceMemory, Matrix, Report, Spending, total
 from tensor_partitioner import display
-from tensor_partitioner.display import exact_bytes, facts, grid, percent, quantity, seconds, table
+from tensor_partitioner.display import exact_bytes, facts, grid, number, percent, quantity, seconds, table
 
 WIDEST_MATRIX = 16
 LINKS_SHOWN = 8
@@ -101,7 +101,7 @@ def _time(report: Report) -> Rows:
         share = percent(report.communication_share)
         yield "exposed communication", f"{seconds(report.exposed_seconds)}, {share} of the step"
     if report.samples_per_s is not None:
-        yield "samples per second", f"{report.samples_per_s:.4g}"
+        yield "samples per second", number(report.samples_per_s)
     equal = "equal to the plan" if report.bytes == report.planned_bytes else "NOT EQUAL to the plan"
     yield "bytes per step", f"{exact_bytes(report.total_bytes)} ({equal})"
     if report.wire_bytes is not None and report.wire_bytes != report.total_bytes:
@@ -176,7 +176,7 @@ def _beside(report: Report) -> Rows:
         times = f", {beside.seconds_per_step / report.seconds_per_step:.3g} times as long"
     yield "data parallelism", f"{seconds(beside.seconds_per_step)} per step{times}"
     if beside.samples_per_s is not None:
-        yield "  samples per second", f"{beside.samples_per_s:.4g}"
+        yield "  samples per second", number(beside.samples_per_s)
     yield "  bytes per step", exact_bytes(beside.total_bytes or 0)
     yield "  largest arena", quantity(beside.arena_bytes or 0, "B")
     if beside.out_of_memory:

@@ -9,14 +9,17 @@ from typing import Any
 
 import click
 
+from planner.errors import GraphError, PlanError
 from planner.extensions import load_operators
 from planner.failures import JobError
 from planner.files import check_written, write_json
+from planner.graph.facts import recomputed
+from planner.graph.ir import Graph
 from planner.model_source import model as load_model
 from planner.model_source import source_files
 from planner.models.trained import OPTIMIZER, trained_as
 from planner.models.zoo import is_zoo_name
-from planner.parallel import Parallel
+from planner.parallel import RECOMPUTE, Parallel
 from planner.planning import plan as search_plan
 from planner.plans.plan import Plan
 from planner.search.pins import DEGREES
@@ -131,10 +134,19 @@ def _write_page(decision: Decision, source: str, options: Mapping[str, Any]) -> 
     """Write the page, with the plan where it is small and fits."""
     page, machine = import_module(PAGE), options["topo"]
     few = decision.best.fits and decision.machine.devices <= SHOWN_DEVICES
-    plan = plan_of(decision, source, options) if few else None
+    plan = _plan_on_page(decision, source, options) if few else None
     given = {name: value for name, value in given_options(options).items() if name != "batch"}
     points = page.sweep(source, decision, machine, **given) if options["sliders"] else ()
     page.write_page(decision, options["page_path"], machine=machine, plan=plan, points=points)
+
+
+def _plan_on_page(decision: Decision, source: str, options: Mapping[str, Any]) -> Plan | None:
+    """Return the plan of the best; None, and a note, where a function of the user's makes no graph for it."""
+    try:
+        return plan_of(decision, source, options)
+    except (GraphError, PlanError) as error:
+        click.echo(f"note: the page is without the plan, tensor by tensor: {display.printable(str(error))}", err=True)
+        return None
 
 
 def _decided(source: str, options: Mapping[str, Any]) -> Decision:
@@ -152,15 +164,16 @@ def _decided(source: str, options: Mapping[str, Any]) -> Decision:
 
 
 def planned_for_time(source: str, options: Mapping[str, Any]) -> tuple[Plan, str]:
-    """Return the plan of the fastest way that fits on all of a machine's devices, and the verdict."""
-    decision = _decided(source, {**options, "stack": STACK, "budget": BUDGET_S, "pins": ()})
+    """Return the plan of the fastest way that fits on all of a machine's devices, and the verdict; pins are words."""
+    decision = _decided(source, {**options, "stack": STACK, "budget": BUDGET_S})
     return plan_of(decision, source, options), decision.verdict
 
 
 def _searched(decision: Decision) -> str:
     search = decision.search
     proved = search.gap < LEAST_GAP
-    left = "nothing is faster" if proved else f"nothing is more than {faster(search.gap)}"
+    least = "nothing is faster" if decision.best.fits else "nothing fits"
+    left = least if proved else f"nothing is more than {faster(search.gap)}"
     looked, how = "projected", f"of the software stack {decision.stack}"
     if decision.stack == SIMULATED:
         looked, how = "simulated", "worker by worker"
@@ -175,7 +188,7 @@ def _searched(decision: Decision) -> str:
 
 
 def plan_of(decision: Decision, source: str, options: Mapping[str, Any]) -> Plan:
-    """Return the plan of the best candidate."""
+    """Return the plan of the best candidate; a GraphError where a user's function makes no graph that is cut so."""
     best, given = decision.best, given_options(options)
     if is_zoo_name(source):
         given = {**trained_as(source, cluster(options["topo"]).built, given), "batch": decision.model.batch}
@@ -184,6 +197,16 @@ def plan_of(decision: Decision, source: str, options: Mapping[str, Any]) -> Plan
         return search_plan(load_model(source, **given), decision.machine.devices, **objective)
     parallel = Parallel.read(best.parallel)
     assert parallel is not None
-    if is_zoo_name(source) and best.micro_batches > 1:
-        given["micro_batches"] = best.micro_batches
-    return search_plan(load_model(source, **given), parallel=parallel)
+    graph = _graph_of(source, given, best.micro_batches, parallel.recompute)
+    return search_plan(graph, 1) if parallel.workers == 1 else search_plan(graph, parallel=parallel)
+
+
+def _graph_of(source: str, given: dict[str, Any], micro_batches: int, recompute: str) -> Graph:
+    """Return a model's graph of so many micro-batches, with what is computed again; an own function may make it so."""
+    graph = load_model(source, **given)
+    asked: dict[str, Any] = {}
+    if graph.micro_batches != micro_batches:
+        asked["micro_batches"] = micro_batches
+    if recompute != "none" and not recomputed(graph):
+        asked["recompute"] = RECOMPUTE[recompute]
+    return load_model(source, **given, **asked) if asked else graph

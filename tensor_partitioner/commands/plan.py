@@ -59,6 +59,9 @@ PROJECTING = "tensor_partitioner.commands.projecting"
 PROCESS, VERIFICATION = "executor.process.bootstrap", "executor.torch.verification"
 """Modules that few calls need: they are imported by those."""
 
+OF_DECISION = ("model", "topo", "pins", "objective", "output", "verify", "json_file", "explain", "operator_files")
+"""The options that have a meaning where ways are compared by name, as decide does."""
+
 DIVIDING = ("workers", "ways", "parallel", "memory", "shares")
 """The options that say over what a model is divided: without them --topo asks for the least time on its devices."""
 
@@ -162,12 +165,16 @@ def _plan_and_verdict(context: click.Context, model: str, options: dict[str, Any
         replica_plan: tuple[Plan, str] = import_module(PROJECTING).plan_replica(model, options)
         return replica_plan
     if options["topo"] is not None and not any(options[name] for name in DIVIDING) and options["objective"] == "bytes":
-        plan, verdict = import_module(DECIDE).planned_for_time(model, options)
+        reason = "--topo alone compares ways by name, as decide does, and --objective time --workers K searches plans"
+        refuse_others(context, reason, allowed=(*OF_DECISION, *model_options()))
+        words = tuple(pin.asked for pin in options["pins"])
+        plan, verdict = import_module(DECIDE).planned_for_time(model, {**options, "pins": words})
         if options["output"] is not None:
             plan.save(options["output"])
         return plan, verdict
     alone = options["objective"] == "bytes" and options["parallel"] is None
-    return _plan(context, model, options), LEAST_BYTES if alone else ""
+    is_least = alone and SEARCHERS[options["searcher"]].chooses_from_all
+    return _plan(context, model, options), LEAST_BYTES if is_least else ""
 
 
 def _exported(context: click.Context, model: str, options: dict[str, Any]) -> dict[str, Any]:

@@ -195,7 +195,7 @@ def said(source: str, parallel: Parallel | None, machine: str, step: Projection)
     how = ", projected" if parallel is None else f" as {parallel}, projected from one replica"
     return (
         f"{source} on {machine}{how}, takes "
-        f"{display.seconds(step.seconds)} a step, {step.samples_per_s:.4g} "
+        f"{display.seconds(step.seconds)} a step, {display.number(step.samples_per_s)} "
         f"samples/s at {step.utilisation:.0%} of the {step.dtype} peak; most beyond the kernels' best goes to {cause} "
         f"({step.shares[cause] / step.seconds:.0%})."
     )

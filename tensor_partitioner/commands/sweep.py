@@ -22,7 +22,7 @@ from planner.report.schema import Report
 from planner.report.tables import busiest, fullest
 from tensor_partitioner.commands.console import collect_seldom
 from tensor_partitioner.commands.simulation_request import SimulationRequest
-from tensor_partitioner.display import exact_bytes, percent, quantity, seconds, table
+from tensor_partitioner.display import exact_bytes, number, percent, quantity, seconds, table
 from topologies import TopologyWarning
 
 FORMAT = "sweep/1"
@@ -154,7 +154,7 @@ def _figures(report: Report | None) -> list[str]:
     return [
         seconds(report.seconds_per_step),
         percent(report.communication_share),
-        "-" if report.samples_per_s is None else f"{report.samples_per_s:.4g}",
+        "-" if report.samples_per_s is None else number(report.samples_per_s),
         "-" if beside is None else "not possible" if beside.refused else seconds(beside.seconds_per_step),
         exact_bytes(report.total_bytes),
         "-" if device is None else quantity(device.peak_bytes, "B"),

@@ -16,10 +16,14 @@ from tensor_partitioner.replicas import GraphModel, Source, ZooModel
 
 def degrees_of(pins: Sequence[str]) -> tuple[Degree, ...]:
     """Read pins of words of named parallelism; a PlanError for others."""
+    expected = "expected a word of --parallel, as in tp=4 or zero=1; plan --workers K takes pins of tensors"
     degrees = []
+    for text in pins:
+        if isinstance(text, str) and "=" not in text:
+            raise PlanError(f"pin {text!r}: {expected}")
     for pin in read_pins(list(pins)):
         if not isinstance(pin, Degree):
-            raise PlanError(f"{pin}: expected a word of --parallel, as in tp=4 or zero=1; plan takes pins of tensors")
+            raise PlanError(f"{pin}: {expected}")
         degrees.append(pin)
     return tuple(degrees)
 

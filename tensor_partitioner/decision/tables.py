@@ -33,7 +33,7 @@ def step_table(step: Projection) -> Table:
     margin = f"{_bytes(step.margin_bytes)} to spare" if step.fits else f"{_bytes(-step.margin_bytes)} too much"
     rows = (
         ("a step", display.seconds(step.seconds)),
-        ("samples/s", f"{step.samples_per_s:.4g}"),
+        ("samples/s", display.number(step.samples_per_s)),
         (f"of a device's {step.dtype} peak", display.percent(step.utilisation)),
         ("Tflop/s a device", f"{step.flop_per_s_per_device / 1e12:.4g}"),
         ("devices", str(step.devices)),
@@ -71,7 +71,7 @@ def candidates_table(candidates: Iterable[Candidate]) -> Table:
             candidate.family,
             candidate.name,
             display.seconds(candidate.seconds_per_step),
-            f"{candidate.samples_per_s:.4g}",
+            display.number(candidate.samples_per_s),
             display.percent(candidate.utilisation),
             display.seconds(candidate.exposed_s),
             display.seconds(candidate.bubble_s),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planner.parallel import Parallel
 from tensor_partitioner.decision.record import Candidate, Decision, MachineFacts, ModelFacts
-from tensor_partitioner.display import quantity
+from tensor_partitioner.display import number, percent, quantity
 from tensor_partitioner.display import seconds as format_seconds
 
 
@@ -53,7 +53,7 @@ UNEVEN = 1.1
 
 def faster(gap: float) -> str:
     """Say by how much something is faster, given how much longer another takes, of its own seconds."""
-    return f"{gap:.1%} faster" if gap < 1 else f"{1 + gap:.3g} times as fast"
+    return f"{gap:.1%} faster" if gap < 1 else f"{number(1 + gap)} times as fast"
 
 
 def not_their_best(decision: Decision) -> str:
@@ -120,17 +120,21 @@ def verdict(
     """Say in one sentence, or two, what to do; first that one device is as fast as all, where it is."""
     best = candidates[0]
     if not best.fits:
+        remedies = " or more devices" if "recompute=full" in best.name else ", more devices or recomputation"
         return (
             f"Nothing fits: {model.name} in {model.precision} with a batch of {model.batch} takes "
             f"{format_bytes(best.needed_bytes)} of the {format_bytes(best.capacity_bytes)} that a device of "
-            f"{machine.name} has even as {best.name}, the least of those projected; a smaller batch, more devices or "
-            "recomputation would help."
+            f"{machine.name} has even as {best.name}, the least of those projected; "
+            f"a smaller batch{remedies} would help."
         )
-    alone = f"One device is as fast, {format_seconds(one_device_s)} a step: use one. " if one_device_s else ""
+    alone = ""
+    if one_device_s is not None and machine.devices > 1:
+        how = "as fast" if best.seconds_per_step < AS_FAST * one_device_s else "faster"
+        alone = f"One device is {how}, {format_seconds(one_device_s)} a step: use one. "
     said = (
         f"{alone}Train {model.name} in {model.precision} on {machine.devices} x {machine.device} as {best.family} "
-        f"({best.name}): {format_seconds(best.seconds_per_step)} a step, {best.samples_per_s:.4g} samples/s, "
-        f"{best.utilisation:.0%} of the {model.dtype} peak, {format_bytes(best.margin_bytes)} of memory to spare."
+        f"({best.name}): {format_seconds(best.seconds_per_step)} a step, {number(best.samples_per_s)} samples/s, "
+        f"{percent(best.utilisation)} of the {model.dtype} peak, {format_bytes(best.margin_bytes)} of memory to spare."
     )
     families: dict[str, Candidate] = {}
     for candidate in candidates:

@@ -159,6 +159,16 @@ def grid(ways: Sequence[int]) -> str:
     return f"{math.prod(ways)} as {product(ways)}" if len(ways) > 1 else str(math.prod(ways))
 
 
+def number(value: float) -> str:
+    """Write a number with four digits, and those of a large one in threes.
+
+    >>> number(3469.2), number(145487.0), number(0.010781)
+    ('3469', '145,500', '0.01078')
+    """
+    rounded = float(f"{value:.4g}")
+    return f"{rounded:,.0f}" if 1e4 <= abs(rounded) < float("inf") else f"{rounded:.4g}"
+
+
 def percent(value: float | None) -> str:
     """Write a share of one as a percentage; `-` where there is none."""
     return "-" if value is None else f"{100 * value:.1f} %"

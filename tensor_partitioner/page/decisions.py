@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from planner.parallel import Parallel
 from tensor_partitioner.decision.record import Candidate, Decision
 from tensor_partitioner.decision.why import faster, not_their_best
-from tensor_partitioner.display import percent, quantity, seconds
+from tensor_partitioner.display import number, percent, quantity, seconds
 from tensor_partitioner.page.records import DecisionPart, Group, Row, StageRow
 
 MOST_ROWS = 800
@@ -180,7 +180,7 @@ def cards_of(decision: Decision) -> tuple[tuple[str, str, str], ...]:
     tokens = "" if best.tokens_per_s is None else f"{quantity(best.tokens_per_s, 'tokens/s')}"
     share = sum(best.shares[cause] for cause in best.shares if cause.startswith("kernels")) / best.seconds_per_step
     return (
-        ("One step", seconds(best.seconds_per_step), f"{best.samples_per_s:.4g} samples/s, {tokens}".rstrip(", ")),
+        ("One step", seconds(best.seconds_per_step), f"{number(best.samples_per_s)} samples/s, {tokens}".rstrip(", ")),
         (f"Of the devices' {decision.model.dtype} peak", percent(best.utilisation), OF_PEAK),
         ("Memory of the fullest device", quantity(best.needed_bytes, "B"), margin),
         ("Computing", percent(share), "of the step; the rest is communication, waiting and update"),

@@ -18,7 +18,7 @@ from simulator.simulation import Simulation
 from simulator.systems import plan_program
 from tensor_partitioner.decision.precision import hint
 from tensor_partitioner.decision.record import Decision
-from tensor_partitioner.display import percent, product, quantity, seconds
+from tensor_partitioner.display import number, percent, product, quantity, seconds
 from tensor_partitioner.page.decisions import (
     cards_of,
     decision_part,
@@ -214,7 +214,7 @@ def _cards(plan: Plan, reports: Iterable[Report]) -> Iterator[tuple[str, str, st
     yield "Bytes moved in a step", moved, f"{plan.total_bytes:,} bytes between {plan.workers} workers"
     for report in reports:
         word = "Predicted step" if report.source == "simulator" else "Measured step"
-        speed = "" if report.samples_per_s is None else f"{report.samples_per_s:.4g} samples/s"
+        speed = "" if report.samples_per_s is None else f"{number(report.samples_per_s)} samples/s"
         yield word, seconds(report.seconds_per_step), f"{speed} on {report.machine}".strip()
         if fullest := max(report.devices, key=lambda device: device.peak_bytes, default=None):
             of = "" if fullest.capacity_bytes is None else f" of {quantity(fullest.capacity_bytes, 'B')}"

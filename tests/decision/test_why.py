@@ -7,7 +7,7 @@ from simulator.projection.projection import WAITING
 from tensor_partitioner.commands.decide import _searched as searched
 from tensor_partitioner.decision import decide
 from tensor_partitioner.decision.record import Stage
-from tensor_partitioner.decision.why import CAUSES, why
+from tensor_partitioner.decision.why import CAUSES, verdict, why
 
 ROOF, BELOW, BUBBLE = "kernels at the roof", "kernels below the roof", "pipeline bubble and messages"
 
@@ -81,3 +81,21 @@ def test_what_was_looked_at_is_said_without_what_was_not(counts, gap, said):
     names = ("projected", "considered", "bounded_away", "impossible")
     search = replace(decision.search, gap=gap, seconds=2.0, **dict(zip(names, counts, strict=True)))
     assert said in searched(replace(decision, search=search))
+
+
+def test_one_device_is_said_to_be_faster_where_it_is(best):
+    decision = decide("mlp-2-16", "hgx-h100", batch=16, pins=("tp=1",), budget_s=60)
+    model, machine = decision.model, decision.machine
+    assert verdict(model, machine, (best,), 1.0).startswith("One device is as fast, 1 s a step: use one. Train")
+    assert verdict(model, machine, (best,), 0.5).startswith("One device is faster, 500 ms a step: use one. Train")
+    assert verdict(model, replace(machine, devices=1), (best,), 1.0).startswith("Train")
+
+
+def test_recomputation_is_no_remedy_where_all_is_computed_again(best):
+    decision = decide("mlp-2-16", "hgx-h100", batch=16, pins=("tp=1",), budget_s=60)
+    full = replace(best, fits=False, name="dp=8")
+    assert "more devices or recomputation would help" in verdict(decision.model, decision.machine, (full,))
+    again = replace(full, name="dp=8,recompute=full")
+    assert verdict(decision.model, decision.machine, (again,)).endswith("a smaller batch or more devices would help.")
+    unfit = replace(decision, candidates=(full,), search=replace(decision.search, gap=0.0))
+    assert "nothing fits" in searched(unfit)

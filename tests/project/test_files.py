@@ -1,5 +1,6 @@
 """Files that commands write: checked before the work, named where they fail, and never another's."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,14 @@ def refused(main, capsys, *arguments):
 def test_a_file_that_cannot_be_written_is_named():
     with pytest.raises(OSError, match="/dev/full"):
         write_file("/dev/full", "text")
+
+
+def test_a_pipe_is_written_to():
+    reading, writing = os.pipe()
+    with open(reading) as pipe:
+        write_file(f"/dev/fd/{writing}", "text")
+        os.close(writing)
+        assert pipe.read() == "text"
 
 
 def test_full_standard_output(command, tmp_path):
