@@ -26,6 +26,7 @@ from planner.search.pins import DEGREES
 from simulator.projection.cluster import cluster
 from simulator.projection.stack import STACKS
 from tensor_partitioner import display
+from tensor_partitioner.commands.completion import MACHINES, MODELS
 from tensor_partitioner.commands.console import WRITTEN, collect_seldom, command_errors, operators_option, stdout
 from tensor_partitioner.commands.help import Command
 from tensor_partitioner.commands.planning_options import DECIDED, MODEL_HELP, given_options, with_model_options
@@ -34,6 +35,7 @@ from tensor_partitioner.decision.deciding import BUDGET_S, decide
 from tensor_partitioner.decision.precision import hint
 from tensor_partitioner.decision.record import SIMULATED, Decision
 from tensor_partitioner.decision.tables import candidates_table
+from tensor_partitioner.decision.typed import STACK
 from tensor_partitioner.decision.why import faster, not_their_best
 from topologies import available
 
@@ -45,7 +47,6 @@ SHOWN_DEVICES = 16
 """Up to so many devices a page has the plan of the best, tensor by tensor."""
 
 SLIDERS_HELP = "Decide for other batches and more devices, too, for the page's sliders: a minute or more."
-STACK = "compile"
 BATCH = "of the zoo, the largest that fits with no accumulation, up to 4096 a device"
 LEAST_GAP = 5e-4
 """A gap that shows."""
@@ -90,8 +91,10 @@ def _with_options_of_plan(command: click.Command) -> click.Command:
 @_with_options_of_plan
 @with_model_options({**DECIDED, "batch": BATCH})
 @click.command("decide", cls=Command, examples=EXAMPLES, context_settings={"show_default": True}, help=HELP)
-@click.argument("source", metavar="MODEL")
-@click.option("--topo", required=True, help=f"A topology file, or one of {', '.join(available())}.")
+@click.argument("source", metavar="MODEL", shell_complete=MODELS)
+@click.option(
+    "--topo", required=True, shell_complete=MACHINES, help=f"A topology file, or one of {', '.join(available())}."
+)
 @click.option("--stack", default=STACK, type=click.Choice([*STACKS]), help="The software that runs it.")
 @click.option(
     "--budget", default=f"{BUDGET_S:g}s", callback=_budget, metavar="TIME", help="Begin nothing more after so long."

@@ -26,6 +26,7 @@ from planner.plans.plan import Plan
 from planner.plans.plan_json import load_plan
 from planner.program.lower import lower
 from tensor_partitioner import display
+from tensor_partitioner.commands.completion import MACHINES, MODELS
 from tensor_partitioner.commands.console import WRITTEN, collect_seldom, command_errors, operators_option, stdout
 from tensor_partitioner.commands.help import Command
 from tensor_partitioner.commands.planning_options import (
@@ -68,9 +69,9 @@ def _targets(_context: click.Context, _option: click.Parameter, begin: str) -> l
 @command_errors
 @with_model_options(DECIDED)
 @click.command("export-plan", cls=Command, examples=EXAMPLES, context_settings={"show_default": True}, help=HELP)
-@click.argument("source", metavar="PLAN|DECISION|MODEL")
+@click.argument("source", metavar="PLAN|DECISION|MODEL", shell_complete=MODELS)
 @click.option("--to", required=True, metavar="NAME", help=TO_HELP, shell_complete=_targets)
-@click.option("--topo", help=TOPO_HELP)
+@click.option("--topo", shell_complete=MACHINES, help=TOPO_HELP)
 @operators_option
 @click.option("--json", "json_file", type=WRITTEN, help="Write what the tables show, and the notes.")
 @planning_options

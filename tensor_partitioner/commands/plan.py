@@ -24,6 +24,7 @@ from planner.report import summary
 from planner.search import SEARCHERS
 from planner.search.solver.limits import Tuning
 from tensor_partitioner import display
+from tensor_partitioner.commands.completion import MACHINES, MODELS
 from tensor_partitioner.commands.console import WRITTEN, collect_seldom, command_errors, operators_option, stdout
 from tensor_partitioner.commands.help import Command
 from tensor_partitioner.commands.planning_options import (
@@ -106,9 +107,11 @@ EXAMPLES = (
 @command_errors
 @with_model_options(SEARCHED)
 @click.command("plan", cls=Command, examples=EXAMPLES, context_settings={"show_default": True}, help=HELP)
-@click.argument("model", required=False)
+@click.argument("model", required=False, shell_complete=MODELS)
 @planning_options
-@click.option("--topo", help="The machine of --objective time and --memory: a name or a YAML file.")
+@click.option(
+    "--topo", shell_complete=MACHINES, help="The machine of --objective time and --memory: a name or a YAML file."
+)
 @operators_option
 @click.option("--json", "json_file", type=WRITTEN, help="Write the table here.")
 @click.option("--explain", is_flag=True, help="Say where the bytes go and what was rejected, at length.")

@@ -13,6 +13,7 @@ from planner.extensions import load_operators
 from planner.files import check_written, format_of, read_input
 from planner.plans.plan_json import load_plan
 from planner.report.schema import read_reports
+from tensor_partitioner.commands.completion import MACHINES
 from tensor_partitioner.commands.console import WRITTEN, collect_seldom, command_errors, operators_option, stdout
 from tensor_partitioner.commands.help import Command
 from tensor_partitioner.decision.saved import load_decision
@@ -31,7 +32,7 @@ TOPO_HELP = f"Simulate the plan on this machine for the page: a topology file, o
 @command_errors
 @click.command("report", cls=Command, examples=EXAMPLES, context_settings={"show_default": True})
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE.json...")
-@click.option("--topo", help=f"{TOPO_HELP}  [default: that of the simulated report]")
+@click.option("--topo", shell_complete=MACHINES, help=f"{TOPO_HELP}  [default: that of the simulated report]")
 @operators_option
 @click.option("-o", "output", type=WRITTEN, default=Path("page.html"), help="Write the page here.")
 def main(files: tuple[Path, ...], topo: str | None, operator_files: tuple[Path, ...], output: Path) -> None:

@@ -20,6 +20,7 @@ from simulator.baselines.registry import SYSTEMS, system_named
 from simulator.report import COLLECTIVES
 from simulator.tracing import trace
 from tensor_partitioner import display
+from tensor_partitioner.commands.completion import MACHINES, MODELS
 from tensor_partitioner.commands.console import WRITTEN, collect_seldom, command_errors, operators_option, stdout
 from tensor_partitioner.commands.help import Command
 from tensor_partitioner.commands.planning_options import (
@@ -84,8 +85,8 @@ EXAMPLES = (
 @command_errors
 @with_model_options(SEARCHED)
 @click.command("simulate", cls=Command, examples=EXAMPLES, context_settings={"show_default": True}, help=HELP)
-@click.argument("source", metavar="PLAN|MODEL")
-@click.option("--topo", help=f"A topology file, or one of {', '.join(available())}.")
+@click.argument("source", metavar="PLAN|MODEL", shell_complete=MODELS)
+@click.option("--topo", shell_complete=MACHINES, help=f"A topology file, or one of {', '.join(available())}.")
 @click.option("--prefetch", type=click.IntRange(0), default=1, help="Start fetches so many units early.")
 @click.option("--overlap/--no-overlap", default=True, help="Let transfers overlap computation.")
 @click.option("--collectives", type=click.Choice(COLLECTIVES), default="auto", help=COLLECTIVES_HELP)

@@ -29,7 +29,7 @@ from tensor_partitioner.decision.checks import is_alike, require_types
 from tensor_partitioner.decision.record import OWN, Candidate, Decision, Line, MachineFacts, ModelFacts, Search, Stage
 from tensor_partitioner.decision.simulating import Simulating
 from tensor_partitioner.decision.sources import degrees_of, source_of
-from tensor_partitioner.decision.typed import commands
+from tensor_partitioner.decision.typed import STACK, commands
 from tensor_partitioner.decision.why import AS_FAST, faster, verdict, why
 from tensor_partitioner.projection import project_inner, project_source
 from tensor_partitioner.replicas import Inner, Source
@@ -59,7 +59,7 @@ def decide(  # noqa: PLR0913 -- the settings by their names
     machine: str | Path | Machine,
     *,
     batch: int | None = None,
-    stack: str = "compile",
+    stack: str = STACK,
     budget_s: float = BUDGET_S,
     pins: Sequence[str] = (),
     **options: object,
@@ -288,7 +288,7 @@ class _Deciding:
                 seconds=tally.seconds,
             ),
             candidates=told,
-            commands=tuple(commands(self.source, batch, machine, told[0], is_projected=True)),
+            commands=tuple(commands(self.source, batch, machine, told[0], stack=self.stack_name, pins=self.pins)),
             one_device_s=alone_s,
         )
 

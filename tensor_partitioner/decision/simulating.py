@@ -84,7 +84,7 @@ class Simulating:
                 seconds=time.monotonic() - began,
             ),
             candidates=told,
-            commands=tuple(commands(self.source, model.batch, machine, told[0], is_projected=False)),
+            commands=tuple(commands(self.source, model.batch, machine, told[0], stack=SIMULATED, pins=self.pins)),
         )
 
     def _ways(self) -> Iterator[Parallel]:

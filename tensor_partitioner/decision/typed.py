@@ -9,18 +9,25 @@ from planner.export.setup import Setup
 from planner.export.targets import engines_of
 from planner.parallel import Parallel
 from planner.plans.check import MOST_WORKERS
-from tensor_partitioner.decision.record import Candidate, MachineFacts
+from planner.search.pins import Degree
+from tensor_partitioner.decision.record import SIMULATED, Candidate, MachineFacts
 from tensor_partitioner.replicas import Source, ZooModel
+
+STACK = "compile"
+"""The software that is projected where nothing else is said."""
 
 OWN_EXECUTOR = "torchrun"
 ENGINES = ("fsdp2", "megatron", "torchtitan", "deepspeed")
 """Engines by how little they ask of a model: FSDP2 takes any module."""
 
 
-def commands(
-    source: Source, batch: int, machine: MachineFacts, best: Candidate, *, is_projected: bool
+def commands(  # noqa: PLR0913 -- what a decision was made of
+    source: Source, batch: int, machine: MachineFacts, best: Candidate, *, stack: str, pins: Iterable[Degree]
 ) -> Iterator[str]:
-    """Yield what to type to see it again, to have the plan, to run it, and to have it in other engines."""
+    """Yield what to type to see it again, to have the plan, to run it, and to have it in other engines.
+
+    `stack` is the decision's, and `pins` are those that it was held to.
+    """
     words = " ".join((quote(source.name), *_typed(_options(source, batch))))
     running = [f"mpirun -n {machine.devices} execute plan.json"] if machine.devices <= MOST_WORKERS else []
     topo = f"--topo {quote(machine.name)}"
@@ -30,8 +37,11 @@ def commands(
         yield from (planning, *running, f"export-plan plan.json --to {OWN_EXECUTOR}")
         return
     named = f"{words} --parallel {best.name}"
-    yield f"simulate {named} {topo}{' --project' * is_projected}"
-    yield f"plan {named} -o plan.json" if isinstance(source, ZooModel) else f"decide {words} {topo} -o plan.json"
+    by = "" if stack in {STACK, SIMULATED} else f" --stack {stack}"
+    yield f"simulate {named} {topo}{' --project' * (stack != SIMULATED)}{by}"
+    held = "".join(f" --pin {quote(pin.asked)}" for pin in pins)
+    decided = f"decide {words} {topo}{by}{held} -o plan.json"
+    yield f"plan {named} -o plan.json" if isinstance(source, ZooModel) else decided
     yield from running
     for engine in _engines(source, batch, best.parallel):
         yield f"export-plan {named} --to {engine}"

@@ -66,6 +66,16 @@ def test_commands_for_a_module_of_pytorch_run_as_they_stand(decided, tmp_path):
     assert all("--batch 16" in command for command in decision.commands if "model.py" in command)
 
 
+def test_commands_for_a_module_keep_its_pins_and_stack(decided, tmp_path):
+    pytest.importorskip("torch")
+    (tmp_path / "model.py").write_text(MODULE)
+    words = ("--topo", "hgx-h100", "--pin", "tp=2", "--stack", "eager")
+    decision = decided("model.py:make", "--batch", 16, *words)
+    assert "decide model.py:make --batch 16 --topo hgx-h100 --stack eager --pin tp=2 -o plan.json" in decision.commands
+    assert decision.commands[0].endswith("--topo hgx-h100 --project --stack eager")
+    run_all(decision)
+
+
 def test_a_decision_is_exported_as_its_best(decided, capsys):
     decision = decided("transformer-2-64", *SMALL, "--batch", 16, "--topo", "p4d-nodes-2", "--pin", "pp=1")
     typed = next(shlex.split(c) for c in decision.commands if c.endswith("--to megatron") or c.endswith("--to fsdp2"))

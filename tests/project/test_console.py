@@ -15,6 +15,7 @@ from planner.report.schema import ReportError
 from planner.report.tables import facts
 from tdl import TDLError
 from tensor_partitioner.commands.console import command_errors, stdout
+from tensor_partitioner.commands.decide import main as decide
 from tensor_partitioner.commands.entry import COMMANDS
 from tensor_partitioner.commands.help import Command, register_group
 from tensor_partitioner.display import progress
@@ -160,6 +161,23 @@ def test_a_shell_is_told_what_may_follow(capsys, monkeypatch):
         main([])
     shown = capsys.readouterr()
     assert (ended.value.code, shown.out, shown.err) == (0, "plain,--number\n", "")
+
+
+@pytest.mark.parametrize(
+    ("line", "items"),
+    [
+        ("decide gpt2-m", ["file,gpt2-m", "plain,gpt2-medium"]),
+        ("decide gpt2 --topo hgx-h100-", ["file,hgx-h100-", "plain,hgx-h100-nodes-"]),
+        ("decide models/own", ["file,models/own"]),
+    ],
+)
+def test_a_shell_is_told_of_models_and_machines(line, items, capsys, monkeypatch):
+    monkeypatch.setenv("_DECIDE_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(line.count(" ")))
+    with pytest.raises(SystemExit) as ended:
+        decide([])
+    assert (ended.value.code, capsys.readouterr().out.splitlines()) == (0, items)
 
 
 def test_help_has_options_in_groups_and_examples(capsys):
