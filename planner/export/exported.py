@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -90,6 +91,7 @@ class Exported(Shown):
             "TARGET_BYTES": f"{self.target_bytes:,}",
             "WAYS": repr(dict(zip(self.mesh.axes, self.mesh.ways, strict=True))),
             "PARAMETERS": _written(self.parameters, shapes=False),
+            "INPUT": json.dumps(next(iter(self.data), "x")),
             "DATA": _written(self.data, shapes=True),
             "OUTPUTS": _written(self.outputs, shapes=True),
         }

@@ -212,3 +212,11 @@ def exported(*arguments):
     with pytest.raises(SystemExit) as ended:
         export_main([str(argument) for argument in arguments])
     return ended.value.code
+
+
+def test_the_example_calls_an_input_by_its_name():
+    graph = planner.model("transformer-2-64", batch=4, heads=4, sequence=8, vocabulary=32)
+    exported = export(planner.plan(graph, parallel="tp=2"), "dtensor")
+    name = next(iter(exported.data))
+    assert name != "x"
+    assert f'function(module(distributed(mesh, "{name}", x)), ' in exported.source("split")
