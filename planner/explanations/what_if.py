@@ -100,7 +100,7 @@ class Workbench:
         added, forbidden = read_pins([text for given in pins for text in read_pins(given)]), read_forbids(forbids)
         question = ", ".join(pin.asked for pin in (*added, *forbidden))
         if not question:
-            raise PlanError("why not: expected GLOB=PLACEMENT, as in 'wte.weight=R', found nothing")
+            raise PlanError("why not: expected GLOB=PLACEMENT, as in 'embedding.w=R', found nothing")
         if is_kept := keeps(self.plan, added, forbidden):
             self._request(added, forbidden)
             return WhyNot(question, *_twice(self.plan, self.plan), (), is_kept)

@@ -28,7 +28,7 @@ PARALLEL = (
     "micro-batch=: samples a data parallel worker takes at once.  [default: none]"
 )
 PIN = (
-    "What tensors or nodes must have, by glob: a placement for all steps, or one for each, as in 'h.*.mlp.*=S0'; "
+    "What tensors or nodes must have, by glob: a placement for all steps, or one for each, as in 'l*.mlp.up.w=S0'; "
     "'|' between alternatives. May be given again."
 )
 FORBID = "What they must not have, as for --pin."

@@ -1,7 +1,7 @@
 """Pins: what some tensors and nodes must have, or must not have, in the plan that is searched.
 
-A pin names tensors or nodes by a glob and says what they have at every step: `h.*.mlp.*=S0`, `wte.weight=S0,R`,
-`h.*.c_fc=i|j`. Placements are those of tensors, all else are choices of nodes. A tensor that a state dict names
+A pin names tensors or nodes by a glob and says what they have at every step: `l*.mlp.*=S0`, `embedding.w=S0,R`,
+`l*.mlp.up=i|j`. Placements are those of tensors, all else are choices of nodes. A tensor that a state dict names
 otherwise goes by both names. Words of named parallelism, as in `tp=4` or `recompute=full`, are pins too.
 """
 
@@ -11,6 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from itertools import combinations
 from pathlib import Path
@@ -30,6 +31,9 @@ from topologies.reading import read_record
 
 ANY = "any"
 """What a pin says of a step that it leaves open."""
+
+NEAREST = 5
+"""How many globs are named where one matches nothing."""
 
 DEGREES = {field.name.replace("_", "-"): field for field in fields(Parallel) if field.default is not False}
 """The words of named parallelism that a pin may give, as in `tp=4` or `recompute=full`: those with a value."""
@@ -65,7 +69,7 @@ class Pin:
         pattern, equals, options = text.rpartition("=")
         steps = [[option.strip() for option in step.split("|")] for step in options.split(",")]
         if not equals or not pattern.strip() or not all(map(all, steps)):
-            raise PlanError(f"expected GLOB=PLACEMENT, as in 'h.*.mlp.*=S0', found {text!r}")
+            raise PlanError(f"expected GLOB=PLACEMENT, as in 'l*.mlp.up.w=S0', found {text!r}")
         pin = cls(pattern.strip(), tuple(None if ANY in step else frozenset(step) for step in steps), forbids, text)
         if len(set(map(_is_placement, pin.options))) > 1:
             raise PlanError(f"{pin}: expected placements, of tensors, or choices, of nodes, found both")
@@ -89,17 +93,14 @@ class Pin:
         return named is None or any(_is_option(one, option) for one in named) != self.forbids
 
     def matching(self, names: Mapping[str, str]) -> list[str]:
-        """Return what it matches, of names and what they stand for; a PlanError where that is nothing."""
+        """Return what it matches, of names and what they stand for."""
         if self.pattern in names:
             return [names[self.pattern]]
-        found = list(dict.fromkeys(names[name] for name in names if fnmatchcase(name, self.pattern)))
-        if not found:
-            raise PlanError(f"{self}: no {self.kind} matches{nearest(self.pattern, names)}")
-        return found
+        return list(dict.fromkeys(names[name] for name in names if fnmatchcase(name, self.pattern)))
 
     @property
     def asked(self) -> str:
-        """What was asked for, as it was given: `wte.weight=R`, `not wte.weight=R`."""
+        """What was asked for, as it was given: `embedding.w=R`, `not embedding.w=R`."""
         return f"not {self.text}" if self.forbids else self.text
 
     def __str__(self) -> str:
@@ -163,7 +164,7 @@ def _texts(value: Any) -> Iterator[Any]:
         value = [f"{name}={option}" for name, options in entries for option in options]
     for text in [value] if isinstance(value, str | Pin | Degree) else value or ():
         if not isinstance(text, str | Pin | Degree):
-            raise PlanError(f"expected GLOB=PLACEMENT, as in 'h.*.mlp.*=S0', found {text!r}")
+            raise PlanError(f"expected GLOB=PLACEMENT, as in 'l*.mlp.up.w=S0', found {text!r}")
         yield text
 
 
@@ -186,7 +187,7 @@ class _File(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def load_pins(path: str | Path) -> tuple[tuple[Pin | Degree, ...], tuple[Pin, ...]]:
-    """Read pins and what is forbidden from YAML: `pins: {wte.weight: S0}` and `forbids: {h.*.attn.*: [R, S1]}`."""
+    """Read pins and what is forbidden from YAML: `pins: {embedding.w: S0}` and `forbids: {l*.mlp.*.w: [R, S1]}`."""
     try:
         found = read_record(Path(path), _File)
     except TopologyError as error:
@@ -271,6 +272,8 @@ def pinned(graph: Graph, pins: Iterable[Pin], steps: int) -> Pinned | None:
     names = {"tensor": _tensor_names(graph), "node": {node.name: node.name for node in graph.nodes}}
     for number, pin in enumerate(of_options):
         matching = pin.matching(names[pin.kind])
+        if not matching:
+            raise PlanError(f"{pin}: no {pin.kind} matches{_meant(pin, names[pin.kind], graph)}")
         for name in matching:
             of_name[pin.kind, name].append(number)
         if pin.forbids and pin.kind == "tensor":
@@ -278,6 +281,22 @@ def pinned(graph: Graph, pins: Iterable[Pin], steps: int) -> Pinned | None:
         if len(pin.steps) not in (1, steps):
             raise PinError(f"{pin}: expected one placement, or one for each of {steps} steps, found {len(pin.steps)}")
     return Pinned(of_options, {name: tuple(numbers) for name, numbers in of_name.items()}) if of_name else None
+
+
+def _meant(pin: Pin, names: Mapping[str, str], graph: Graph) -> str:
+    """Write what a pin that matches nothing may have been meant for: close names, or else the nearest globs that do.
+
+    Those are of weights, or of nodes of the forward pass.
+    """
+    if close := nearest(pin.pattern, names):
+        return close
+    if pin.kind == "tensor":
+        usual = {name for name, tensor in graph.tensors.items() if tensor.role == "weight" and tensor.init is not None}
+    else:
+        updated = set(graph.updates.values())
+        usual = {node.name for node in graph.nodes if node.forward is None and updated.isdisjoint(node.outputs)}
+    globs = dict.fromkeys(re.sub(r"\d+", "*", name) for name, meant in names.items() if meant in usual)
+    return f"; nearest are {', '.join(get_close_matches(pin.pattern, globs, NEAREST, 0))}"
 
 
 def _check_dimensions(pin: Pin, shapes: Mapping[str, Sequence[int]]) -> None:

@@ -72,7 +72,7 @@ def test_a_frontier_is_shown_and_written(capsys, tmp_path):
     ("arguments", "message"),
     [
         (["--pin", "l0.mlp.upp.w=S0"], "pin 'l0.mlp.upp.w=S0': no tensor matches: did you mean l0.mlp.up.w"),
-        (["--pin", "S0"], "Invalid value for '--pin': expected GLOB=PLACEMENT, as in 'h.*.mlp.*=S0', found 'S0'"),
+        (["--pin", "S0"], "Invalid value for '--pin': expected GLOB=PLACEMENT, as in 'l*.mlp.up.w=S0', found 'S0'"),
         (["--pin", "l*.mlp.up.w=S0", "--pin", "l0.mlp.up.w=S1"], "and pin 'l0.mlp.up.w=S1' collide: at step 1"),
         (["--pin", "l0.mlp.up.w=S0", "--forbid", "l*.mlp.up.w=S0"], "pin 'l0.mlp.up.w=S0' and forbid"),
         (["--pin", "tp=4"], "pin 'tp=4': expected a degree with named parallelism alone"),
