@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
@@ -102,3 +102,14 @@ def register_named(table: dict[str, T], what: str, name: str) -> Callable[[T], T
 def gradient(name: str) -> Callable[[Rule], Rule]:
     """Register the decorated function as the gradient rule of an operator; TDLError if it has one."""
     return register_in(RULES, "gradient rule", name)
+
+
+def dashed(options: Iterable[str]) -> str:
+    """Return options as they are typed."""
+    return ", ".join(f"--{name.replace('_', '-')}" for name in options)
+
+
+def parameters_expected(name: str, options: Mapping[str, object]) -> str:
+    """Return what is wrong with a user's function that has no parameters for options, and what to do."""
+    example = ", ".join(f"{option}={value!r}" for option, value in options.items())
+    return f"expected a function with parameters for {dashed(options)}, as in def {name}({example})"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import cast
 
 from planner.errors import GraphError
-from planner.extensions import guarded, load_file
+from planner.extensions import dashed, guarded, load_file, parameters_expected
 from planner.graph.build import MIXED
 from planner.graph.checking import check
 from planner.graph.graph_json import load_graph
@@ -22,6 +22,9 @@ from planner.models.zoo import build, built_as_asked
 from tensor_partitioner.display.progress import progress
 
 _FUNCTION = r"(.+\.py):(\w+)"
+
+OF_MODULES = "micro_batches", "recompute"
+"""Options that the import of a module of PyTorch takes where its function has no parameters for them."""
 
 
 def source_files(source: str) -> tuple[Path, ...]:
@@ -37,9 +40,10 @@ def model(source: str, **options: object) -> Graph:
 
     `source` is a name of the zoo, a graph.json, or path/to/file.py:function. `options` are those of the zoo's family
     (batch=128), or parameters of the function; a graph.json takes none. A module of PyTorch whose function has no
-    parameter dtype runs within autocast with dtype="mixed" or "mixed-float16". With opaque_unknown=True operators of
-    PyTorch that the graph has none for run whole, by calling PyTorch. Raises GraphError naming the file or model and
-    what is wrong, OSError where a file cannot be read.
+    parameter dtype runs within autocast with dtype="mixed" or "mixed-float16"; one whose function has none for
+    micro_batches or recompute is imported with the samples of one, or computes activations again. With
+    opaque_unknown=True operators of PyTorch that the graph has none for run whole, by calling PyTorch.
+    Raises GraphError naming the file or model and what is wrong, OSError where a file cannot be read.
 
     >>> import planner
     >>> graph = planner.model("mlp-2-16", batch=8)
@@ -58,15 +62,11 @@ def model(source: str, **options: object) -> Graph:
         with progress(f"importing {source}", 1):
             return replace(_from_function(Path(match[1]), match[2], options, opaque_unknown), name=source)
     if options:
-        raise GraphError(f"{source}: a saved graph has no model options, found {_dashed(options)}")
+        raise GraphError(f"{source}: a saved graph has no model options, found {dashed(options)}")
     if source.endswith(".py"):
         raise GraphError(f"{source}: expected {source}:FUNCTION, found no function's name")
     with progress(f"reading {source}", 1):
         return replace(load_graph(Path(source)), name=source)
-
-
-def _dashed(options: Iterable[str]) -> str:
-    return ", ".join(f"--{name.replace('_', '-')}" for name in options)
 
 
 def function_of(source: str, **options: object) -> Callable[[], object]:
@@ -77,26 +77,27 @@ def function_of(source: str, **options: object) -> Callable[[], object]:
     return lambda: guarded(path, f"{match[2]}()", function)
 
 
-def _function(path: Path, name: str, options: Mapping[str, object]) -> tuple[Callable[[], object], str | None]:
-    """Return a function with its parameters given, and the mixed precision of a module for which it has none."""
+def _function(path: Path, name: str, options: Mapping[str, object]) -> tuple[Callable[[], object], dict[str, object]]:
+    """Return a function with its parameters given, and what the import of a module is given for which it has none."""
     function = getattr(load_file(path), name, None)
     if not callable(function):
         raise GraphError(f"{path}: expected a function {name!r}, found none")
     unknown = {option: options[option] for option in sorted(options.keys() - signature(function).parameters.keys())}
-    precision = str(unknown.pop("dtype")) if unknown.get("dtype") in MIXED and "torch" in sys.modules else None
+    of_module: dict[str, object] = {}
+    if "torch" in sys.modules:
+        of_module = {option: unknown.pop(option) for option in OF_MODULES if option in unknown}
+        if unknown.get("dtype") in MIXED:
+            of_module["precision"] = unknown.pop("dtype")
     if unknown:
         mixed = "; modules of PyTorch need none for --dtype mixed, within torch.autocast" if "dtype" in unknown else ""
-        raise GraphError(
-            f"{path}:{name}: expected a function with parameters for {_dashed(unknown)}, as in "
-            f"def {name}({', '.join(f'{option}={value!r}' for option, value in unknown.items())}){mixed}"
-        )
-    taken = {option: value for option, value in options.items() if option != "dtype" or precision is None}
-    return partial(function, **taken), precision
+        raise GraphError(f"{path}:{name}: {parameters_expected(name, unknown)}{mixed}")
+    parameters = signature(function).parameters
+    return partial(function, **{option: value for option, value in options.items() if option in parameters}), of_module
 
 
 def _from_function(path: Path, name: str, options: Mapping[str, object], opaque_unknown: bool) -> Graph:
-    function, precision = _function(path, name, options)
-    graph = guarded(path, f"{name}()", lambda: _made(function, opaque_unknown, precision))
+    function, of_module = _function(path, name, options)
+    graph = guarded(path, f"{name}()", lambda: _made(function, opaque_unknown, of_module))
     if not isinstance(graph, Graph):
         raise GraphError(
             f"{path}:{name}: expected a function that returns a Graph, or a module of PyTorch with example inputs, "
@@ -109,12 +110,12 @@ def _from_function(path: Path, name: str, options: Mapping[str, object], opaque_
     return built_as_asked(f"{path}:{name}", graph, options) if "micro_batches" in options else graph
 
 
-def _made(function: Callable[[], object], opaque_unknown: bool, precision: str | None) -> object:
-    """Return what a function makes; of a module of PyTorch the graph, in a mixed precision where one is given."""
+def _made(function: Callable[[], object], opaque_unknown: bool, of_module: Mapping[str, object]) -> object:
+    """Return what a function makes; of a module of PyTorch the graph, imported as is asked of modules."""
     # A file that has no use for PyTorch has not loaded it, and what loads it here takes a second and 200 MB.
     if "torch" not in sys.modules:
         return function()
-    return import_module("planner.pytorch").graph_of(function, opaque_unknown=opaque_unknown, precision=precision)
+    return import_module("planner.pytorch").graph_of(function, opaque_unknown=opaque_unknown, **of_module)
 
 
 def from_torch(module: object, inputs: Sequence[object], **options: object) -> Graph:

@@ -78,6 +78,7 @@ def from_torch(  # noqa: PLR0913 -- what a user's function makes, and how to tak
     optimizer: Optimizer | Mapping[nn.Parameter, Optimizer] | None = None,
     opaque_unknown: bool = False,
     micro_batches: int = 1,
+    recompute: str = "none",
     autocast: torch.dtype | None = None,
 ) -> Graph:
     """Return the training graph of a module: forward pass, gradients and updates of every parameter.
@@ -88,12 +89,14 @@ def from_torch(  # noqa: PLR0913 -- what a user's function makes, and how to tak
     Dimensions of parameters that the model takes apart, as queries, keys and values of several heads, are dimensions of
     their own in the graph. Where parameters have optimizers of their own, those that have none are frozen. With
     `opaque_unknown` operators that the graph has none for run whole, by calling PyTorch. Of several `micro_batches`,
-    whose gradients are added up before one update, the examples are one. The module and the loss run within
+    whose gradients are added up before one update, the examples are one. Of what the backward pass computes again
+    `recompute` says the extent, as `Recipe` does. The module and the loss run within
     `torch.autocast` of a dtype that is given as `autocast`.
     Raises a GraphError that names the operator and the line for what cannot be taken.
     """
     with contained("the import"):
-        return _imported(module, inputs, loss, targets, optimizer, opaque_unknown, micro_batches, autocast)
+        recipe = Recipe(micro_batches, recompute)
+        return _imported(module, inputs, loss, targets, optimizer, opaque_unknown, recipe, autocast)
 
 
 def _imported(  # noqa: PLR0913, PLR0917 -- as `from_torch`
@@ -103,7 +106,7 @@ def _imported(  # noqa: PLR0913, PLR0917 -- as `from_torch`
     targets: Sequence[Any],
     optimizer: Optimizer | Mapping[nn.Parameter, Optimizer] | None,
     opaque_unknown: bool,
-    micro_batches: int,
+    recipe: Recipe,
     autocast: torch.dtype | None,
 ) -> Graph:
     if isinstance(loss, nn.Module) and any(True for _ in loss.parameters()):
@@ -121,10 +124,10 @@ def _imported(  # noqa: PLR0913, PLR0917 -- as `from_torch`
         translation.t.builder,
         translation.metrics,
         _by_name(trace, optimizer or Optimizer("sgd")),
-        recipe=Recipe(micro_batches),
+        recipe=recipe,
     )
     if translation.updates:
-        if micro_batches > 1:
+        if recipe.micro_batches > 1:
             raise GraphError(f"{min(translation.updates)} changes in forward: expected one micro-batch")
         graph = replace(graph, updates={**graph.updates, **translation.updates})
         check(graph)

@@ -14,13 +14,14 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from planner.errors import GraphError
+from planner.extensions import parameters_expected
 from planner.graph.build import MIXED
 from planner.graph.ir import Graph
 from planner.graph.optimizers import CLIPPING, Optimizer
 from planner.pytorch.graphs import leaves
 from planner.pytorch.importing import from_torch
 from planner.pytorch.private import FakeTensor, FakeTensorMode, OpOverload, TorchDispatchMode, schema_of
-from planner.pytorch.tracing import Inputs, is_known
+from planner.pytorch.tracing import Inputs, in_order, is_known
 
 OPTIMIZERS = {
     torch.optim.SGD: "sgd",
@@ -48,13 +49,15 @@ class UserModel(NamedTuple):
     optimizer: Any
 
 
-def graph_of(make: Callable[[], object], *, opaque_unknown: bool = False, precision: str | None = None) -> object:
+def graph_of(
+    make: Callable[[], object], *, opaque_unknown: bool = False, precision: str | None = None, **recipe: Any
+) -> object:
     """Return the graph of the module that a function returns, or what it returns where that is no module.
 
     Parameters get no memory, so that a module of any size can be imported. A function that needs their values, for
     which PyTorch raises a RuntimeError, runs once more, with memory, and so does one whose buffers are random numbers
     drawn after those of parameters; one that fails otherwise does not. A module runs within `torch.autocast` where a
-    mixed `precision` is given.
+    mixed `precision` is given. A `recipe` is of `micro_batches`, each with its part of the samples, and `recompute`.
     """
     fakes = Fakes()
     try:
@@ -71,17 +74,50 @@ def graph_of(make: Callable[[], object], *, opaque_unknown: bool = False, precis
     if isinstance(result, Graph) or not _is_module(result):
         if precision is not None:
             raise GraphError(f"expected a parameter dtype for {precision}, or a module of PyTorch, found neither")
+        if recipe:
+            raise GraphError(parameters_expected(getattr(make, "func", make).__name__, recipe))
         return result
     model = user_model(result)
     if isinstance(model.optimizer, torch.optim.Optimizer):  # made before its parameters were the module's
         for group in model.optimizer.param_groups:
             group["params"] = [fakes.of.get(p, p) for p in group["params"]]  # type: ignore[no-untyped-call]
     autocast = None if precision is None else getattr(torch, MIXED[precision])
-    return imported(model, opaque_unknown=opaque_unknown, autocast=autocast)
+    if (count := recipe.get("micro_batches", 1)) > 1:
+        model = of_fewer_samples(model, count)
+    return imported(model, opaque_unknown=opaque_unknown, autocast=autocast, **recipe)
 
 
-def imported(model: UserModel, *, opaque_unknown: bool = False, autocast: torch.dtype | None = None) -> Graph:
-    """Return the training graph of a user's model."""
+def of_fewer_samples(model: UserModel, parts: int) -> UserModel:
+    """Return a model whose examples are the first of so many equal parts of its samples.
+
+    Samples are along the first dimension of the first input, and of others as long; of targets, such as the labels of
+    all tokens, also along one that is a multiple. A GraphError where they do not divide.
+    """
+    inputs = in_order(model.inputs)
+    samples = next((len(value) for value in inputs if _has_rows(value)), 0)
+    if not samples or samples % parts:
+        raise GraphError(f"expected samples that {parts} micro-batches divide, found {samples}")
+
+    def first(value: Any, *, is_multiple: bool = False) -> Any:
+        rows = len(value) if _has_rows(value) else 0
+        cuts = rows == samples or (is_multiple and rows and rows % samples == 0)
+        return value[: rows // parts] if cuts else value
+
+    if isinstance(model.inputs, Mapping):
+        cut: Any = {name: first(value) for name, value in model.inputs.items()}
+    else:
+        cut = [first(value) for value in inputs]
+    return model._replace(inputs=cut, targets=[first(value, is_multiple=True) for value in model.targets])
+
+
+def _has_rows(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.dim() > 0
+
+
+def imported(
+    model: UserModel, *, opaque_unknown: bool = False, autocast: torch.dtype | None = None, **recipe: Any
+) -> Graph:
+    """Return the training graph of a user's model; a `recipe` is as of `from_torch`."""
     module, inputs, loss, targets, _ = model
     return from_torch(
         module,
@@ -91,6 +127,7 @@ def imported(model: UserModel, *, opaque_unknown: bool = False, autocast: torch.
         optimizer=optimizer_of(model),
         opaque_unknown=opaque_unknown,
         autocast=autocast,
+        **recipe,
     )
 
 

@@ -176,8 +176,8 @@ def _plan_and_verdict(context: click.Context, model: str, options: dict[str, Any
             plan.save(options["output"])
         return plan, verdict
     alone = options["objective"] == "bytes" and options["parallel"] is None
-    is_least = alone and SEARCHERS[options["searcher"]].chooses_from_all
-    return _plan(context, model, options), LEAST_BYTES if is_least else ""
+    plan = _plan(context, model, options)
+    return plan, LEAST_BYTES if alone and SEARCHERS[options["searcher"]].chooses_from_all else ""
 
 
 def _exported(context: click.Context, model: str, options: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import pytest
 
 import planner
 from planner.export.setup import parallel_of
-from planner.graph.facts import recomputed
+from planner.graph.facts import batch_size, recomputed
 from tensor_partitioner.commands import decide, plan
 from tensor_partitioner.commands.plan import LEAST_BYTES
 from tests.project.test_plan_command import run
@@ -39,6 +39,26 @@ def test_a_function_that_cuts_its_batch_is_asked_to(tmp_path):
     cut = ("--pin", "micro-batch=4")
     assert run(decide.main, f"{OWN}:two_layers", "--topo", "uniform-4", *cut, "-o", file) == 0
     assert planner.load(file).graph.micro_batches == 64 // (4 * 4)
+
+
+@pytest.mark.parametrize("function", ["pytorch_model.py:make", "mlp.py:make"])
+def test_a_module_is_cut_into_micro_batches_and_computes_again(function, tmp_path):
+    """Its function has parameters for neither; the loss is a mean, so that their sums are the batch's."""
+    pytest.importorskip("torch")
+    file, module = tmp_path / "plan.json", OWN.with_name(function.partition(":")[0])
+    cut = ("--pin", "micro-batch=2", "--pin", "dp=4", "--pin", "recompute=none")
+    assert run(decide.main, f"{module}:make", "--topo", "uniform-4", *cut, "-o", file) == 0
+    whole, written = planner.model(f"{module}:make"), planner.load(file).graph
+    assert written.micro_batches * batch_size_of_one(written) == batch_size(whole) == batch_size(written)
+    again = planner.model(f"{module}:make", micro_batches=2, recompute="segments")
+    assert recomputed(again)
+    assert {name for name in whole.tensors if whole.tensors[name].role == "weight"} <= set(again.tensors)
+
+
+def batch_size_of_one(graph):
+    """Return the samples of a micro-batch."""
+    (samples,) = {tensor.shape[0] for tensor in graph.tensors.values() if tensor.role == "input" and tensor.shape}
+    return samples
 
 
 def test_a_page_goes_without_the_plan_that_a_function_makes_no_graph_for(tmp_path, capsys):
