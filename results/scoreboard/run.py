@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from planner.files import write_json
 from results.experiment import Pages, publish, read_data, table
 from results.scoreboard import picture, tables
 from results.scoreboard.scored import score
 from results.scoreboard.sets import find_sets, own_sets, read_set
+from tensor_partitioner.page.published import PATH, PublishedScore
 
 HERE = Path(__file__).parent
 DIGITS = 5
@@ -47,7 +49,7 @@ def overview(data: dict[str, Any]) -> str:
     """Return a line for each set: what was not fitted on, beside the null model and Calculon."""
     rows = []
     for one in data["sets"]:
-        part = next(name for name in ("test", "fit", "all") if name in one["scores"])
+        part = _unfitted(one)
         scores = one["scores"][part]
         cells = tables.times(scores["time"])
         nulls = [tables.percent(scores.get(name, {}).get("error_mean")) for name in ("null", "null_of_others")]
@@ -59,6 +61,29 @@ def overview(data: dict[str, Any]) -> str:
     rivals = ("null, fitted", "null of others", "Calculon mean")
     columns = ("set", "expressed", "part", *tables.COLUMNS[1:6], *rivals, "memory")
     return table(columns, rows)
+
+
+def published(data: dict[str, Any]) -> tuple[PublishedScore, ...]:
+    """Return what a decision's page says of every set with times, of the part that was not fitted on."""
+    found = []
+    for one in data["sets"]:
+        scores = one["scores"][_unfitted(one)]["time"]
+        if scores["rows"]:
+            found.append(
+                PublishedScore(
+                    source=one["source"],
+                    assumed=tuple(one["assumed"]),
+                    runs=scores["rows"],
+                    mean=scores["error_mean"],
+                    p90=scores["error_p90"],
+                    bias=scores["bias_mean"],
+                )
+            )
+    return tuple(found)
+
+
+def _unfitted(one: dict[str, Any]) -> str:
+    return next(name for name in ("test", "fit", "all") if name in one["scores"])
 
 
 def block(data: dict[str, Any]) -> str:
@@ -99,6 +124,7 @@ def main() -> None:
     before = read_data(HERE)
     data = {"sets": [kept(score(one, known=calculons(before, one.name))) for one in sets]}
     publish(HERE, data, pages)
+    write_json(PATH, published(data))
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from tensor_partitioner.page.decisions import (
 from tensor_partitioner.page.inputs import device_inputs, given, link_inputs, stack_inputs
 from tensor_partitioner.page.machines import machine_tree
 from tensor_partitioner.page.plans import plan_part
+from tensor_partitioner.page.published import published_scores
 from tensor_partitioner.page.records import Content, Given, Point, Timeline
 from tensor_partitioner.page.rendering import write
 from tensor_partitioner.page.runs import occupied, run_part, simulated_timeline, task_timeline
@@ -84,6 +85,7 @@ def decision_content(
         machine=() if built is None else machine_tree(built, _loads(plan, built, decision.best.seconds_per_step)),
         machine_note=_machine_note(built, facts.devices, plan),
         inputs=tuple(_decision_inputs(decision, built)),
+        published=published_scores(),
     )
 
 

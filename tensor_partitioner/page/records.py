@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from tensor_partitioner.decision.record import MachineFacts, ModelFacts, Search
+from tensor_partitioner.page.published import PublishedScore
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -263,3 +264,4 @@ class Content(_Record, frozen=True, kw_only=True):
     machine: tuple[TreeNode, ...] = ()
     machine_note: str = ""
     inputs: tuple[Given, ...] = ()
+    published: tuple[PublishedScore, ...] = ()

@@ -19,6 +19,7 @@ from tensor_partitioner.page.decisions import cards_of, decision_part
 from tensor_partitioner.page.inputs import device_inputs, link_inputs
 from tensor_partitioner.page.machines import machine_tree
 from tensor_partitioner.page.pages import decision_content, plan_content
+from tensor_partitioner.page.published import published_scores
 from tensor_partitioner.page.rendering import html
 from tensor_partitioner.page.runs import RESOLUTION, simulated_timeline
 from tensor_partitioner.page.stages import schedule_timeline
@@ -203,3 +204,10 @@ def test_how_many_times_as_long_has_three_digits(decision, times, said):
     rows = (first, msgspec.structs.replace(first, **fields))
     cards = {card[0]: card[1:] for card in cards_of(msgspec.structs.replace(decision, candidates=rows))}
     assert cards["FSDP (ZeRO-3)"] == (said, f"as long a step: {name}")
+
+
+def test_a_decision_says_how_far_off_predictions_were(decision):
+    text = html(decision_content(decision))
+    for score in published_scores():
+        assert f">{100 * score.mean:.1f} %</td>" in text
+        assert f">{100 * score.bias:+.1f} %</td>" in text

@@ -23,8 +23,10 @@ from results.scoreboard.cells import SetError, read_count
 from results.scoreboard.measurements import measured_s
 from results.scoreboard.predictions import predict_row
 from results.scoreboard.row import FIELDS, NAMES, Row, field_of
+from results.scoreboard.run import published
 from results.scoreboard.runs import run_of
 from results.scoreboard.sets import HERE, find_sets, own_sets, read_set
+from tensor_partitioner.page.published import published_scores
 
 FOLDER = ROOT / "results" / "scoreboard"
 ROWS = {
@@ -53,6 +55,12 @@ def test_own_sets_are_read_in_full(name):
     assert measured.refused == ()
     assert measured.notes == ()
     assert measured.source
+
+
+def test_pages_have_the_scores_of_the_scoreboard():
+    scores = published_scores()
+    assert scores == published(read_data(FOLDER))
+    assert sum(score.runs for score in scores) > 500
 
 
 def test_no_set_is_fitted_on_more_than_a_third():
