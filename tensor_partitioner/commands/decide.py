@@ -36,7 +36,7 @@ from tensor_partitioner.decision.precision import hint
 from tensor_partitioner.decision.record import SIMULATED, Decision
 from tensor_partitioner.decision.tables import candidates_table
 from tensor_partitioner.decision.typed import STACK
-from tensor_partitioner.decision.why import faster, not_their_best
+from tensor_partitioner.decision.why import left_open, not_their_best
 from topologies import available
 
 PIN_HELP = f"Look only at ways with this word of --parallel: {', '.join(DEGREES)}, as in tp=4. May be given again."
@@ -176,7 +176,7 @@ def _searched(decision: Decision) -> str:
     search = decision.search
     proved = search.gap < LEAST_GAP
     least = "nothing is faster" if decision.best.fits else "nothing fits"
-    left = least if proved else f"nothing is more than {faster(search.gap)}"
+    left = least if proved else left_open(search.gap)
     looked, how = "projected", f"of the software stack {decision.stack}"
     if decision.stack == SIMULATED:
         looked, how = "simulated", "worker by worker"

@@ -124,6 +124,7 @@ def beside(source: str, options: Mapping[str, Any], report: Report) -> str:
         )
     )
     return (
+        "What follows is simulated, as is what stands beside it. "
         f"decide predicts {display.seconds(step.seconds)}, as --project does: by the stack {options['stack']}, which "
         f"fuses what the simulator runs operator by operator, it computes for {kernels}, and waits for {waiting}, as "
         f"collectives run beside kernels and not message by message. {BELIEVED}"
@@ -193,11 +194,14 @@ def said(source: str, parallel: Parallel | None, machine: str, step: Projection)
     """Say in one sentence what a projection shows."""
     cause = max((c for c in step.shares if c != "kernels at the roof"), key=step.shares.__getitem__)
     how = ", projected" if parallel is None else f" as {parallel}, projected from one replica"
+    needed, there = (display.quantity(nbytes, "B") for nbytes in (step.needed_bytes, step.capacity_bytes))
+    by = display.quantity(-step.margin_bytes, "B")
+    fit = f"it fits, with {needed} of {there}" if step.fits else f"it does NOT fit: {needed} of {there}, {by} too much"
     return (
         f"{source} on {machine}{how}, takes "
         f"{display.seconds(step.seconds)} a step, {display.number(step.samples_per_s)} "
         f"samples/s at {step.utilisation:.0%} of the {step.dtype} peak; most beyond the kernels' best goes to {cause} "
-        f"({step.shares[cause] / step.seconds:.0%})."
+        f"({step.shares[cause] / step.seconds:.0%}); {fit}."
     )
 
 

@@ -169,10 +169,10 @@ def _once(source: str, options: dict[str, Any]) -> None:
     if trace_path is not None:
         trace(simulation).write(trace_path)
     console = stdout()
-    console.print(*display.tables(result), sep="\n")
-    console.print(finding(result), soft_wrap=True, style="bold red" if result.overfull else None)
     if predicted := beside(source, options, result):
         console.print(predicted, soft_wrap=True)
+    console.print(*display.tables(result), sep="\n")
+    console.print(finding(result), soft_wrap=True, style="bold red" if result.overfull else None)
     if result.overfull:
         raise JobError(f"{source}: out of memory on {', '.join(result.overfull)}")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 
@@ -120,6 +120,31 @@ def _recompute(shape: Shape) -> tuple[str, ...]:
     if not shape.layers:
         return ("none",)
     return ("none", "selective", "full") if shape.stores_scores else ("none", "full")
+
+
+KEPT = ("none", "selective", "full")
+"""Recomputation, that which keeps most first."""
+
+
+def by_hand(ways: Iterable[Parallel]) -> Iterator[list[Parallel]]:
+    """Yield what people would do anyway: DDP, FSDP, and tensor parallelism in a node with as few stages as may be.
+
+    Of each the ways that are among these, those with least recomputation and the largest micro-batch first; stages take
+    a sample at once, in as many chunks as there are.
+    """
+    every = [way for way in ways if way.cp == 1]
+    data = [way for way in every if way.dp == way.workers > 1]
+    for zero in (0, 3):
+        alike = (way for way in data if way.zero == zero)
+        yield sorted(alike, key=lambda way: (KEPT.index(way.recompute), -(way.micro_batch or 0)))
+    most = max((way.tp for way in every), default=1)
+    tensor = (way for way in every if way.tp == most > 1 and way.zero == min(1, way.dp - 1) and _is_plain(way))
+    yield sorted(tensor, key=lambda way: (KEPT.index(way.recompute), way.pp, -(way.micro_batch or 0), -way.chunks))
+
+
+def _is_plain(way: Parallel) -> bool:
+    """True but for stages that take more than a sample at once, or part a layer's backward pass."""
+    return way.pp == 1 or (way.micro_batch == 1 and way.schedule != "zero-bubble")
 
 
 def family(parallel: Parallel) -> str:

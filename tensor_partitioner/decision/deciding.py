@@ -24,13 +24,24 @@ from simulator.projection.network import Grid, Network
 from simulator.projection.projection import Projection
 from simulator.projection.stack import Stack, stack_named
 from tensor_partitioner.decision.bounds import LeastWork, least_bytes, micro_batch_s, with_bubble
-from tensor_partitioner.decision.candidates import Shape, candidate_name, candidates, family, undivided
+from tensor_partitioner.decision.candidates import KEPT, Shape, by_hand, candidate_name, candidates, family, undivided
 from tensor_partitioner.decision.checks import is_alike, require_types
-from tensor_partitioner.decision.record import OWN, Candidate, Decision, Line, MachineFacts, ModelFacts, Search, Stage
+from tensor_partitioner.decision.record import (
+    ALL_ALIKE,
+    OWN,
+    SEARCHED,
+    Candidate,
+    Decision,
+    Line,
+    MachineFacts,
+    ModelFacts,
+    Search,
+    Stage,
+)  # fmt: skip
 from tensor_partitioner.decision.simulating import Simulating
 from tensor_partitioner.decision.sources import degrees_of, source_of
 from tensor_partitioner.decision.typed import STACK, commands
-from tensor_partitioner.decision.why import AS_FAST, faster, verdict, why
+from tensor_partitioner.decision.why import AS_FAST, left_open, verdict, why, why_searched
 from tensor_partitioner.projection import project_inner, project_source
 from tensor_partitioner.replicas import Inner, Source
 from topologies import Machine
@@ -41,9 +52,6 @@ MOST_SAMPLES = 4096
 
 SEARCHED_WORKERS = 16
 """Up to so many devices the plan of least bytes is a candidate; up to half as many, that of least time."""
-
-KEPT = ("full", "selective", "none")
-"""Recomputation, that which keeps least first."""
 
 ONE = Parallel()
 
@@ -167,6 +175,7 @@ class _Deciding:
     def _best_first(self, every: Sequence[Bounded], batch: int, until: float) -> tuple[list[Found], int, float]:
         """Project candidates, that of least bound first, until bounds are above what is best in their families.
 
+        What people would do anyway comes before all, however late it is: of each way the first that fits.
         Those of one replica, divided over as many inner workers, come together, the fewest workers first: building it
         takes longest. A bound is made a nearer one when its turn comes, and has another turn. What weights, states and
         a micro-batch alone do not let fit comes last, least bytes first, and once for each family that nothing else is
@@ -179,11 +188,13 @@ class _Deciding:
         sizes = {c: c.micro_batch or 1 for *_, c in every}
         alone = {size: self._blocks(self.source.inner(ONE, size), ONE) for size in set(sizes.values())}
         least = {c: least_bytes(alone[size], c, self.stack) for c, size in sizes.items()}
-        excess = {c: (nbytes, KEPT.index(c.recompute)) if nbytes > capacity else () for c, nbytes in least.items()}
-        waiting = [(excess[c], (c.tp * c.cp, c.cp), bound_s, number, False, c) for bound_s, number, c in every]
+        excess = {c: (nbytes, -KEPT.index(c.recompute)) if nbytes > capacity else () for c, nbytes in least.items()}
+        tried, found = self._by_hand(every, excess, batch)
+        rest = (row for row in every if row[-1] not in tried)
+        waiting = [(excess[c], (c.tp * c.cp, c.cp), bound_s, number, False, c) for bound_s, number, c in rest]
         heapify(waiting)
-        found, best_s, seen, left_out, lower_s = list[Found](), dict[str, float](), set[str](), 0, float("inf")
-        unfinished = set[str]()
+        seen, unfinished, left_out, lower_s = {kind for _, kind, *_ in found}, set[str](), 0, float("inf")
+        best_s = {kind: step.seconds for _, kind, _, step in sorted(found, key=_slowest_first) if step.fits}
         while waiting:
             too_large, inner, bound_s, number, is_near, candidate = heappop(waiting)
             kind = family(candidate)
@@ -207,6 +218,24 @@ class _Deciding:
                     best_s[kind] = min(projection.seconds, best_s.get(kind, float("inf")))
         told = [row for row in found if row[-1].fits or row[1] not in unfinished or row[1] in best_s]
         return told, left_out + len(found) - len(told), lower_s
+
+    def _by_hand(
+        self, every: Sequence[Bounded], excess: Mapping[Parallel, tuple[float, ...]], batch: int
+    ) -> tuple[set[Parallel], list[Found]]:
+        """Project what people would do anyway until one of each way fits; return what was tried, and what came of it.
+
+        Where nothing of a way may fit it is that of least bytes.
+        """
+        bounds, tried, found = {c: bound_s for bound_s, _, c in every}, set[Parallel](), list[Found]()
+        for ways in by_hand(bounds):
+            for candidate in [way for way in ways if not excess[way]] or sorted(ways, key=excess.__getitem__)[:1]:
+                tried.add(candidate)
+                projection = self._projected(candidate, batch)
+                if projection is not None:
+                    found.append((candidate_name(candidate), family(candidate), bounds[candidate], projection))
+                    if projection.fits:
+                        break
+        return tried, found
 
     def _nearer_bound_s(self, candidate: Parallel, batch: int) -> float:
         """Return a bound of a candidate by what its inner workers take for a micro-batch; 0 where they cannot be."""
@@ -241,9 +270,9 @@ class _Deciding:
     def _goals(self) -> Mapping[str, Machine | None]:
         """Return what plans are searched for, and the machine whose time it is; nothing where that takes too long."""
         count = self.cluster.devices
-        goals: dict[str, Machine | None] = {"least bytes": None} if 1 < count <= SEARCHED_WORKERS else {}
+        goals: dict[str, Machine | None] = {"bytes": None} if 1 < count <= SEARCHED_WORKERS else {}
         if 1 < count <= SEARCHED_WORKERS // 2:
-            goals["least time"] = self.cluster.built
+            goals["time"] = self.cluster.built
         return goals
 
     def _searched(self, batch: int, goals: Mapping[str, Machine | None]) -> list[Found]:
@@ -257,7 +286,9 @@ class _Deciding:
                 continue
             whole = Parallel(tp=count, micro_batch=batch)
             projection = project_inner(inner, batch, whole, self.cluster, self.stack)
-            found.append((f"plan of {goal}", f"{OWN}, {goal}", 0.0, projection))
+            plan = inner.replica.plan
+            alike = ALL_ALIKE if plan.graph.updates and not plan.total_bytes else ""
+            found.append((f"{SEARCHED[goal]}{alike}", f"{OWN}, least {goal}", 0.0, projection))
         return found
 
     def _record(self, batch: int, found: list[Found], tally: Tally) -> Decision:
@@ -268,11 +299,11 @@ class _Deciding:
             raise PlanError(f"{self.source.name}: none of {tally.considered} candidates can divide it")
         transformer = transformer_of(self._single[0].replica.graph)
         heads = None if transformer is None else transformer.heads
-        told = tuple(_with_why(row, rows[0], heads) for row in rows)
+        told = tuple(_with_why(row, rows, heads) for row in rows)
         best_s, alone_s = told[0].seconds_per_step, self._alone_s(batch, told[0])
         lower_s = min(best_s, tally.lower_bound_s)
         gap = best_s / lower_s - 1
-        warning = f"Time ran out: what was not looked at may be up to {faster(gap)}. " if gap > AS_FAST - 1 else ""
+        warning = f"Time ran out: {left_open(gap)}. " if gap > AS_FAST - 1 else ""
         return Decision(
             model=model,
             machine=machine,
@@ -336,6 +367,10 @@ class Tally:
     seconds: float
 
 
+def _slowest_first(row: Found) -> float:
+    return -row[-1].seconds
+
+
 def _candidate(name: str, kind: str, bound_s: float, projection: Projection, model: ModelFacts) -> Candidate:
     """Record a candidate."""
     shares, tokens = projection.shares, model.sequence
@@ -367,5 +402,7 @@ def _candidate(name: str, kind: str, bound_s: float, projection: Projection, mod
     )
 
 
-def _with_why(row: Candidate, best: Candidate, heads: int | None) -> Candidate:
-    return row if row is best and row.fits else msgspec_replace(row, why=why(row, best, heads))
+def _with_why(row: Candidate, rows: Sequence[Candidate], heads: int | None) -> Candidate:
+    if row is rows[0] and row.fits:
+        return row
+    return msgspec_replace(row, why=why(row, rows[0], heads) + why_searched(row, rows))

@@ -13,6 +13,12 @@ FORMAT = "decision/1"
 OWN = "searched plan"
 """What the family of plans that a search found begins with."""
 
+SEARCHED = {"bytes": "plan of least bytes", "time": "plan of least time without overlap"}
+"""The names of plans that a search found, by its objective."""
+
+ALL_ALIKE = ", all devices doing the same work"
+"""What the name of a plan ends in that divides nothing."""
+
 SIMULATED = "simulated"
 """The stack of a decision whose candidates are not projected but simulated, worker by worker."""
 

@@ -22,6 +22,7 @@ from simulator.systems import plan_program
 from tensor_partitioner.decision.candidates import candidate_name, divisors, family
 from tensor_partitioner.decision.record import (
     OWN,
+    SEARCHED,
     SIMULATED,
     Candidate,
     Decision,
@@ -107,9 +108,10 @@ class Simulating:
         memory, seconds, exposed_s = fullest(found), found.seconds_per_step or 0.0, found.exposed_seconds or 0.0
         needed, capacity = (0, None) if memory is None else (memory.peak_bytes, memory.capacity_bytes)
         room = float("inf") if capacity is None else float(capacity)
-        name, kind = f"plan of least {way}", f"{OWN}, least {way}"
         if isinstance(way, Parallel):
             name, kind = candidate_name(way), family(way)
+        else:
+            name, kind = SEARCHED[way], f"{OWN}, least {way}"
         return Candidate(
             name=name,
             parallel=name if isinstance(way, Parallel) else None,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from planner.parallel import Parallel
-from tensor_partitioner.decision.record import Candidate, Decision, MachineFacts, ModelFacts
+from tensor_partitioner.decision.record import ALL_ALIKE, OWN, Candidate, Decision, MachineFacts, ModelFacts
 from tensor_partitioner.display import number, percent, quantity
 from tensor_partitioner.display import seconds as format_seconds
 
@@ -51,9 +53,11 @@ UNEVEN = 1.1
 """Times the mean stage that the slowest takes, from which on stages are uneven."""
 
 
-def faster(gap: float) -> str:
-    """Say by how much something is faster, given how much longer another takes, of its own seconds."""
-    return f"{gap:.1%} faster" if gap < 1 else f"{number(1 + gap)} times as fast"
+def left_open(gap: float) -> str:
+    """Say how much faster what was not looked at may be, of its own seconds; a bound of half the time says nothing."""
+    if gap < 1:
+        return f"what was not looked at may be up to {gap:.1%} faster"
+    return "how much faster what was not looked at may be is not bounded yet"
 
 
 def not_their_best(decision: Decision) -> str:
@@ -86,6 +90,14 @@ def why(candidate: Candidate, best: Candidate, heads: int | None = None) -> str:
         won = f"partly won back by {gain} ({format_seconds(net)} in all)"
         said = f"{format_seconds(more[cause])} more for {cost}, {won}"
     return ", as ".join(filter(None, (said, _uneven(candidate, best, heads) if cause in OF_THE_SLOWEST else "")))
+
+
+def why_searched(row: Candidate, rows: Iterable[Candidate]) -> str:
+    """Say why a plan of least time takes longer than that of least bytes; "" where it does not, or is none."""
+    faster = [other.family for other in rows if other.fits and other.seconds_per_step < row.seconds_per_step]
+    if row.family != f"{OWN}, least time" or f"{OWN}, least bytes" not in faster:
+        return ""
+    return "; more than with least bytes, as its search adds up operators, none fused and nothing overlapping"
 
 
 def _uneven(candidate: Candidate, best: Candidate, heads: int | None) -> str:
@@ -130,11 +142,15 @@ def verdict(
     alone = ""
     if one_device_s is not None and machine.devices > 1:
         how = "as fast" if best.seconds_per_step < AS_FAST * one_device_s else "faster"
-        alone = f"One device is {how}, {format_seconds(one_device_s)} a step: use one. "
+        same = "would all do the same work" if best.name.endswith(ALL_ALIKE) else "would gain nothing"
+        alone = (
+            f"One device alone is {how}, {format_seconds(one_device_s)} a step: use one, as {machine.devices} {same}. "
+            "If all have to be used, t"
+        )
     said = (
-        f"{alone}Train {model.name} in {model.precision} on {machine.devices} x {machine.device} as {best.family} "
-        f"({best.name}): {format_seconds(best.seconds_per_step)} a step, {number(best.samples_per_s)} samples/s, "
-        f"{percent(best.utilisation)} of the {model.dtype} peak, {format_bytes(best.margin_bytes)} of memory to spare."
+        f"{alone or 'T'}rain {model.name} in {model.precision} on {machine.devices} x {machine.device} as "
+        f"{best.family} ({best.name}): {format_seconds(best.seconds_per_step)} a step, "
+        f"{number(best.samples_per_s)} samples/s, {percent(best.utilisation)} of the {model.dtype} peak, {format_bytes(best.margin_bytes)} of memory to spare."
     )
     families: dict[str, Candidate] = {}
     for candidate in candidates:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from planner.parallel import Parallel
 from tensor_partitioner.decision.record import Candidate, Decision
-from tensor_partitioner.decision.why import faster, not_their_best
+from tensor_partitioner.decision.why import left_open, not_their_best
 from tensor_partitioner.display import number, percent, quantity, seconds
 from tensor_partitioner.page.records import DecisionPart, Group, Row, StageRow
 
@@ -213,8 +213,8 @@ def trust_of(decision: Decision) -> tuple[str, ...]:
         gap = (
             "The search is finished: no candidate that was left out can be faster in our model."
             if search.gap == 0
-            else f"{search.bounded_away} candidates were not worked out; their bounds say that none of them can be "
-            f"more than {faster(search.gap)}. A larger --budget narrows this."
+            else f"{search.bounded_away} candidates were not worked out: {left_open(search.gap)}. A larger --budget "
+            "narrows this."
         )
         gap = f"{gap} {not_their_best(decision)}".rstrip()
     else:

@@ -25,7 +25,7 @@ from tensor_partitioner.decision import decide
 from tensor_partitioner.decision.bounds import LeastWork, least_bytes
 from tensor_partitioner.decision.candidates import Shape, candidate_name, candidates, divisors, family
 from tensor_partitioner.decision.deciding import _Deciding
-from tensor_partitioner.decision.why import faster
+from tensor_partitioner.decision.why import left_open
 from tensor_partitioner.projection import project, project_source
 from tensor_partitioner.replicas import GraphModel, ZooModel, with_few_layers
 from tests.project.test_plan_command import run
@@ -298,6 +298,7 @@ def test_the_command_writes_what_it_shows(tmp_path, capsys):
     assert run(simulate, plan, "--topo", "hgx-h100", "--no-data-parallel") == 0
     shown = capsys.readouterr().out
     said = re.search(r"decide predicts ([\d.]+) us, .* computes for .* \(simulated: .*\)", shown)
+    assert shown.index("decide predicts") < shown.index("per step") < shown.index("simulated worker by worker")
     assert "Believe this one for training by that stack, whose kernels are fused; the simulated one for" in shown
     assert float(said[1]) * 1e-6 == pytest.approx(best["seconds_per_step"], rel=0.02)
 
@@ -324,10 +325,12 @@ def test_what_makes_no_sense(arguments, message, capsys):
 
 
 def test_without_time_the_verdict_says_so_and_no_family_is_said_not_to_fit() -> None:
+    """But for one whose weights and states alone do not."""
     decision = decide("llama-3.1-8b", "hgx-h100-nodes-8", batch=64, budget_s=1e-3)
     assert decision.search.gap > 0
     assert decision.verdict.startswith("Time ran out")
-    assert {c.family for c in decision.candidates} == {c.family for c in decision.candidates if c.fits}
+    assert {c.family for c in decision.candidates if not c.fits} <= {"data (DDP)"}
+    assert 18 * decision.model.parameters > decision.machine.memory_bytes
     assert decision.search.projected + decision.search.bounded_away == decision.search.considered
 
 
@@ -340,9 +343,25 @@ def test_a_graph_of_micro_batches_is_decided_for_all_its_samples() -> None:
     assert in_two.best.seconds_per_step == pytest.approx(in_one.best.seconds_per_step, rel=1e-2)
 
 
-@pytest.mark.parametrize(("gap", "words"), [(0.123, "12.3% faster"), (9, "10 times as fast")])
-def test_gaps_are_said_in_percent_or_in_times(gap, words):
-    assert faster(gap) == words
+@pytest.mark.parametrize(("gap", "words"), [(0.123, "may be up to 12.3% faster"), (9, "may be is not bounded yet")])
+def test_gaps_that_say_nothing_are_no_multiples(gap, words):
+    assert left_open(gap).endswith(words)
+
+
+@pytest.mark.parametrize(
+    ("name", "machine", "batch"), [("gpt2", "hgx-h100", 64), ("llama-2-70b", "hgx-h100-nodes-8", 256)]
+)
+def test_what_people_would_do_anyway_is_projected_whatever_the_budget(name, machine, batch):
+    """DDP and FSDP by their largest micro-batch that fits, and tensor parallelism in a node with stages as needed."""
+    decision = decide(name, machine, batch=batch, budget_s=1e-3)
+    ways = [Parallel.read(row.name) for row in decision.candidates if row.parallel]
+    fitting = [Parallel.read(row.name) for row in decision.candidates if row.fits]
+    whole = cluster(machine)
+    assert {0, 3} <= {way.zero for way in ways if way.dp == whole.devices}
+    (node,) = (way for way in fitting if way.tp == whole.per_node)
+    if name == "gpt2":
+        assert {(way.zero, way.micro_batch) for way in fitting if way.dp == whole.devices} == {(0, 8), (3, 8)}
+        assert node.pp == 1
 
 
 def test_rows_of_context_parallelism_say_that_others_may_be_faster(capsys) -> None:

@@ -118,7 +118,8 @@ def test_work_that_all_devices_do_is_counted_once():
     source, options = ZooModel.of("transformer-2-64", {**SMALL, "optimizer": "adamw"}), (7, Parallel())
     alone = project_source(source, *options, cluster("p2.8xlarge"), "compile")
     assert decision.one_device_s == alone.seconds == pytest.approx(decision.best.seconds_per_step, rel=0.01)
-    assert decision.verdict.startswith("One device is as fast")
+    assert decision.verdict.startswith("One device alone is as fast")
+    assert "as 8 would all do the same work" in decision.verdict
     assert decide("transformer-4-128", "hgx-h100", batch=512, pins=("cp=1",), **SMALL).one_device_s is None
 
 
@@ -238,3 +239,11 @@ def test_the_command_that_is_named_shows_the_same(capsys):
     assert run(simulate, *words) == 0
     shown = re.search(r"takes ([\d.]+ .?s) a step", capsys.readouterr().out.replace("\n", " "))
     assert shown[1] in decision.verdict
+
+
+def test_the_sentence_of_a_projection_says_that_it_does_not_fit(capsys):
+    words = ("llama-3.1-8b", "--batch", 64, "--topo", "hgx-h100", "--parallel", "dp=8,micro-batch=1", "--project")
+    assert run(simulate, *words) == 1
+    captured = capsys.readouterr()
+    by = re.search(r"out of memory by ([\d.]+ .B)", captured.err)[1]
+    assert f"{by} too much." in captured.out.replace("\n", " ").rpartition("it does NOT fit: ")[2]

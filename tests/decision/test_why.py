@@ -6,8 +6,8 @@ from msgspec.structs import replace
 from simulator.projection.projection import WAITING
 from tensor_partitioner.commands.decide import _searched as searched
 from tensor_partitioner.decision import decide
-from tensor_partitioner.decision.record import Stage
-from tensor_partitioner.decision.why import CAUSES, verdict, why
+from tensor_partitioner.decision.record import ALL_ALIKE, OWN, Stage
+from tensor_partitioner.decision.why import CAUSES, verdict, why, why_searched
 
 ROOF, BELOW, BUBBLE = "kernels at the roof", "kernels below the roof", "pipeline bubble and messages"
 
@@ -86,8 +86,12 @@ def test_what_was_looked_at_is_said_without_what_was_not(counts, gap, said):
 def test_one_device_is_said_to_be_faster_where_it_is(best):
     decision = decide("mlp-2-16", "hgx-h100", batch=16, pins=("tp=1",), budget_s=60)
     model, machine = decision.model, decision.machine
-    assert verdict(model, machine, (best,), 1.0).startswith("One device is as fast, 1 s a step: use one. Train")
-    assert verdict(model, machine, (best,), 0.5).startswith("One device is faster, 500 ms a step: use one. Train")
+    assert verdict(model, machine, (best,), 1.0).startswith(
+        "One device alone is as fast, 1 s a step: use one, as 8 would gain nothing. If all have to be used, train"
+    )
+    assert verdict(model, machine, (best,), 0.5).startswith("One device alone is faster, 500 ms a step: use one")
+    alike = replace(best, name=f"{best.name}{ALL_ALIKE}")
+    assert "use one, as 8 would all do the same work." in verdict(model, machine, (alike,), 1.0)
     assert verdict(model, replace(machine, devices=1), (best,), 1.0).startswith("Train")
 
 
@@ -99,3 +103,14 @@ def test_recomputation_is_no_remedy_where_all_is_computed_again(best):
     assert verdict(decision.model, decision.machine, (again,)).endswith("a smaller batch or more devices would help.")
     unfit = replace(decision, candidates=(full,), search=replace(decision.search, gap=0.0))
     assert "nothing fits" in searched(unfit)
+
+
+def test_a_plan_of_least_time_that_is_slower_than_that_of_least_bytes_says_why(best):
+    least_bytes, slower, faster = (
+        replace(best, family=f"{OWN}, least {goal}", seconds_per_step=s)
+        for goal, s in (("bytes", 1.0), ("time", 1.1), ("time", 0.9))
+    )
+    assert "none fused and nothing overlapping" in why_searched(slower, (least_bytes, slower))
+    assert not why_searched(faster, (faster, least_bytes))
+    assert not why_searched(slower, (slower, replace(least_bytes, fits=False)))
+    assert not why_searched(replace(least_bytes, seconds_per_step=2.0), (faster, least_bytes))
