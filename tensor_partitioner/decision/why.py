@@ -150,7 +150,8 @@ def verdict(
     said = (
         f"{alone or 'T'}rain {model.name} in {model.precision} on {machine.devices} x {machine.device} as "
         f"{best.family} ({best.name}): {format_seconds(best.seconds_per_step)} a step, "
-        f"{number(best.samples_per_s)} samples/s, {percent(best.utilisation)} of the {model.dtype} peak, {format_bytes(best.margin_bytes)} of memory to spare."
+        f"{number(best.samples_per_s)} samples/s, "
+        f"{percent(best.utilisation)} of the {model.dtype} peak, {format_bytes(best.margin_bytes)} of memory to spare."
     )
     families: dict[str, Candidate] = {}
     for candidate in candidates:
