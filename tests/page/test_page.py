@@ -6,9 +6,10 @@ import re
 import msgspec
 import pytest
 
+import planner
 from planner.layout import owned_by_all
 from tensor_partitioner.decision import decide
-from tensor_partitioner.page import write_page
+from tensor_partitioner.page import write_page, write_report
 
 PAGES = ("decision", "pipeline", "plan")
 WIDTHS = (400, 900, 1600)
@@ -289,6 +290,22 @@ def test_what_lies_to_the_right_is_said_and_what_matters_does_not(opened, width)
         reasons = "[...document.querySelectorAll('#table td.why, #table .narrow')].filter((e) => e.checkVisibility())"
         rows = opened.evaluate("document.querySelectorAll('#table tbody tr').length")
         assert opened.evaluate(f"{reasons}.length") == rows
+
+
+def test_candidates_fit_a_wide_screen_and_words_are_whole(browser, pages):
+    browser.open(pages["pipeline"])
+    browser.size(1600)
+    table = "document.querySelector('#table')"
+    assert browser.evaluate(f"{table}.scrollWidth <= {table}.parentElement.clientWidth")
+    browser.size(480)
+    lines = browser.evaluate("[...document.querySelectorAll('#table .whole')].map((e) => e.getClientRects().length)")
+    assert set(lines) == {1}
+
+
+def test_a_plan_that_moves_nothing_says_so(browser, tmp_path):
+    write_report(planner.plan(planner.model("mlp-2-16", batch=8), 1), (), tmp_path / "page.html")
+    browser.open(tmp_path / "page.html")
+    assert text(browser, "#matrix") == "Nothing moves between workers."
 
 
 def test_devices_and_schedule(browser, pages, pipelined):

@@ -45,8 +45,9 @@ function axisUnit(most, units) {
   return {factor, unit};
 }
 
-/* A name of several parts, which may go on in the next line after each. */
-const broken = (name) => name.split(",").flatMap((part, n) => (n ? [",", make("wbr"), part] : [part]));
+/* A name of several parts, which may go on in the next line after each, and nowhere else. */
+const broken = (name) => (name.includes("=") ? name.split(",").flatMap((part, n, parts) =>
+  [make("span", {class: "whole"}, n < parts.length - 1 ? `${part},` : part), make("wbr")]) : [name]);
 
 const charts = [];
 

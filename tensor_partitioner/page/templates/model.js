@@ -153,7 +153,8 @@ function amountBars(width, amounts, units, what, label) {
 
 function matrix(width, plan) {
   const cells = plan.matrix.flatMap((row, from) => row.map((nbytes, to) => ({from, to, nbytes}))).filter((cell) => cell.from !== cell.to);
-  const most = d3.max(cells, (cell) => cell.nbytes) || 1;
+  const most = d3.max(cells, (cell) => cell.nbytes);
+  if (!most) return make("p", {class: "note"}, "Nothing moves between workers.");
   const {factor} = axisUnit(most, BYTES);
   const size = Math.min(width, 560), every = Math.ceil(plan.workers / Math.max(4, Math.floor(size / 40)));
   const ticks = d3.range(0, plan.workers, every);
