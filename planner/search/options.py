@@ -91,9 +91,11 @@ class SearchOptions(Shown):
         if self.memory_bytes is not None and self.arena_of is None:
             raise PlanError("memory_bytes: expected arena_of with it, which says how large arenas are, found none")
         if (self.objective == "time") != (self.machine is not None):
-            machine = "none" if self.machine is None else self.machine.name
+            if self.machine is None:
+                raise PlanError("objective time: expected a machine with it (--topo MACHINE), found none")
             raise PlanError(
-                f"objective {self.objective}: expected a machine with time, and only there, found {machine}"
+                f"objective bytes: expected no machine, found {self.machine.name}: for its time ask for objective time "
+                "(--objective time)"
             )
         if type(self.seed) is not int or self.seed < 0:
             raise PlanError(f"expected a seed from 0, found {self.seed!r}")
