@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import click
@@ -22,7 +23,7 @@ from planner.models.zoo import is_zoo_name
 from planner.parallel import RECOMPUTE, Parallel
 from planner.planning import plan as search_plan
 from planner.plans.plan import Plan
-from planner.search.pins import DEGREES
+from planner.search.pins import DEGREES, load_pins
 from simulator.projection.cluster import cluster
 from simulator.projection.stack import STACKS
 from tensor_partitioner import display
@@ -42,6 +43,7 @@ from topologies import available
 PIN_HELP = f"Look only at ways with this word of --parallel: {', '.join(DEGREES)}, as in tp=4. May be given again."
 OF_PLAN = ("--forbid", "--why-not", "--frontier", "--explain")
 """What plan has and decide has not: it says so."""
+PINS_HELP = "Read such words from a YAML file, too: `pins: {tp: 4}`."
 PAGE = "tensor_partitioner.page"
 SHOWN_DEVICES = 16
 """Up to so many devices a page has the plan of the best, tensor by tensor."""
@@ -100,6 +102,7 @@ def _with_options_of_plan(command: click.Command) -> click.Command:
     "--budget", default=f"{BUDGET_S:g}s", callback=_budget, metavar="TIME", help="Begin nothing more after so long."
 )
 @click.option("--pin", "pins", multiple=True, metavar="WORD=VALUE", help=PIN_HELP)
+@click.option("--pins", "pins_file", type=click.Path(path_type=Path), metavar="FILE", help=PINS_HELP)
 @click.option("--all", "show_all", is_flag=True, help="Show every candidate that was projected.")
 @operators_option
 @click.option("-o", "output", type=WRITTEN, help="Write the plan of the best here.")
@@ -155,13 +158,16 @@ def _plan_on_page(decision: Decision, source: str, options: Mapping[str, Any]) -
 def _decided(source: str, options: Mapping[str, Any]) -> Decision:
     given = given_options(options)
     batch = given.pop("batch", None)
+    pins, forbids = ((), ()) if options.get("pins_file") is None else load_pins(options["pins_file"])
+    if forbids:
+        raise click.UsageError(f"--pins {options['pins_file']}: decide forbids nothing, found {forbids[0]}")
     return decide(
         source,
         options["topo"],
         batch=batch,
         stack=options["stack"],
         budget_s=options["budget"],
-        pins=options["pins"],
+        pins=(*(pin.asked for pin in pins), *options["pins"]),
         **given,
     )
 

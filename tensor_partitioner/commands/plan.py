@@ -60,7 +60,18 @@ PROJECTING = "tensor_partitioner.commands.projecting"
 PROCESS, VERIFICATION = "executor.process.bootstrap", "executor.torch.verification"
 """Modules that few calls need: they are imported by those."""
 
-OF_DECISION = ("model", "topo", "pins", "objective", "output", "verify", "json_file", "explain", "operator_files")
+OF_DECISION = (
+    "model",
+    "topo",
+    "pins",
+    "pins_file",
+    "objective",
+    "output",
+    "verify",
+    "json_file",
+    "explain",
+    "operator_files",
+)
 """The options that have a meaning where ways are compared by name, as decide does."""
 
 DIVIDING = ("workers", "ways", "parallel", "memory", "shares")

@@ -67,3 +67,17 @@ def test_the_command_takes_words(tmp_path):
     names = [candidate["parallel"] for candidate in json.loads(found.read_text())["candidates"]]
     assert names
     assert all("zero=1" in name and "micro-batch=2" in name for name in names)
+
+
+def test_the_command_reads_words_from_a_file(tmp_path, capsys):
+    pins, written = tmp_path / "pins.yaml", tmp_path / "decision.json"
+    pins.write_text("pins: {tp: 2}\n")
+    asked = ["transformer-2-64", "--topo", "uniform-4", "--batch", "8", "--pins", pins]
+    assert run(main, *asked, "--json", written) == 0
+    names = [row["parallel"] for row in json.loads(written.read_text())["candidates"]]
+    assert names
+    assert all("tp=2" in name for name in names)
+    pins.write_text("forbids: {embedding.w: R}\n")
+    capsys.readouterr()
+    assert run(main, *asked) == 2
+    assert "decide forbids nothing" in capsys.readouterr().err
