@@ -193,7 +193,10 @@ def test_other_sizes_are_not(text):
         (["--memory", "little"], "error: Invalid value for '--memory': expected bytes as in 11GiB"),
         (["--memory", "10KiB"], "error: memory: expected a plan that fits in 10240 bytes on every worker, found none"),
         (["--objective", "time"], "error: --objective time: expected --topo MACHINE, whose time it is, found none"),
-        (["--topo", "p2.8xlarge"], "error: objective bytes: expected no machine, found p2.8xlarge: for its time ask for objective time (--obj"),
+        (
+            ["--topo", "p2.8xlarge"],
+            "error: objective bytes: expected no machine, found p2.8xlarge: for its time ask for objective time (--obj",
+        ),
         (["--objective", "time", "--topo", "p9"], "error: p9: expected a topology file or one of"),
         (["--objective", "time", "--topo", "p2.8xlarge", "--workers", "16"], "at least 16 devices, one per worker"),
     ],
