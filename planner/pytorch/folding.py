@@ -87,7 +87,8 @@ def folded(trace: Trace, needed: AbstractSet[Node]) -> Known:
     What a graph cannot hold is left to the operators that make it, where there are such.
     """
     results = computed_nodes(trace, needed)
-    known = {node: Content(result) for node, result in results.items() if isinstance(result, torch.Tensor)}
+    contents = {id(result): Content(result) for result in results.values() if isinstance(result, torch.Tensor)}
+    known = {node: contents[id(result)] for node, result in results.items() if id(result) in contents}
     for node in reversed(list(trace.nodes)):
         is_read = node in known and any(user in needed and user not in results for user in node.users)
         if is_read and node.op != "placeholder" and not known[node].fits and not known[node].is_causal:
@@ -98,8 +99,11 @@ def folded(trace: Trace, needed: AbstractSet[Node]) -> Known:
 def computed_nodes(
     trace: Trace, needed: AbstractSet[Node], data: Mapping[str, torch.Tensor] = NO_DATA
 ) -> dict[Node, Any]:
-    """Return what the nodes make that depend on constants, buffers and these data alone, a tensor or several."""
-    known, sources = dict[Node, Any](), trace.sources
+    """Return what the nodes make that depend on constants, buffers and these data alone, a tensor or several.
+
+    Nodes that compute the same, as every layer's angles, share a result.
+    """
+    known, sources, results = dict[Node, Any](), trace.sources, dict[str, Any]()
     with torch.no_grad():
         for node in trace.nodes:
             if node not in needed:
@@ -110,10 +114,18 @@ def computed_nodes(
             elif node.op == "placeholder":
                 content = _source(trace, sources[node.name], data)
             else:
-                content = _computed(trace, node, known)
+                expression = _expression(node, known)
+                content = results[expression] if expression in results else _computed(trace, node, known)
+                results[expression] = content
             if content is not None:
                 known[node] = content
     return known
+
+
+def _expression(node: Node, known: Mapping[Node, Any]) -> str:
+    """Return a node's operator and arguments as text, which is the same for operands of one result."""
+    spelled: Any = torch.fx.map_arg((node.args, node.kwargs), lambda one: f"%{id(known[one])}" if one in known else one)
+    return f"{node.target} {spelled}"
 
 
 def _source(trace: Trace, spec: InputSpec, data: Mapping[str, torch.Tensor]) -> torch.Tensor | None:

@@ -15,8 +15,9 @@ from executor.data import DataError  # noqa: E402
 from executor.data.arrays import check_numbers  # noqa: E402
 from planner.explanations.explanation import costly_table  # noqa: E402
 from planner.graph.constants import array_of  # noqa: E402
+from planner.graph.constants import values as values_of  # noqa: E402
 from planner.plans.plan_json import plan_from_json  # noqa: E402
-from planner.pytorch import from_torch, graph_of  # noqa: E402
+from planner.pytorch import contents, from_torch, graph_of  # noqa: E402
 from tests.pytorch.eager import differences  # noqa: E402
 from tests.pytorch.models import CASES, GPT, numbers, values  # noqa: E402
 
@@ -300,3 +301,26 @@ def test_a_buffer_is_kept(content):
 def test_a_buffer_that_is_too_large_is_refused():
     with pytest.raises(planner.GraphError, match="more than 1048576"):
         from_torch(Buffered(torch.randn(200000, 6)), (torch.randn(200000, 6),))
+
+
+def test_what_layers_compute_alike_is_computed_once(monkeypatch):
+    made = []
+    monkeypatch.setattr(contents, "values", lambda array: made.append(array.shape) or values_of(array))
+
+    def three_layers(x):
+        for _ in range(3):
+            x = x * torch.arange(6.0).cos()
+        return x
+
+    from_torch(Returning(three_layers), (torch.randn(4, 6),))
+    assert made == [(6,)]
+
+
+def test_constants_that_differ_in_one_number_or_a_change_differ():
+    def angles(x):
+        same, changed = torch.arange(6.0, dtype=x.dtype), torch.arange(6.0, dtype=x.dtype)
+        changed.add_(1)
+        whole, real, truth = (torch.full((6,), 1, dtype=x.dtype) / one for one in (2, 2.5, True))
+        return x * same.cos() + x * changed.cos() + x * changed.add_(1).cos() + x * whole + x * real + x * truth
+
+    trained_like_eager(Returning(angles), (values(4, 6),))
