@@ -149,14 +149,20 @@ wav2vec2 = partial(
 )  # fmt: skip
 
 
-def llama_3_8b(*, batch: int = 8) -> Made:
-    """Return a model of LLaMA 3's sizes, of eight billion parameters, and samples of 2048 tokens."""
-    sizes = {
+def large_language_model(name: str, vocabulary: int, *, batch: int = 8, **sizes: int) -> Made:
+    """Return a model of the sizes that LLaMA 3's 8B and Mixtral 8x7B have in common, and samples of 2048 tokens."""
+    sizes |= {
         "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
-        "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192,
+        "num_key_value_heads": 8, "vocab_size": vocabulary,
     }  # fmt: skip
-    tokens = _numbers(128256, batch, 2048)
-    return _built("LlamaForCausalLM", "Llama", sizes), {"input_ids": tokens, "labels": tokens}
+    tokens = _numbers(vocabulary, batch, 2048)
+    return _built(f"{name}ForCausalLM", name, sizes), {"input_ids": tokens, "labels": tokens}
+
+
+llama_3_8b = partial(large_language_model, "Llama", 128256, max_position_embeddings=8192)
+mixtral_8x7b = partial(
+    large_language_model, "Mixtral", 32000, max_position_embeddings=32768, num_local_experts=8, num_experts_per_tok=2,
+)  # fmt: skip
 
 
 resnet_152 = partial(image_model, "ResNet", batch=32, extent=224, depths=[3, 8, 36, 3], num_labels=1000)

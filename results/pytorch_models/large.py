@@ -13,6 +13,7 @@ from typing import Any
 
 import planner
 import planner.pytorch  # PyTorch is loaded before the clock starts
+from tensor_partitioner.commands.console import collect_seldom
 
 
 def peak_bytes() -> int:
@@ -40,4 +41,5 @@ def taken(source: str, workers: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    collect_seldom()  # as the command does
     print(json.dumps(taken(sys.argv[1], int(sys.argv[2]))))

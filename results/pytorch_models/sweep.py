@@ -43,7 +43,7 @@ STEPS, RATE, NOISE = 3, 1e-3, 0.02
 EPSILON, LARGE_EPSILON = 1e-8, 1e-3
 """What AdamW adds to the size by which it divides a gradient: PyTorch's, and what keeps a gradient that is zero but for
 rounding, as all are before a batch norm of two values, from moving a parameter by a whole step in either direction."""
-SECONDS, MEMORY_BYTES = 600, 10 << 30
+SECONDS, MEMORY_BYTES = 1200, 16 << 30
 LIMITS = f"over {SECONDS} s of a core or {MEMORY_BYTES >> 30} GiB"
 SAMPLES, WAITED = 3, 20
 """How many samples of rounding errors PyTorch is run with, and how many times its time a model is waited for."""
@@ -206,9 +206,9 @@ def outcome(model: Model) -> dict[str, Any]:
                     worst, excess, dtype = compared(*in_precision(model, epsilon), epsilon, samples)
     except InputError as error:
         return {"outcome": "refused", "reason": _without_folders(str(error))}
-    except MemoryError:
-        return {"outcome": "no result", "reason": LIMITS}
     except Exception as error:
+        if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+            return {"outcome": "no result", "reason": LIMITS}
         if stage == "bare error":
             traceback.print_exc()
         reason = f"{type(error).__name__}: {error}".splitlines()[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from typing import Any
 
@@ -53,10 +53,12 @@ TORCHVISION = (
 
 SEGMENTATION = ("deeplabv3_mobilenet_v3_large", "deeplabv3_resnet50", "fcn_resnet50", "lraspp_mobilenet_v3_large")
 
-SMALLER: tuple[Settings, ...] = ({"depths": (1, 1, 1, 1)}, {"layers": (1, 1, 1, 1)}, {"depth": 2}, {})
-"""Settings that make models of `timm` shallow, of which the first is taken that a model has."""
+SMALLER: tuple[Settings, ...] = (
+    {"depths": (1, 1, 1, 1)}, {"layers": (1, 1, 1, 1)}, {"depth": 2}, {"mlp_ratio": 0.125}, {},
+)  # fmt: skip
+"""Settings that make models of `timm` shallow, or their layers narrow, of which the first is taken that a model has."""
 
-SIZES: tuple[Settings, ...] = ({"img_size": EXTENT}, {"img_size": 128}, {})
+SIZES: tuple[Settings, ...] = ({"img_size": EXTENT}, {"img_size": 128}, {"img_size": 112}, {})
 EXTENTS = (EXTENT, 128, None)
 """Pixels along an image that is not among a model's settings; the model's own last."""
 
@@ -131,7 +133,14 @@ def _without_dropout(module: nn.Module) -> nn.Module:
 
 
 def _timm(name: str) -> Make:
-    """Return a model of as few layers and pixels as it can be built with, which its forward pass tells."""
+    settings, extent = _smallest(name)
+    module = timm.create_model(name, num_classes=CLASSES, **settings)
+    return WithLoss(_without_dropout(module)), _batches(extent)
+
+
+@cache
+def _smallest(name: str) -> tuple[Settings, int]:
+    """Return with how few layers and pixels a model can be built, which its forward pass tells."""
     for size, smaller in product(SIZES, SMALLER):
         for given in [size["img_size"]] if size else EXTENTS:
             try:
@@ -141,7 +150,7 @@ def _timm(name: str) -> Make:
                     module.eval()(_images(extent))
             except (TypeError, RuntimeError, AssertionError, ValueError, IndexError, KeyError, StopIteration):
                 continue
-            return WithLoss(_without_dropout(module)), _batches(extent)
+            return {**smaller, **size}, extent
     raise ValueError(f"{name}: cannot be built")
 
 
@@ -189,7 +198,7 @@ def _make_small(settings: PretrainedConfig, small: Settings) -> None:
 
 
 def _torchvision(name: str) -> Make:
-    extent = {"inception_v3": 96, "alexnet": 96, "maxvit_t": 224}.get(name, EXTENT)
+    extent = {"inception_v3": 299, "alexnet": 96, "maxvit_t": 224}.get(name, EXTENT)
     sizes = {"image_size": EXTENT} if name.startswith("vit") else {}
     module = torchvision.models.get_model(name, weights=None, num_classes=CLASSES, **sizes)
     return WithLoss(_without_dropout(module)), _batches(extent)
