@@ -83,7 +83,7 @@ def test_plan_for_a_machine_keeps_words_and_refuses_what_it_would_not_keep(capsy
     assert run(plan.main, *ZOO, "--topo", "hgx-h100", "--pin", "tp=2", "-o", file) == 0
     assert parallel_of(planner.load(file)).tp == 2
     capsys.readouterr()
-    for words in (("--pin", "*.w=R"), ("--forbid", "*.w=R"), ("--search", "joint"), ("--pins", "pins.yaml")):
+    for words in (("--pin", "*.w=R"), ("--forbid", "*.w=R"), ("--search", "joint")):
         assert run(plan.main, *ZOO, "--topo", "hgx-h100", *words) == 2
         said = capsys.readouterr().err
         assert "--workers K" in said
