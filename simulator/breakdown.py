@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from planner.program.tasks import Compute, Program, Receive, WorkerProgram
 from planner.report.schema import Bottleneck, Spending
 from planner.report.task_seconds import Duration
+from simulator.classes import Classes
 from simulator.interpreter import Timeline
 from topologies import Machine
 
@@ -18,14 +19,15 @@ KINDS = ("compute", "copies", "launches", "wire", "latency", "waiting")
 
 
 def breakdown(program: Program, machine: Machine, timeline: Timeline) -> tuple[Spending, ...]:
-    """Divide the step of every worker among what it spends it on."""
+    """Divide the step of every worker of a program among what it spends it on."""
     result = []
-    for worker in program.workers:
-        number, stops = worker.worker, timeline.stops_s[worker.worker]
-        spent_s = _spent_s(worker, machine, timeline, range(len(worker.tasks)))
+    for number, worker in enumerate(program.workers):
+        stops = timeline.stops_s[number]
+        spent_s = _spent_s(program, machine, timeline, number, range(len(worker.tasks)))
         spent_s["waiting"] += timeline.seconds - (stops[-1] if stops else 0.0)
         hidden_s = max(0.0, timeline.in_flight_s[number] - spent_s["wire"] - spent_s["latency"])  # but for rounding
-        result.append(Spending(worker=number, hidden_s=hidden_s, **{f"{kind}_s": s for kind, s in spent_s.items()}))
+        spent = {f"{kind}_s": s for kind, s in spent_s.items()}
+        result.append(Spending(worker=worker.worker, hidden_s=hidden_s, **spent))
     return tuple(result)
 
 
@@ -40,7 +42,7 @@ def durations(timeline: Timeline) -> list[list[Duration]]:
 
 
 def bottlenecks(
-    program: Program, machine: Machine, timeline: Timeline, phases: Mapping[str, str]
+    program: Program, machine: Machine, timeline: Timeline, classes: Classes, phases: Mapping[str, str]
 ) -> tuple[Bottleneck, ...]:
     """Find the bottleneck of each phase; `phases` gives every node's, in the order of the graph.
 
@@ -52,21 +54,21 @@ def bottlenecks(
     result: list[Bottleneck] = []
     for number, phase in enumerate(order):
         ends = [
-            timeline.stops_s[worker.worker][tasks[number].stop - 1] if tasks[number] else 0.0
-            for worker, tasks in zip(program.workers, positions, strict=True)
+            stops_s[tasks[number].stop - 1] if tasks[number] else 0.0
+            for stops_s, tasks in zip(timeline.stops_s, positions, strict=True)
         ]
         last = max(range(len(ends)), key=ends.__getitem__)
         if not positions[last][number]:
             continue
-        spent_s = _spent_s(program.workers[last], machine, timeline, positions[last][number])
+        spent_s, worker = _spent_s(program, machine, timeline, last, positions[last][number]), program.workers[last].worker
         kind = max(KINDS, key=spent_s.__getitem__)
-        name = machine.devices[last].name if kind in ("compute", "copies", "launches") else ""
+        name = machine.devices[worker].name if kind in ("compute", "copies", "launches") else ""
         if kind == "wire":
-            name = _busiest_link(program, machine, timeline, [tasks[number] for tasks in positions])
+            name = _busiest_link(program, machine, timeline, classes, [tasks[number] for tasks in positions])
         result.append(
             Bottleneck(
                 phase=phase,
-                worker=last,
+                worker=worker,
                 begin_s=result[-1].end_s if result else 0.0,
                 end_s=ends[last],
                 kind=kind,
@@ -77,12 +79,14 @@ def bottlenecks(
     return tuple(result)
 
 
-def _spent_s(worker: WorkerProgram, machine: Machine, timeline: Timeline, positions: range) -> dict[str, float]:
-    """Add up the seconds that a worker spent on each kind of thing in some of its tasks."""
-    spent_s, number = dict.fromkeys(KINDS, 0.0), worker.worker
+def _spent_s(
+    program: Program, machine: Machine, timeline: Timeline, number: int, positions: range
+) -> dict[str, float]:
+    """Add up the seconds that a program's worker spent on each kind of thing in some of its tasks."""
+    spent_s, worker = dict.fromkeys(KINDS, 0.0), program.workers[number]
     starts, stops = timeline.starts_s[number], timeline.stops_s[number]
     blocked = {wait.task: wait for wait in timeline.blocked[number]}
-    launch_s = machine.devices[number].spec.launch_latency_s
+    launch_s = machine.devices[worker.worker].spec.launch_latency_s
     for position in positions:
         duration_s = stops[position] - starts[position]
         if isinstance(worker.tasks[position], Compute):
@@ -116,29 +120,39 @@ def _positions(worker: WorkerProgram, phases: Mapping[str, str], order: Sequence
     return ranges
 
 
-def _busiest_link(program: Program, machine: Machine, timeline: Timeline, positions: Sequence[range]) -> str:
+def _busiest_link(
+    program: Program, machine: Machine, timeline: Timeline, classes: Classes, positions: Sequence[range]
+) -> str:
     """Name the link that the messages received in these tasks keep busy for longest."""
-    busy_s = [0.0] * len(machine.resources)
-    for source, target, nbytes in _received(program, timeline, positions):
+    busy_s = [0.0] * len(classes.sizes[2])
+    for source, target, nbytes, members in _received(program, timeline, classes, positions):
         route = machine.route(source, target)
-        for resource, units in route.uses:
-            work = nbytes + route.half_bandwidth_bytes
-            busy_s[resource] += work * units / machine.resources[resource].capacity
-    links = [number for number, resource in enumerate(machine.resources) if resource.kind == "link"]
-    return machine.resources[max(links, key=busy_s.__getitem__)].name if links else ""
+        for resource, units in classes.folded(route.uses, members):
+            busy_s[resource] += (nbytes + route.half_bandwidth_bytes) * units
+    links = [
+        (busy_s[own] / resource.capacity, -number)
+        for number, (own, resource) in enumerate(zip(classes.of_resource, machine.resources, strict=True))
+        if resource.kind == "link"
+    ]
+    return machine.resources[-max(links)[1]].name if links else ""
 
 
-def _received(program: Program, timeline: Timeline, positions: Sequence[range]) -> Iterator[tuple[int, int, float]]:
-    """Yield (from, to, bytes) of what these tasks receive; of a library's operations, what its algorithms send."""
+def _received(
+    program: Program, timeline: Timeline, classes: Classes, positions: Sequence[range]
+) -> Iterator[tuple[int, int, float, int]]:
+    """Yield (from, to, bytes) of what is received in these tasks, and how many workers or groups receive alike.
+
+    Of a library's operations it is what its algorithms send.
+    """
     operations = set()
-    for worker, tasks in zip(program.workers, positions, strict=True):
+    for worker, members, tasks in zip(program.workers, classes.sizes[0].tolist(), positions, strict=True):
         for task in worker.tasks[tasks.start : tasks.stop]:
             if not isinstance(task, Receive):
                 continue
             if task.transfer in timeline.operations:
                 operations.add(task.transfer)
                 continue
-            yield from ((message.peer, worker.worker, message.nbytes) for message in task.messages)
+            yield from ((message.peer, worker.worker, message.nbytes, members) for message in task.messages)
     for operated in (operated for number in sorted(operations) for operated in timeline.operations[number]):
         flows = operated.operation.pattern.flows.items()
-        yield from ((*pair, share * operated.payload_bytes) for pair, share in flows)
+        yield from ((*pair, share * operated.payload_bytes, operated.groups) for pair, share in flows)

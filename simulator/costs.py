@@ -7,18 +7,20 @@ evenly. On a rank whose tasks were measured all progress in seconds of its proce
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from planner.graph.ir import FLOATING, ITEM_BYTES
 from planner.program import task_keys
 from planner.program.tasks import Compute, Message, Receive, Send, WorkerProgram
+from simulator.classes import Classes
 from simulator.fairness import ActivityClass
 from simulator.sharing import Sharing
 from simulator.transfers import Together
 from topologies import Device, Estimates, Kernel, Machine, Product, TransferAmounts
 from topologies.collectives import Choice, Pattern, choices, fastest
 from topologies.schema import Measured
+from topologies.schema import Operation as CollectiveKind
 
 COPY = "elementwise"  # packing and unpacking attain what an element-wise kernel does
 READ_AND_WRITE = 2
@@ -48,11 +50,16 @@ class Operation:
 
 
 class Costs:
-    """Prices the tasks of one program on one machine; worker w runs on the w-th device."""
+    """Prices the tasks of one program on one machine; worker w runs on the w-th device.
 
-    def __init__(self, machine: Machine, sharing: Sharing) -> None:
+    What is priced for one stands for all of its class, which load together what resources their classes have.
+    """
+
+    def __init__(self, machine: Machine, sharing: Sharing, classes: Classes) -> None:
         self._machine = machine
         self._sharing = sharing
+        self._classes = classes
+        self._workers, self._messages = (sizes.tolist() for sizes in classes.sizes[:2])
         self._routes: dict[tuple[int, int, bool], Activity] = {}
         self._choices: dict[tuple[str, tuple[int, ...]], tuple[Choice, ...]] = {}
         self._operations: dict[tuple[int, float, bool], tuple[int, float, Pattern]] = {}  # by the identity of choices
@@ -76,7 +83,7 @@ class Costs:
             operations, nbytes = task.operations / launches, task.touched_bytes / launches
             shapes: Sequence[Product | None] = task.products or (None,) * launches
             calls = Counter(Kernel(task.category, dtype, operations, nbytes, product) for product in shapes)
-            self._kernels[key] = self._activity(device, calls)
+            self._kernels[key] = self._activity(program.worker, calls)
         return self._kernels[key]
 
     def pack(self, program: WorkerProgram, task: Send, *, together: bool) -> Activity | None:
@@ -133,7 +140,8 @@ class Costs:
             route, device = self._machine.route(source, target), self._machine.devices[target]
             if device.spec.measured is not None and device.memory == self._machine.devices[source].memory:
                 return self._routes.setdefault(key, Activity(NO_WORK, 0.0, route.latency_s))
-            number = self._sharing.number(ActivityClass(tuple(self._message_uses(source, target, combined).items())))
+            members = self._messages[self._classes.pairs[source, target]]
+            number = self._number(self._message_uses(source, target, combined), members)
             self._routes[key] = Activity(number, route.half_bandwidth_bytes, route.latency_s)
         return self._routes[key]
 
@@ -142,20 +150,29 @@ class Costs:
 
         The halves of an all-reduce take half of its time each, and of what it moves.
         """
-        kind, part, devices = group.collective.kind, 1.0, group.workers
-        if group.collective.is_half:
-            kind, part = "all-reduce", 0.5
-        if (kind, devices) not in self._choices:
-            self._choices[kind, devices] = choices(self._machine, kind, devices)
-        choice = fastest(self._choices[kind, devices], group.nbytes)
+        kind, part, choice = self._choice(group, group.groups[0].workers)
         key = (id(choice), part, combined)
         if key not in self._operations:
-            self._operations[key] = self._shared_links(choice, part, combined)
+            self._operations[key] = self._shared_links(choice, part, combined, len(group.groups))
         number, units, pattern = self._operations[key]
         activity = Activity(number, group.nbytes * units, choice.delay_s * part)
         return Operation(activity, kind, choice.algorithm, pattern, part)
 
-    def _shared_links(self, choice: Choice, part: float, combined: bool) -> tuple[int, float, Pattern]:
+    def patterns(self, group: Together) -> Iterator[Pattern]:
+        """Yield what each of a class of groups sends."""
+        for one in group.groups:
+            _, part, choice = self._choice(group, one.workers)
+            yield choice.pattern.times(part)
+
+    def _choice(self, group: Together, devices: tuple[int, ...]) -> tuple[str, float, Choice]:
+        """Return which operation messages are, or part of it, and a library's choice for some workers of a class."""
+        halved = group.collective.is_half
+        kind: CollectiveKind = "all-reduce" if halved else group.collective.kind
+        if (kind, devices) not in self._choices:
+            self._choices[kind, devices] = choices(self._machine, kind, devices)
+        return kind, 0.5 if halved else 1.0, fastest(self._choices[kind, devices], group.nbytes)
+
+    def _shared_links(self, choice: Choice, part: float, combined: bool, members: int) -> tuple[int, float, Pattern]:
         """Return the class of an operation, in bytes of the link that it uses most, these, and its flows."""
         pattern, uses = choice.pattern.times(part), defaultdict[int, float](float)
         for (source, target), share in pattern.flows.items():
@@ -163,8 +180,12 @@ class Costs:
                 uses[resource] += share * amount
         units = max(amount for resource, amount in uses.items() if self._machine.resources[resource].kind == "link")
         cap = None if choice.bandwidth_share == 1 else units / (choice.s_per_byte * part)
-        kind = ActivityClass(tuple((resource, amount / units) for resource, amount in uses.items()), cap)
-        return self._sharing.number(kind), units, pattern
+        shares = {resource: amount / units for resource, amount in uses.items()}
+        return self._number(shares, members, cap), units, pattern
+
+    def _number(self, uses: Mapping[int, float], members: int, cap: float | None = None) -> int:
+        """Return the number of the activities of all members of a class, given what one member uses."""
+        return self._sharing.number(ActivityClass(self._classes.folded(uses.items(), members), cap))
 
     def _message_uses(self, source: int, target: int, combined: bool) -> dict[int, float]:
         """Return what a byte of a message uses; who streams messages unpacks or combines it at the same time."""
@@ -186,8 +207,8 @@ class Costs:
 
     def _on_processor(self, device: Device, seconds: float) -> Activity:
         """Price so many seconds of the device's cores."""
-        uses = () if device.processor is None else ((device.processor, device.spec.cores),)
-        return Activity(self._sharing.number(ActivityClass(uses, 1.0)), seconds)
+        uses = {} if device.processor is None else {device.processor: float(device.spec.cores)}
+        return Activity(self._number(uses, 1, 1.0), seconds)
 
     def _copy(self, worker: int, moved_bytes: int, touched_bytes: int) -> Activity | None:
         """Price a launch, where anything is moved, and the traffic in memory that is not part of messages."""
@@ -196,7 +217,7 @@ class Costs:
         key = (worker, touched_bytes)
         if key not in self._kernels:
             copy = Kernel(COPY, "", 0.0, touched_bytes)
-            self._kernels[key] = self._activity(self._machine.devices[worker], {copy: 1})
+            self._kernels[key] = self._activity(worker, {copy: 1})
         return self._kernels[key]
 
     def _total(self, messages: tuple[Message, ...]) -> int:
@@ -204,8 +225,9 @@ class Costs:
             self._totals[id(messages)] = sum(message.nbytes for message in messages)
         return self._totals[id(messages)]
 
-    def _activity(self, device: Device, calls: Mapping[Kernel, int]) -> Activity:
+    def _activity(self, worker: int, calls: Mapping[Kernel, int]) -> Activity:
         """Price so many calls of each kernel."""
+        device = self._machine.devices[worker]
         launches = sum(calls.values())
         waits = launches * device.spec.launch_latency_s, launches * device.spec.host_launch_s
         alone_s = sum(count * device.kernel_s(kernel) for kernel, count in calls.items())
@@ -214,12 +236,13 @@ class Costs:
         bandwidth = device.spec.memory_bandwidth_bytes_per_s
         work = alone_s * bandwidth
         streamed = sum(count * kernel.nbytes / device.streaming_efficiency(kernel) for kernel, count in calls.items())
-        uses = []
+        uses = {}
         if streamed:
-            uses.append((self._machine.memories[device.memory].resource, streamed / work))
+            uses[self._machine.memories[device.memory].resource] = streamed / work
         if device.processor is not None:
-            uses.append((device.processor, device.spec.cores / bandwidth))
-        return Activity(self._sharing.number(ActivityClass(tuple(uses), bandwidth)), work, *waits)
+            uses[device.processor] = device.spec.cores / bandwidth
+        members = self._workers[self._classes.workers[worker]]
+        return Activity(self._number(uses, members, bandwidth), work, *waits)
 
 
 def _dtype(program: WorkerProgram, task: Compute) -> str:

@@ -11,7 +11,6 @@ import numpy as np
 
 from planner.program.tasks import Compute, Program, Receive, Send, Wait
 from simulator.interpreter import MessageSpan
-from simulator.memory import usage
 from simulator.simulation import Simulation
 
 PACK, UNPACK, COMBINE, COMPUTE, WAIT = "pack", "unpack", "combine", "compute", "wait for"
@@ -42,14 +41,15 @@ def tensor_names(program: Program) -> dict[int, str]:
 
 def spans(simulation: Simulation, worker: int) -> Iterator[Span]:
     """Yield what a worker does, in order, what takes no time included."""
-    timeline, tasks = simulation.timeline, simulation.program.workers[worker].tasks
+    own = int(simulation.classes.workers[worker])
+    timeline, tasks = simulation.timeline, simulation.program.workers[own].tasks
     names = tensor_names(simulation.program)
-    blocked = {wait.task: (wait.begin_s, wait.end_s) for wait in timeline.blocked[worker]}
+    blocked = {wait.task: (wait.begin_s, wait.end_s) for wait in timeline.blocked[own]}
     endings = {
         task.transfer: UNPACK if task.reducer is None else COMBINE for task in tasks if isinstance(task, Receive)
     }
     for position, task in enumerate(tasks):
-        start_s, stop_s = timeline.starts_s[worker][position], timeline.stops_s[worker][position]
+        start_s, stop_s = timeline.starts_s[own][position], timeline.stops_s[own][position]
         if isinstance(task, Compute):
             yield Span(COMPUTE, task.title, start_s, stop_s)
             continue
@@ -75,7 +75,7 @@ def lanes(messages: Iterable[MessageSpan]) -> Iterator[tuple[int, MessageSpan]]:
 
 def memory_use(simulation: Simulation, worker: int) -> Iterator[tuple[float, int]]:
     """Return the bytes alive on a worker, from each moment at which they change, in seconds."""
-    alive = usage(simulation.program, simulation.timeline, (worker,), simulation.accounting.contents)
+    alive = simulation.usage(worker)
     return ((at_s, sum(by_kind.values())) for at_s, by_kind in alive.moments())
 
 

@@ -7,7 +7,7 @@ but take no time.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,6 +19,7 @@ from simpy import Environment, Event
 
 from planner.program.in_order import program_in_order
 from planner.program.tasks import Compute, Program, Receive, Send, Wait, WorkerProgram
+from simulator.classes import Classes, each_alone
 from simulator.costs import NO_WORK, Activity, Costs, Operation
 from simulator.sharing import Sharing
 from simulator.transfers import Numbers, Sent, Together, Transfer, transfers
@@ -63,11 +64,17 @@ class MessageSpan:
 
 @dataclass(frozen=True, slots=True)
 class Operated:
-    """A library's operation on a payload, for messages of so many bytes between pairs."""
+    """A library's operation of each of a class of groups on a payload, for so many bytes of messages in all."""
 
     operation: Operation
+    groups: int
     payload_bytes: int
     pair_bytes: int
+
+    @property
+    def wire_bytes(self) -> float:
+        """What all groups send."""
+        return self.groups * self.payload_bytes * sum(self.operation.pattern.flows.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +95,7 @@ class Blocked:
 
 @dataclass(slots=True, eq=False)
 class Timeline:
-    """When each worker began and ended each of its tasks, and what was moved.
+    """When the representative of each class of workers began and ended each of its tasks, and what all moved.
 
     `blocked` lists, per worker, when it waited for messages; `in_flight_s` is how long each worker had messages of its
     own, in or out, on their way. `bytes` are what workers lack, by who has it; `wire_bytes` what is sent for that, by
@@ -107,13 +114,17 @@ class Timeline:
     operations: dict[int, list[Operated]] = field(default_factory=dict)
 
 
-def interpret(program: Program, machine: Machine, switches: Switches | None = None) -> Timeline:
+def interpret(
+    program: Program, machine: Machine, switches: Switches | None = None, classes: Classes | None = None
+) -> Timeline:
     """Run one iteration of a program on a machine.
 
-    Raises `DeadlockError` where workers wait for ever, `TopologyError` where the machine is too small.
+    With `classes` the program is that of their representatives, of which every one stands for all of its class. Raises
+    `DeadlockError` where workers wait for ever, `TopologyError` where the machine is too small.
     """
-    machine.require_devices(len(program.workers))
-    return _Interpreter(program_in_order(program), machine, switches or Switches()).run()
+    classes = classes or each_alone(len(program.workers), machine)
+    machine.require_devices(len(classes.workers))
+    return _Interpreter(program_in_order(program), machine, switches or Switches(), classes).run()
 
 
 class _InFlight:
@@ -139,27 +150,31 @@ class _InFlight:
 
 
 class _Interpreter:
-    def __init__(self, program: Program, machine: Machine, switches: Switches) -> None:
+    def __init__(self, program: Program, machine: Machine, switches: Switches, classes: Classes) -> None:
         self._environment = Environment()
-        self._sharing = Sharing(self._environment, [resource.capacity for resource in machine.resources])
-        self._costs = Costs(machine, self._sharing)
+        self._sharing = Sharing(self._environment, classes.capacities(machine))
+        self._costs = Costs(machine, self._sharing, classes)
         self._switches = switches
+        self._classes = classes
         self._workers = program.workers
-        self._transfers = transfers(program, switches.library)
+        self._transfers = transfers(program, classes, switches.library)
         self._posted: defaultdict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
         self._receiving: list[dict[int, Receive]] = [{} for _ in program.workers]
         k = len(program.workers)
         self._launched_s = [0.0] * k  # when each worker's host will have launched all kernels so far
-        self._routes = np.full((2, k, k), UNPRICED, dtype=np.intp)  # classes of messages, that are copied and combined
-        self._latency_s = np.zeros((k, k))
-        self._work_beyond_bytes = np.zeros((k, k))
+        pairs = len(classes.ends)
+        self._routes = np.full((2, pairs), UNPRICED, dtype=np.intp)  # activities, of what is copied and combined
+        self._latency_s = np.zeros(pairs)
+        self._work_beyond_bytes = np.zeros(pairs)
+        self._moved = np.zeros(pairs, dtype=np.int64)
+        self._messaged = np.zeros(pairs, dtype=np.int64)
+        self._payloads: Counter[Together] = Counter()
         self._in_flight = _InFlight(k)
-        moved = np.zeros((k, k), dtype=np.int64)
         self._timeline = Timeline(
             starts_s=[[] for _ in range(k)],
             stops_s=[[] for _ in range(k)],
-            bytes=moved,
-            wire_bytes=np.zeros((k, k)) if switches.library else moved,
+            bytes=np.zeros((0, 0), dtype=np.int64),
+            wire_bytes=np.zeros((0, 0)),
             compute_s=[0.0] * k,
             blocked=[[] for _ in range(k)],
             in_flight_s=[0.0] * k,
@@ -167,18 +182,20 @@ class _Interpreter:
 
     def run(self) -> Timeline:
         with progress("tasks", sum(len(worker.tasks) for worker in self._workers)) as advance:
-            for worker in self._workers:
-                self._environment.process(self._work(worker, advance))
+            for number, worker in enumerate(self._workers):
+                self._environment.process(self._work(number, worker, advance))
             self._environment.run()
         self._check_finished()
+        self._timeline.bytes = self._classes.of_pairs(self._moved)
+        self._timeline.wire_bytes = self._on_wires()
         self._timeline.in_flight_s = self._in_flight.seconds.tolist()
         self._timeline.seconds = max((stops[-1] for stops in self._timeline.stops_s if stops), default=0.0)
         return self._timeline
 
     # --- a worker's tasks
 
-    def _work(self, worker: WorkerProgram, advance: Callable[[], None]) -> Steps:
-        number, environment = worker.worker, self._environment
+    def _work(self, number: int, worker: WorkerProgram, advance: Callable[[], None]) -> Steps:
+        environment = self._environment
         starts, stops = self._timeline.starts_s[number], self._timeline.stops_s[number]
         for task in worker.tasks:
             starts.append(environment.now)
@@ -186,12 +203,11 @@ class _Interpreter:
                 yield from self._busy(number, self._costs.compute(worker, task))
                 self._timeline.compute_s[number] += environment.now - starts[-1]
             else:
-                yield from self._take_part(worker, task)
+                yield from self._take_part(number, worker, task)
             stops.append(environment.now)
             advance()
 
-    def _take_part(self, worker: WorkerProgram, task: Send | Receive | Wait) -> Steps:
-        number = worker.worker
+    def _take_part(self, number: int, worker: WorkerProgram, task: Send | Receive | Wait) -> Steps:
         if isinstance(task, Wait):
             yield from self._complete(number, self._transfers.get(task.transfer))
             started = self._receiving[number].pop(task.transfer, None)
@@ -230,7 +246,7 @@ class _Interpreter:
         yield event
         arrived_s = self._environment.now
         if self._switches.communicate:
-            yield from self._busy(worker, self._costs.woken(worker, arrived_s - begin_s))
+            yield from self._busy(worker, self._costs.woken(self._workers[worker].worker, arrived_s - begin_s))
         self._timeline.blocked[worker].append(
             Blocked(
                 task=len(self._timeline.stops_s[worker]),
@@ -298,14 +314,16 @@ class _Interpreter:
             self._complete_messages(transfer, sent, now_s, 0.0)
             return
         operation = self._costs.operation(group, combined=transfer.combined)
-        operated = Operated(operation, group.nbytes, int(sent.nbytes.sum()))
+        nbytes = int(sent.nbytes @ self._classes.sizes[1][sent.pairs])
+        operated = Operated(operation, len(group.groups), group.nbytes, nbytes)
         self._timeline.operations.setdefault(transfer.number, []).append(operated)
+        self._payloads[group] += 1
         activity = operation.activity
 
         def arrive() -> None:
             flows = operation.pattern.flows
             sources, targets = np.array(list(flows)).T
-            self._cross(transfer, sources, targets, np.array(list(flows.values())) * group.nbytes, now_s)
+            self._record(transfer, sources, targets, np.array(list(flows.values())) * group.nbytes, now_s)
             self._complete_messages(transfer, sent, now_s, activity.delay_s)
 
         self._sharing.after(activity.delay_s, partial(self._sharing.start, activity.number, activity.work, arrive))
@@ -316,46 +334,56 @@ class _Interpreter:
             arrive(sent[empty])
             sent, numbers = sent[~empty], numbers[~empty]
         if len(sent):
-            work = sent.nbytes + self._work_beyond_bytes[sent.sources, sent.targets]
+            work = sent.nbytes + self._work_beyond_bytes[sent.pairs]
             self._sharing.start_many(numbers, work, lambda slots: arrive(sent[slots]))
 
     def _priced(self, sent: Sent, combined: bool) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
         """Return messages' classes and latencies; routes are priced when they are first used."""
         routes = self._routes[int(combined)]
-        numbers = routes[sent.sources, sent.targets]
+        numbers = routes[sent.pairs]
         if (numbers == UNPRICED).any():
-            for u, w in zip(sent.sources.tolist(), sent.targets.tolist(), strict=True):
-                activity = self._costs.message(u, w, combined=combined)
-                routes[u, w], self._latency_s[u, w] = activity.number, activity.delay_s
-                self._work_beyond_bytes[u, w] = activity.work
-            numbers = routes[sent.sources, sent.targets]
-        return numbers, self._latency_s[sent.sources, sent.targets]
+            for pair in sent.pairs.tolist():
+                activity = self._costs.message(*self._classes.ends[pair].tolist(), combined=combined)
+                routes[pair], self._latency_s[pair] = activity.number, activity.delay_s
+                self._work_beyond_bytes[pair] = activity.work
+            numbers = routes[sent.pairs]
+        return numbers, self._latency_s[sent.pairs]
 
     def _arrive(self, transfer: Transfer, sent: Sent, start_s: float, latency_s: float) -> None:
-        if self._switches.library or self._switches.record_messages:
-            self._cross(transfer, sent.sources, sent.targets, sent.nbytes, start_s)
+        self._messaged[sent.pairs] += sent.nbytes
+        self._record(transfer, sent.sources, sent.targets, sent.nbytes, start_s)
         self._complete_messages(transfer, sent, start_s, latency_s)
 
-    def _cross(
+    def _record(
         self, transfer: Transfer, sources: Numbers, targets: Numbers, nbytes: NDArray[Any], start_s: float
     ) -> None:
-        """Note what went over links."""
-        if self._switches.library:
-            self._timeline.wire_bytes[sources, targets] += nbytes
+        """Note what went over links, where every worker is alone in its class."""
         if self._switches.record_messages:
             spans = zip(sources.tolist(), targets.tolist(), np.rint(nbytes).astype(int).tolist(), strict=True)
             now_s = self._environment.now
             self._timeline.messages += [MessageSpan(transfer.number, *span, start_s, now_s) for span in spans]
 
+    def _on_wires(self) -> NDArray[np.float64] | NDArray[np.int64]:
+        """Return what was sent from each worker to each other, by pairs and by a library's operations."""
+        total = self._classes.of_pairs(self._messaged)
+        if not self._payloads:
+            return total
+        sent = total.astype(np.float64)
+        for group, times in self._payloads.items():
+            for pattern in self._costs.patterns(group):
+                for pair, share in pattern.flows.items():
+                    sent[pair] += share * group.nbytes * times
+        return sent
+
     def _complete_messages(self, transfer: Transfer, sent: Sent, start_s: float, latency_s: float) -> None:
-        self._timeline.bytes[sent.sources, sent.targets] += sent.nbytes
+        self._moved[sent.pairs] += sent.nbytes
         self._in_flight.remove(sent, self._environment.now)
         transfer.complete(sent, start_s, latency_s)
 
     def _check_finished(self) -> None:
         stuck = []
-        for worker in self._workers:
-            position = len(self._timeline.stops_s[worker.worker])
+        for worker, stops in zip(self._workers, self._timeline.stops_s, strict=True):
+            position = len(stops)
             if position < len(worker.tasks):
                 task = worker.tasks[position]
                 what = "" if isinstance(task, Compute) else f" of transfer {task.transfer}"

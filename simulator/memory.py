@@ -11,11 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from planner.program.tasks import Buffer, Program
 from planner.program.workspace import worker_workspace_bytes
 from planner.report.schema import BufferUse, DeviceMemory
+from simulator.classes import Classes
 from simulator.interpreter import Timeline
 from simulator.lifetimes import overwritten
 from topologies import Machine, Memory
@@ -58,15 +60,19 @@ class Usage:
             yield at_s, dict(zip(self.kinds, row, strict=True))
 
 
-def usage(program: Program, timeline: Timeline, workers: Sequence[int], contents: Mapping[str, str]) -> Usage:
+def usage(
+    program: Program, timeline: Timeline, classes: Classes, workers: Sequence[int], contents: Mapping[str, str]
+) -> Usage:
     """Live bytes on these workers over time; `contents` is `planner.graph.facts.contents`.
 
     At one moment tasks follow each other by position. A task takes what is new, where it overwrites something in that
     one's place, before it gives back what it was the last to use. Persistent buffers are there from the start.
     """
-    changes = sorted(change for worker in workers for change in _changes(program, timeline, worker))
+    own = classes.workers.tolist()
+    changes = sorted(change for worker in workers for change in _changes(program, timeline, worker, own[worker]))
     buffers = sorted({buffer for _, _, _, buffer, _ in changes})
-    kind_of = {buffer: _kind(program.workers[buffer[0]].buffers[buffer[1]], contents) for buffer in buffers}
+    buffer_of = {buffer: program.workers[own[buffer[0]]].buffers[buffer[1]] for buffer in buffers}
+    kind_of = {buffer: _kind(buffer_of[buffer], contents) for buffer in buffers}
     kinds = tuple(dict.fromkeys(kind_of.values()))
     table = np.zeros((len(changes), len(kinds)), dtype=np.int64)
     for row, (_, _, _, buffer, nbytes) in zip(table, changes, strict=True):
@@ -76,40 +82,50 @@ def usage(program: Program, timeline: Timeline, workers: Sequence[int], contents
     alive: Counter[tuple[int, int]] = Counter()
     for _, _, _, buffer, nbytes in changes[: peak + 1]:
         alive[buffer] += nbytes
-    return Usage(kinds, np.array([change[0] for change in changes]), table, peak, _largest(program, +alive))
+    return Usage(kinds, np.array([change[0] for change in changes]), table, peak, _largest(buffer_of, +alive))
 
 
 def device_memories(
-    program: Program, timeline: Timeline, machine: Machine, accounting: Accounting = STATIC
+    program: Program, timeline: Timeline, machine: Machine, classes: Classes, accounting: Accounting = STATIC
 ) -> tuple[DeviceMemory, ...]:
-    """Account for every memory that workers use, with a verdict."""
-    return tuple(
-        _device_memory(program, timeline, (machine, memory), accounting)
-        for memory in machine.memories
-        if _workers_of(program, memory)
-    )
-
-
-def _workers_of(program: Program, memory: Memory) -> tuple[int, ...]:
-    """Return the workers that use a memory."""
-    return tuple(device for device in memory.devices if device < len(program.workers))
+    """Account for every memory that workers use, with a verdict; memories whose workers do alike are alike."""
+    own, result = classes.workers.tolist(), list[DeviceMemory]()
+    alike: dict[tuple[object, ...], DeviceMemory] = {}
+    for memory in machine.memories:
+        workers = tuple(device for device in memory.devices if device < len(own))
+        if not workers:
+            continue
+        key = memory.nbytes, *((own[worker], id(machine.devices[worker].spec)) for worker in workers)
+        first = alike.get(key)
+        if first is None:
+            place = machine, memory, workers
+            result.append(alike.setdefault(key, _device_memory(program, timeline, place, classes, accounting)))
+            continue
+        number_of = dict(zip(first.workers, workers, strict=True))
+        largest = tuple(structs.replace(use, worker=number_of[use.worker]) for use in first.largest)
+        result.append(structs.replace(first, device=memory.name, workers=workers, largest=largest))
+    return tuple(result)
 
 
 def _device_memory(
-    program: Program, timeline: Timeline, place: tuple[Machine, Memory], accounting: Accounting
+    program: Program,
+    timeline: Timeline,
+    place: tuple[Machine, Memory, tuple[int, ...]],
+    classes: Classes,
+    accounting: Accounting,
 ) -> DeviceMemory:
-    machine, memory = place
-    workers = _workers_of(program, memory)
-    alive = usage(program, timeline, workers, accounting.contents)
+    machine, memory, workers = place
+    programs = [program.workers[own] for own in classes.workers[[*workers]].tolist()]
+    alive = usage(program, timeline, classes, workers, accounting.contents)
     fullest = alive.nbytes[alive.peak] if len(alive.at_s) else np.zeros(len(alive.kinds), dtype=np.int64)
     live = int(fullest.sum())
     devices = [machine.devices[worker] for worker in workers]
     reserve = sum(math.ceil(device.spec.reserved_bytes) for device in devices)
     workspace = sum(
-        worker_workspace_bytes(program.workers[worker], device.spec.workspace_bytes)
-        for worker, device in zip(workers, devices, strict=True)
+        worker_workspace_bytes(worker, device.spec.workspace_bytes)
+        for worker, device in zip(programs, devices, strict=True)
     )
-    allocated = sum(program.workers[worker].arena_bytes for worker in workers)
+    allocated = sum(worker.arena_bytes for worker in programs)
     filled = {kind: int(nbytes) for kind, nbytes in zip(alive.kinds, fullest, strict=True) if nbytes}
     filled |= {"unused": allocated - live, "workspace": workspace, "reserve": reserve}
     peak = sum(filled.values())
@@ -126,10 +142,10 @@ def _device_memory(
 
 
 def _changes(
-    program: Program, timeline: Timeline, number: int
+    program: Program, timeline: Timeline, number: int, own: int
 ) -> Iterator[tuple[float, int, int, tuple[int, int], int]]:
-    """Yield (seconds, task, what happens, worker and buffer, bytes)."""
-    worker, starts, stops = program.workers[number], timeline.starts_s[number], timeline.stops_s[number]
+    """Yield (seconds, task, what happens, worker and buffer, bytes) of a worker, given its class."""
+    worker, starts, stops = program.workers[own], timeline.starts_s[own], timeline.stops_s[own]
     heirs = overwritten(worker)
     for i, buffer in enumerate(worker.buffers):
         first, last = _span(buffer, len(starts))
@@ -148,11 +164,12 @@ def _kind(buffer: Buffer, contents: Mapping[str, str]) -> str:
     return KINDS.get(buffer.kind) or contents.get(buffer.name) or UNKNOWN[buffer.kind]
 
 
-def _largest(program: Program, alive: Mapping[tuple[int, int], int]) -> tuple[BufferUse, ...]:
+def _largest(
+    buffer_of: Mapping[tuple[int, int], Buffer], alive: Mapping[tuple[int, int], int]
+) -> tuple[BufferUse, ...]:
     largest = sorted(alive, key=lambda buffer: (-alive[buffer], buffer))[:LARGEST]
     return tuple(
-        BufferUse(name=program.workers[worker].buffers[number].name, worker=worker, nbytes=alive[worker, number])
-        for worker, number in largest
+        BufferUse(name=buffer_of[buffer].name, worker=buffer[0], nbytes=alive[buffer]) for buffer in largest
     )
 
 

@@ -94,14 +94,19 @@ def machine_of(machine: str | Machine) -> Machine:
     return load_topology(machine) if isinstance(machine, str) else machine
 
 
-def simulation_of(program: SystemProgram, settings: Settings, *, record_messages: bool = False) -> Simulation:
-    """Simulate a plan's or a system's program; only a plan's workers go through its phases together."""
-    graph = program.graph
+def simulation_of(program: SystemProgram, settings: Settings, *, each_worker: bool = False) -> Simulation:
+    """Simulate a plan's or a system's program; only a plan's workers go through its phases together.
+
+    Of a plan's workers that do alike one is simulated; if `each_worker`, all are, and every message is recorded.
+    """
+    graph, library = program.graph, settings.by_library(program.machine)
+    lowered, alike = (program.program, None) if each_worker else program.in_classes(library=library)
     return simulated(
-        program.program,
+        lowered,
         program.machine,
-        Switches(settings.overlap, record_messages=record_messages, library=settings.by_library(program.machine)),
+        Switches(settings.overlap, record_messages=each_worker, library=library),
         Accounting({} if program.plan is None else phases(graph), contents(graph)),
+        alike,
     )
 
 
@@ -135,7 +140,7 @@ def report(  # noqa: PLR0913 -- what was simulated, the result, and what to tell
     """
     machine, program, plan = system.machine, simulation.program, system.plan
     devices, batch, seconds = system.devices, system.samples, simulation.seconds
-    moved = simulation.timeline.bytes[:devices, :devices]
+    moved, classes = simulation.timeline.bytes[:devices, :devices], simulation.classes.workers[:devices].tolist()
     searched = None if plan is None else plan.search
     return Report(
         source="simulator",
@@ -151,14 +156,14 @@ def report(  # noqa: PLR0913 -- what was simulated, the result, and what to tell
         bytes=matrix(moved),
         wire_bytes=round(simulation.timeline.wire_bytes.sum()),
         collectives=tuple(_collectives(simulation)),
-        arena_bytes=tuple(worker.arena_bytes for worker in program.workers[:devices]),
+        arena_bytes=tuple(program.workers[own].arena_bytes for own in classes),
         batch=batch,
         dtype=weight_dtype(system.graph),
         seconds_per_step=seconds,
         step_seconds=(seconds,),
         seconds_without_communication=simulation.seconds_without_communication,
         samples_per_s=batch / seconds if batch and seconds else None,
-        compute_seconds=tuple(simulation.timeline.compute_s[:devices]),
+        compute_seconds=tuple(simulation.timeline.compute_s[own] for own in classes),
         links=simulation.links,
         spending=simulation.breakdown[:devices],
         bottlenecks=simulation.bottlenecks,
@@ -178,9 +183,9 @@ def _collectives(simulation: Simulation) -> Iterator[CollectiveUse]:
         yield CollectiveUse(
             operation=kind,
             algorithm=algorithm,
-            count=round(sum(one.operation.part for one in same)),
+            count=round(sum(one.operation.part * one.groups for one in same)),
             nbytes=sum(one.pair_bytes for one in same),
-            wire_bytes=round(sum(sum(one.operation.pattern.flows.values()) * one.payload_bytes for one in same)),
+            wire_bytes=round(sum(one.wire_bytes for one in same)),
         )
 
 
@@ -192,6 +197,6 @@ def _memories(system: SystemProgram, simulation: Simulation) -> Iterator[DeviceM
 
 
 def _task_seconds(system: SystemProgram, simulation: Simulation) -> Iterator[TaskSeconds]:
-    workers = simulation.program.workers[: system.devices]
-    for worker, durations_s in zip(workers, durations(simulation.timeline), strict=False):
-        yield from task_seconds(worker, durations_s)
+    of_class = list(map(task_seconds, simulation.program.workers, durations(simulation.timeline)))
+    for worker, own in enumerate(simulation.classes.workers[: system.devices].tolist()):
+        yield from (structs.replace(task, worker=worker) for task in of_class[own])

@@ -6,13 +6,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from msgspec import structs
 
 from planner.program.in_order import program_in_order
 from planner.program.tasks import Program
 from planner.report.schema import Bottleneck, DeviceMemory, LinkUse, Spending, overfull
 from simulator.breakdown import bottlenecks, breakdown
+from simulator.classes import Classes, each_alone
 from simulator.interpreter import Switches, Timeline, interpret
-from simulator.memory import STATIC, Accounting, device_memories
+from simulator.memory import STATIC, Accounting, Usage, device_memories, usage
 from tensor_partitioner.display.progress import tracked
 from topologies import Machine
 
@@ -23,11 +25,13 @@ WITH_COMMUNICATION = Switches()
 class Simulation:
     """One simulated iteration of a program, whose tasks are in the order in which they run, on a machine.
 
+    The program and its timeline are those of the representatives of `classes` of workers.
     `seconds_without_communication` is the same iteration with every transfer at no cost, its order kept.
     """
 
     program: Program
     machine: Machine
+    classes: Classes
     timeline: Timeline
     seconds_without_communication: float
     links: tuple[LinkUse, ...]
@@ -42,13 +46,18 @@ class Simulation:
     @cached_property
     def breakdown(self) -> tuple[Spending, ...]:
         """Each worker's seconds by what they are spent on."""
-        return breakdown(self.program, self.machine, self.timeline)
+        of_class = breakdown(self.program, self.machine, self.timeline)
+        return tuple(structs.replace(of_class[own], worker=worker) for worker, own in enumerate(self.classes.workers.tolist()))
 
     @cached_property
     def bottlenecks(self) -> tuple[Bottleneck, ...]:
         """The bottleneck of each phase, in order; none where phases are not known."""
         phases = self.accounting.phases
-        return bottlenecks(self.program, self.machine, self.timeline, phases) if phases else ()
+        return bottlenecks(self.program, self.machine, self.timeline, self.classes, phases) if phases else ()
+
+    def usage(self, worker: int) -> Usage:
+        """Return the live bytes on a worker over time."""
+        return usage(self.program, self.timeline, self.classes, (worker,), self.accounting.contents)
 
     @property
     def overfull(self) -> tuple[str, ...]:
@@ -57,23 +66,30 @@ class Simulation:
 
 
 def simulated(
-    program: Program, machine: Machine, switches: Switches = WITH_COMMUNICATION, accounting: Accounting = STATIC
+    program: Program,
+    machine: Machine,
+    switches: Switches = WITH_COMMUNICATION,
+    accounting: Accounting = STATIC,
+    classes: Classes | None = None,
 ) -> Simulation:
     """Simulate one iteration; worker w runs on the machine's w-th device.
+
+    With `classes` the program is that of their representatives, else every worker's.
 
     Raises `TopologyError` where the machine has too few devices or no figure for a dtype, and `DeadlockError` where the
     program's workers wait for each other for ever.
     """
-    program = program_in_order(program)
+    program, classes = program_in_order(program), classes or each_alone(len(program.workers), machine)
     runs = (switches, replace(switches, communicate=False, record_messages=False))
-    timeline, silent = (interpret(program, machine, run) for run in tracked("simulating", runs))
+    timeline, silent = (interpret(program, machine, run, classes) for run in tracked("simulating", runs))
     return Simulation(
         program=program,
         machine=machine,
+        classes=classes,
         timeline=timeline,
         seconds_without_communication=silent.seconds,
         links=_links(machine, timeline),
-        memories=device_memories(program, timeline, machine, accounting),
+        memories=device_memories(program, timeline, machine, classes, accounting),
         accounting=accounting,
     )
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from planner.errors import InputError, PlanError
 from planner.graph.facts import batch_size
 from planner.graph.ir import Graph
 from planner.plans.plan import Plan
-from planner.program.lower import lower
+from planner.program.lower import Lowering
 from planner.program.tasks import Program
 from planner.program.workspace import needed_bytes
+from simulator.classes import Classes, classes, each_alone
 from topologies import Machine
 
 
@@ -52,26 +54,41 @@ class SystemRequest:
         return batch and batch * self.devices
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SystemProgram:
-    """A program that trains a graph on a machine, and how many samples a step takes in.
+    """What trains a graph on a machine: a program, or how a plan is lowered to one; and the samples of a step.
 
     `plan` is there where the system is a plan. `helpers` are workers behind those on devices, which stand for other
     parts of the machine. `limited` is False where memory is taken to be unlimited.
     """
 
     graph: Graph
-    program: Program
+    source: Program | Lowering
     machine: Machine
     samples: int | None
     plan: Plan | None = None
     helpers: int = 0
     limited: bool = True
 
+    @cached_property
+    def program(self) -> Program:
+        """The program of all workers."""
+        return self.source if isinstance(self.source, Program) else self.source.program()
+
     @property
     def devices(self) -> int:
         """How many of the machine's devices compute."""
-        return len(self.program.workers) - self.helpers
+        return len(self.program.workers) - self.helpers if self.plan is None else self.plan.workers
+
+    def in_classes(self, *, library: bool) -> tuple[Program, Classes]:
+        """Return the classes of workers and the program of a worker of each; with a `library`, collectives are its.
+
+        Workers of what is no plan are each alone.
+        """
+        if isinstance(self.source, Program):
+            return self.source, each_alone(len(self.source.workers), self.machine)
+        alike = classes(self.source.likeness, self.machine, library=library)
+        return self.source.program(alike.representatives.tolist()), alike
 
     @property
     def too_large(self) -> tuple[str, ...]:
@@ -98,4 +115,4 @@ class System:
 def plan_program(plan: Plan, machine: Machine, prefetch: int) -> SystemProgram:
     """Lower a plan for a machine; TopologyError where that has too few devices."""
     machine.require_devices(plan.workers)
-    return SystemProgram(plan.graph, lower(plan, prefetch), machine, batch_size(plan.graph), plan=plan)
+    return SystemProgram(plan.graph, Lowering(plan, prefetch), machine, batch_size(plan.graph), plan=plan)

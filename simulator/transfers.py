@@ -1,4 +1,7 @@
-"""Transfers in bulk: who sends how much to whom, which halves have started, and which messages are complete."""
+"""Transfers in bulk: who sends how much to whom, which halves have started, and which messages are complete.
+
+Who sends and receives are classes of workers, messages classes of messages (`simulator.classes`).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,9 @@ from simpy import Event
 
 from planner.graph.ir import ITEM_BYTES
 from planner.layout import Collective
+from planner.layout.communication import Group
 from planner.program.tasks import Message, Program, Receive, Send
+from simulator.classes import Classes
 
 NO_MESSAGE = -1
 
@@ -23,45 +28,56 @@ Posts = list[tuple[Message, ...]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sent:
-    """Messages of one transfer that started together: senders, receivers and sizes, side by side."""
+    """Messages of one transfer that started together, side by side: class, sender, receiver and size.
 
+    `outgoing` is how many of a class a sender has, `incoming` how many a receiver.
+    """
+
+    pairs: Numbers
     sources: Numbers
     targets: Numbers
     nbytes: Sizes
+    outgoing: Sizes
+    incoming: Sizes
 
     def __getitem__(self, chosen: Numbers | NDArray[np.bool_]) -> Sent:
         """Return some of them."""
-        return Sent(self.sources[chosen], self.targets[chosen], self.nbytes[chosen])
+        columns = (self.pairs, self.sources, self.targets, self.nbytes, self.outgoing, self.incoming)
+        return Sent(*(column[chosen] for column in columns))
 
     def __len__(self) -> int:
-        """Count the messages."""
-        return len(self.sources)
+        """Count the classes of messages."""
+        return len(self.pairs)
 
     def count(self, workers: int) -> Sizes:
         """Count the messages of every worker, in and out."""
-        return np.bincount(self.sources, minlength=workers) + np.bincount(self.targets, minlength=workers)
+        count = np.bincount(self.sources, self.outgoing, workers) + np.bincount(self.targets, self.incoming, workers)
+        return count.astype(np.int64)
 
 
 class Shape:
     """The messages of a transfer; transfers that move alike share one.
 
-    `nbytes[u, w]` is the size of the message from worker u to worker w, and whether it `exists` at both ends; `count`
-    is how many messages each worker has, in and out. What exists at one end only is waited for in vain.
+    `sent` are all of which either end is stated, and of these a mask says which exist at both: others are waited for in
+    vain. `count` is how many messages each worker has, in and out.
     """
 
-    def __init__(self, sent: Sizes, received: Sizes) -> None:
-        self.nbytes = sent
-        self.exists = (sent != NO_MESSAGE) & (received != NO_MESSAGE)
-        stated = (sent != NO_MESSAGE).astype(np.int64), (received != NO_MESSAGE).astype(np.int64)
-        self.count = stated[0].sum(axis=1) + stated[1].sum(axis=0)
+    def __init__(self, sent: Sent, exists: NDArray[np.bool_], workers: int) -> None:
+        self.sent = sent
+        self.exists = exists
+        self.count = sent.count(workers)
 
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """The messages of a group of workers as one operation of a library on a payload of so many bytes."""
+    """The messages of groups of workers, of one class, each as one operation of a library on a payload of so many bytes.
+
+    `members` are the classes of their workers.
+    """
 
     collective: Collective
-    workers: tuple[int, ...]
+    groups: tuple[Group, ...]
+    members: tuple[int, ...]
     nbytes: int
 
 
@@ -86,6 +102,7 @@ class Transfer:
         self.pending = shape.count.copy()
         self.posted = np.zeros(k, dtype=np.bool_)
         self.wanted = np.zeros(k, dtype=np.bool_)
+        self.waited_for = shape.exists.copy()
         self.starters = list(starters)
         self.left = [False] * k
         self.last_start_s = np.zeros(k)
@@ -94,24 +111,20 @@ class Transfer:
 
     def start(self, senders: Sequence[int], receivers: Sequence[int]) -> Sent:
         """Note the halves that workers start now, and return the messages whose other half has started, too."""
-        before = self.posted[:, None] & self.wanted
         self.posted[senders] = True
         self.wanted[receivers] = True
-        sources, targets = np.nonzero(self.shape.exists & self.posted[:, None] & self.wanted & ~before)
-        return Sent(sources, targets, self.shape.nbytes[sources, targets])
+        sent = self.shape.sent
+        starting = self.waited_for & self.posted[sent.sources] & self.wanted[sent.targets]
+        self.waited_for &= ~starting
+        return sent[starting]
 
     def start_together(self, senders: Sequence[int], receivers: Sequence[int]) -> list[tuple[Together, Sent]]:
         """Note the halves that workers start now, and return the groups that these complete, with their messages."""
         self.posted[senders] = True
         self.wanted[receivers] = True
-        ready = [group for group in self.together if (self.posted & self.wanted)[[*group.workers]].all()]
+        ready = [group for group in self.together if (self.posted & self.wanted)[[*group.members]].all()]
         self.together = [group for group in self.together if group not in ready]
-        return [(group, self._among(group.workers)) for group in ready]
-
-    def _among(self, workers: tuple[int, ...]) -> Sent:
-        here = np.array(workers)
-        sources, targets = (here[places] for places in np.nonzero(self.shape.exists[np.ix_(here, here)]))
-        return Sent(sources, targets, self.shape.nbytes[sources, targets])
+        return [(group, self.shape.sent[np.isin(self.shape.sent.sources, group.members)]) for group in ready]
 
     def complete(self, sent: Sent, start_s: float, latency_s: float) -> None:
         """Note that messages are complete, and wake those who have none left."""
@@ -123,8 +136,8 @@ class Transfer:
             self.waiting.pop(worker).succeed()
 
 
-def transfers(program: Program, by_library: bool) -> dict[int, Transfer]:
-    """Return a program's transfers by number; `by_library`, collectives are done together.
+def transfers(program: Program, classes: Classes, by_library: bool) -> dict[int, Transfer]:
+    """Return the transfers of classes' representatives by number; `by_library`, collectives are done together.
 
     Raises ValueError where the two ends of a message disagree on its size.
     """
@@ -139,48 +152,54 @@ def transfers(program: Program, by_library: bool) -> dict[int, Transfer]:
         for task in worker.tasks
         if isinstance(task, Receive) and task.reducer is not None
     }
-    for worker in program.workers:
+    for own, worker in enumerate(program.workers):
         for task in worker.tasks:
             if isinstance(task, Send | Receive):
                 posts = sends if isinstance(task, Send) else receives
-                posts[task.transfer][worker.worker] += task.messages
-                starters[task.transfer][worker.worker] += 1
+                posts[task.transfer][own] += task.messages
+                starters[task.transfer][own] += 1
                 tasks[task.transfer] = task
     shapes: dict[tuple[int, ...], Shape] = {}  # by the identities of their messages
     result = {}
     for number, counts in starters.items():
         key = (*map(id, sends[number]), *map(id, receives[number]))
         if key not in shapes:
-            shapes[key] = _shape(number, sends[number], receives[number])
-        together = _together(program, tasks[number]) if by_library else ()
+            shapes[key] = _shape(number, classes, sends[number], receives[number])
+        together = _together(program, classes, tasks[number]) if by_library else ()
         result[number] = Transfer(number, shapes[key], counts, number in combined, together)
     return result
 
 
-def _together(program: Program, task: Send | Receive) -> Iterator[Together]:
-    """Yield the groups of a transfer that is a collective, given any of its tasks."""
+def _together(program: Program, classes: Classes, task: Send | Receive) -> Iterator[Together]:
+    """Yield the classes of groups of a transfer that is a collective, given any of its tasks."""
     if task.collective is not None:
         item = ITEM_BYTES[program.workers[0].buffers[task.buffer].dtype]
-        for group in task.collective.groups:
-            yield Together(task.collective, group.workers, group.elements * item)
+        for groups in classes.groups_of(task.collective, item):
+            members = np.unique(classes.workers[[*groups[0].workers]])
+            yield Together(task.collective, groups, tuple(members.tolist()), groups[0].elements * item)
 
 
-def _shape(transfer: int, sends: Posts, receives: Posts) -> Shape:
+def _shape(transfer: int, classes: Classes, sends: Posts, receives: Posts) -> Shape:
     """Return the shape on which both ends agree."""
-    sent, received = _matrix(sends), _matrix(receives).T
-    differ = (sent != received) & (sent != NO_MESSAGE) & (received != NO_MESSAGE)
-    if differ.any():
-        u, w = np.argwhere(differ)[0].tolist()
+    sent, received = dict[int, list[int]](), dict[int, list[int]]()  # by class of messages: bytes, how many
+    for own, messages in zip(classes.representatives.tolist(), sends, strict=True):
+        for message in messages:
+            sent.setdefault(int(classes.pairs[own, message.peer]), [message.nbytes, 0])[1] += 1
+    for own, messages in zip(classes.representatives.tolist(), receives, strict=True):
+        for message in messages:
+            received.setdefault(int(classes.pairs[message.peer, own]), [message.nbytes, 0])[1] += 1
+    pairs = np.array(sorted({*sent, *received}), dtype=np.intp)
+    none = [NO_MESSAGE, 0]
+    going, coming = (
+        np.array([posts.get(pair, none) for pair in pairs.tolist()], dtype=np.int64).reshape(len(pairs), 2)
+        for posts in (sent, received)
+    )
+    exists = (going[:, 1] > 0) & (coming[:, 1] > 0)
+    for place in np.flatnonzero(exists & (going[:, 0] != coming[:, 0]))[:1]:
+        u, w = classes.ends[pairs[place]].tolist()
         raise ValueError(
             f"transfer {transfer}: expected one size of the message from worker {u} to {w} at both ends,"
-            f" found {sent[u, w]} and {received[u, w]}"
+            f" found {going[place, 0]} and {coming[place, 0]}"
         )
-    return Shape(sent, received)
-
-
-def _matrix(posts: Posts) -> Sizes:
-    sizes = np.full((len(posts),) * 2, NO_MESSAGE, dtype=np.int64)
-    for worker, messages in enumerate(posts):
-        for message in messages:
-            sizes[worker, message.peer] = message.nbytes
-    return sizes
+    sources, targets = classes.workers[classes.ends[pairs]].T
+    return Shape(Sent(pairs, sources, targets, going[:, 0], going[:, 1], coming[:, 1]), exists, len(sends))

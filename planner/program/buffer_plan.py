@@ -18,7 +18,7 @@ from planner.plans.phases import ACCUMULATION, is_repeated
 from planner.plans.plan import Plan
 from planner.plans.traffic import NodeTraffic, Read, Traffic, Write
 from planner.program.buffers import BufferSpecs, Placed
-from planner.program.cut import Cut, cut
+from planner.program.cut import Cut
 from planner.program.fusion import Unit, compute_units, is_direct
 from planner.program.in_place_sums import add_in_place
 from planner.program.pipeline import Schedule
@@ -90,6 +90,15 @@ class BufferPlan:
         self._keepings = self._keep_for_micro_batches() if self._orders else ()
         self._overwrite_in_place()
 
+    @property
+    def stage_of(self) -> tuple[int, ...]:
+        """The stage of every worker."""
+        return self._staging.stage_of
+
+    def item_bytes(self, transfer: ScheduledTransfer) -> int:
+        """Return the bytes of an element of what a transfer moves."""
+        return ITEM_BYTES[self.graph.tensors[transfer.tensor].dtype]
+
     def taking_part(self, event: Event) -> tuple[bool, ...]:
         """Say of every worker whether it has anything to do in an event."""
         if not isinstance(event.what, ScheduledTransfer):
@@ -101,19 +110,19 @@ class BufferPlan:
 
     def order_of(self, worker: int) -> Order:
         """Return the order in which a worker runs its phases; empty where all run once."""
-        return self._orders[self._staging.stage_of[worker]] if self._orders else ()
+        return self._orders[self.stage_of[worker]] if self._orders else ()
 
     def place(self, worker: int) -> Placed:
         """Return a worker's buffers with their offsets, and its arena's size in bytes."""
         own = self._positions(worker)
-        keeping = self._keepings[self._staging.stage_of[worker]] if self._keepings else None
+        keeping = self._keepings[self.stage_of[worker]] if self._keepings else None
         return self.specs.place(worker, own, self.end if own is None else own[-1], keeping)
 
     def _crossings(self) -> Iterator[Crossing]:
         """Yield what goes from stage to stage for every micro-batch."""
         for event in self.events:
             if event.to is not None and isinstance(event.what, ScheduledTransfer):
-                sender = self._staging.stage_of[self.taking_part(event).index(True)]
+                sender = self.stage_of[self.taking_part(event).index(True)]
                 yield Crossing(sender, event.phase, *event.to, event.part, event.what.tensor)
 
     def _positions(self, worker: int) -> tuple[int, ...] | None:
@@ -252,9 +261,9 @@ class BufferPlan:
 
     def _add_ends(self, transfer: ScheduledTransfer, sources: tuple[int, ...], target: int) -> None:
         if transfer.exchange not in self._cuts:
-            self._cuts[transfer.exchange] = cut(transfer.exchange)
+            self._cuts[transfer.exchange] = Cut(transfer.exchange)
         pieces = self._cuts[transfer.exchange]
-        item = ITEM_BYTES[self.graph.tensors[transfer.tensor].dtype]
+        item = self.item_bytes(transfer)
 
         def staging(name: str, elements: NDArray[np.int64]) -> int | None:
             if not elements.any():

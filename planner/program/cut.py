@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.layout import Exchange, Region, elements
-from planner.layout.region import Segment, boxes, intersect, subtract_all
+from planner.layout.region import Segment, boxes, intersect, is_empty, subtract_all
 from planner.program.tasks import Piece, Slices
 
 Pieces = tuple[Piece, ...]
@@ -28,56 +29,65 @@ class Share:
     sends: tuple[tuple[int, Pieces], ...]
     local: tuple[Pieces, ...]
 
-    @property
-    def is_empty(self) -> bool:
-        """True if the worker has nothing to do in the exchange."""
-        return not (self.receives or self.sends or any(self.local))
 
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Cut:
-    """An exchange in pieces: each worker's share, and the k x k elements in them from worker (row) to worker (column).
+    """An exchange in pieces: a worker's share is cut when it is asked for. Equal exchanges of a program share one."""
 
-    `taking_part` says of every worker whether it has anything to do. Equal exchanges of a program share one.
-    """
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._shares: dict[int, Share] = {}
+        self.moved = exchange.moved()
+        """The k x k matrix of elements that go from worker (row) to worker (column)."""
 
-    shares: tuple[Share, ...]
-    moved: NDArray[np.int64]
-    taking_part: tuple[bool, ...]
-
-    @property
+    @cached_property
     def sending(self) -> tuple[bool, ...]:
         """Say of every worker whether it sends anything."""
-        return tuple(bool(share.sends) for share in self.shares)
+        return tuple(self.moved.any(axis=1).tolist())
 
-    @property
+    @cached_property
     def receiving(self) -> tuple[bool, ...]:
         """Say of every worker whether it receives or copies anything."""
-        return tuple(bool(share.receives) or any(map(bool, share.local)) for share in self.shares)
+        return tuple((self.moved.any(axis=0) | (self.copied > 0)).tolist())
 
+    @cached_property
+    def taking_part(self) -> tuple[bool, ...]:
+        """Say of every worker whether it has anything to do."""
+        return tuple(map(bool.__or__, self.sending, self.receiving))
 
-def cut(exchange: Exchange) -> Cut:
-    """Cut an exchange into every worker's share of it."""
-    workers = range(len(exchange.targets))
-    receives: list[list[tuple[int, Pieces]]] = [[] for _ in workers]
-    sends: list[list[tuple[int, Pieces]]] = [[] for _ in workers]
-    own: list[Pieces] = [() for _ in workers]
-    moved = np.zeros((len(workers),) * 2, dtype=np.int64)
-    for worker in workers:
-        target = exchange.targets[worker]
-        for source, regions in exchange.reads(worker):
-            pieces = _pieces(exchange.sources[source], target, regions)
-            if source == worker:
-                own[worker] = pieces
-            else:
-                receives[worker].append((source, pieces))
-                sends[source].append((worker, pieces))
-                moved[source, worker] = total_elements(pieces)
-    shares = tuple(
-        Share(tuple(receives[worker]), tuple(sends[worker]), (own[worker], *_copied(exchange, worker)))
-        for worker in workers
-    )
-    return Cut(shares, moved, tuple(not share.is_empty for share in shares))
+    @cached_property
+    def copied(self) -> NDArray[np.int64]:
+        """How many elements each worker copies from its own arrays."""
+        counts: dict[tuple[Region, ...], int] = {}  # of workers that hold and want the same
+        exchange = self._exchange
+        held_and_wanted = list(zip(exchange.sources, exchange.targets, *exchange.already, strict=True))
+        for worker, key in enumerate(held_and_wanted):
+            if key not in counts:
+                wanted = exchange.wanted(worker)
+                own = sum(elements(intersect(box, key[0])) for box in wanted)
+                counts[key] = elements(key[1]) - sum(map(elements, wanted)) + own
+        return np.array([counts[key] for key in held_and_wanted], dtype=np.int64)
+
+    def share(self, worker: int) -> Share:
+        """Cut one worker's share."""
+        if worker not in self._shares:
+            exchange, receives = self._exchange, list[tuple[int, Pieces]]()
+            own: Pieces = ()
+            for source, regions in exchange.reads(worker):
+                pieces = _pieces(exchange.sources[source], exchange.targets[worker], regions)
+                if source == worker:
+                    own = pieces
+                else:
+                    receives.append((source, pieces))
+            sends = ((peer, self._sent(worker, peer)) for peer in np.flatnonzero(self.moved[worker]).tolist())
+            local = own, *_copied(exchange, worker)
+            self._shares[worker] = Share(tuple(receives), tuple(sends), local)
+        return self._shares[worker]
+
+    def _sent(self, source: int, target: int) -> Pieces:
+        held = self._exchange.sources[source]
+        found = (intersect(box, held) for box in self._exchange.wanted(target))
+        regions = [region for region in found if not is_empty(region)]
+        return _pieces(held, self._exchange.targets[target], regions)
 
 
 def total_elements(pieces: Pieces) -> int:

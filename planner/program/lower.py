@@ -22,6 +22,7 @@ from planner.program.buffer_plan import WAITS, BufferPlan
 from planner.program.calls import NodeWork, node_work
 from planner.program.cut import Cut, Pieces, total_elements
 from planner.program.fusion import Unit
+from planner.program.likeness import Likeness, likeness
 from planner.program.pipeline import Schedule, accumulation, schedule_of
 from planner.program.schedule import End, ScheduledTransfer
 from planner.program.tasks import (
@@ -104,17 +105,27 @@ class Lowering:
         return {name: self._buffer_plan.owned(name) for name in self.tensors}
 
     @cached_property
-    def bytes(self) -> NDArray[np.int64]:
-        """The k x k matrix of bytes in the pieces of all transfers, from worker (row) to worker (column)."""
-        total = np.zeros((self._plan.workers,) * 2, dtype=np.int64)
-        for transfer, ends in self._buffer_plan.ends.items():
-            total += ends.cut.moved * (transfer.runs * self._item_bytes(transfer.tensor))
-        return total
+    def likeness(self) -> Likeness:
+        """Which workers do alike."""
+        return likeness(self._buffer_plan)
 
-    def program(self) -> Program:
-        """Write all workers' tasks."""
-        workers = tuple(map(self.worker, tracked("lowering", range(self._plan.workers))))
-        return Program(self._plan.ways.factors, workers, self.tensors, self.regions, self.bytes)
+    def program(self, representatives: Sequence[int] | None = None) -> Program:
+        """Write the tasks of all workers, or of some that stand for all."""
+        chosen = range(self._plan.workers) if representatives is None else representatives
+        workers = tuple(map(self.worker, tracked("lowering", chosen)))
+        sent = self._sent(workers) if representatives is None else self._plan.bytes
+        return Program(self._plan.ways.factors, workers, self.tensors, self.regions, sent)
+
+    def _sent(self, workers: Sequence[WorkerProgram]) -> NDArray[np.int64]:
+        """Return the k x k matrix of bytes in all messages, from worker (row) to worker (column)."""
+        total = np.zeros((len(workers),) * 2, dtype=np.int64)
+        runs = [transfer.runs for transfer in self._buffer_plan.ends]
+        for row, worker in zip(total, workers, strict=True):
+            for task in worker.tasks:
+                if isinstance(task, Send):
+                    for message in task.messages:
+                        row[message.peer] += message.nbytes * runs[task.transfer]
+        return total
 
     def worker(self, worker: int) -> WorkerProgram:
         """Write one worker's tasks: those that it takes part in, in the common order."""
@@ -145,7 +156,7 @@ class Lowering:
 
     def _start(self, transfer: ScheduledTransfer, worker: int, *, apart: bool) -> Iterator[Task]:
         ends, number = self._buffer_plan.ends[transfer], self._buffer_plan.transfers[transfer]
-        share = ends.cut.shares[worker]
+        share = ends.cut.share(worker)
         sent, received = self._messages(ends.cut, worker, self._item_bytes(transfer.tensor))
         yield Send(number, ends.sources[0], ends.outgoing, sent, ends.collective, apart)
         copies = zip(ends.sources, share.local, strict=True)
@@ -156,7 +167,7 @@ class Lowering:
     def _messages(self, cut: Cut, worker: int, item_bytes: int) -> Mail:
         key = (id(cut), worker, item_bytes)  # a transfer's ends keep what it was cut into alive
         if key not in self._mail:
-            share = cut.shares[worker]
+            share = cut.share(worker)
             self._mail[key] = _messages(share.sends, item_bytes), _messages(share.receives, item_bytes)
         return self._mail[key]
 

@@ -48,7 +48,7 @@ class SimulationRequest:
         machine, system = load_topology(self.options["topo"]), self.options["system"]
         settings = Settings(**{field.name: self.options[field.name] for field in fields(Settings)})
         program = self._saved(machine)
-        simulation = simulation_of(program, settings, record_messages=self.recorded)
+        simulation = simulation_of(program, settings, each_worker=self.recorded)
         plan = program.plan if self.options["data_parallel"] and system is None else None
         beside = None if plan is None else _data_parallelism(plan, machine, settings, note)
         told = ({} if system is None else {"system": system}) | settings.told(machine)

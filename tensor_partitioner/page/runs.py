@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from planner.report.schema import Report, TaskSeconds
 from simulator.history import Span as SimulatedSpan
 from simulator.history import spans
-from simulator.memory import usage
 from simulator.simulation import Simulation
 from tensor_partitioner.page.records import Lane, Memory, Occupied, RunPart, Span, Spent, Timeline
 
@@ -185,7 +184,7 @@ def _rounded(span: Span) -> Span:
 def occupied(simulation: Simulation, workers: int) -> Iterator[Occupied]:
     """Yield the memory of the first workers over a simulated step."""
     for worker in range(min(workers, MOST_MEMORIES)):
-        alive = usage(simulation.program, simulation.timeline, (worker,), simulation.accounting.contents)
+        alive = simulation.usage(worker)
         moments = list(alive.moments())
         kept = list(_fullest(moments, simulation.seconds / MOMENTS))
         device = simulation.machine.devices[worker]

@@ -19,7 +19,7 @@ from planner.layout import (
     owned_by_all,
 )
 from planner.layout.placement import At
-from planner.program.cut import cut
+from planner.program.cut import Cut
 from planner.program.lower import lower
 from planner.program.tasks import Receive, Send
 from tests.cross.cases import MODELS, SHARED_WAYS, WAYS, Case, graph
@@ -41,7 +41,7 @@ def numbers(shape, region):
 def listed(shape, exchange):
     """What the pieces bring: {(from, to): elements}."""
     found = {}
-    for worker, share in enumerate(cut(exchange).shares):
+    for worker, share in enumerate(map(Cut(exchange).share, range(len(exchange.targets)))):
         for source, pieces in (*share.receives, (worker, share.local[0])):
             held = numbers(shape, exchange.sources[source])
             moved = [held[piece.source_slices].ravel() for piece in pieces]

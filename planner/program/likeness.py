@@ -1,0 +1,93 @@
+"""Which workers of a plan do alike: tasks of equal sizes, with messages of equal sizes to others.
+
+It is told from regions and counts, before any task is written, so that one worker of each kind needs its tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.layout import Collective, elements, needed, production
+from planner.layout.geometry import split_steps
+from planner.layout.split import runs_of_workers
+from planner.plans.traffic import NodeTraffic
+from planner.program.buffer_plan import BufferPlan
+
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Likeness:
+    """Numbers of workers, equal where they do alike, and of pairs of workers, [from, to].
+
+    Pairs have equal numbers where the same transfers bring messages of the same sizes; 0 are those that none does.
+    `apart` says which have messages in a transfer that is no collective; `collectives` are all others, with the bytes
+    of an element.
+    """
+
+    workers: Numbers
+    pairs: Numbers
+    apart: NDArray[np.bool_]
+    collectives: tuple[tuple[Collective, int], ...]
+
+
+def likeness(plan: BufferPlan) -> Likeness:
+    """Compare the workers of a plan."""
+    workers = np.zeros(plan.plan.workers, dtype=np.int64)
+    for told in dict.fromkeys(map(tuple, _told_apart(plan))):
+        workers = numbered(workers, by_value(told))
+    pairs, apart = np.zeros((len(workers),) * 2, dtype=np.int64), np.zeros((len(workers),) * 2, dtype=np.bool_)
+    for cut in dict.fromkeys(ends.cut for ends in plan.ends.values()):
+        moving = np.nonzero(cut.moved)
+        pairs[moving] = pairs.max() + 1 + numbered(pairs[moving], cut.moved[moving])
+    for cut in dict.fromkeys(ends.cut for ends in plan.ends.values() if ends.collective is None):
+        apart |= cut.moved > 0
+    collectives = dict.fromkeys(
+        (ends.collective, plan.item_bytes(transfer)) for transfer, ends in plan.ends.items() if ends.collective
+    )
+    return Likeness(workers, pairs, apart, tuple(collectives))
+
+
+def numbered(*columns: Numbers) -> Numbers:
+    """Number rows of columns side by side from 0: equal rows have equal numbers."""
+    numbers = columns[0]
+    for column in columns[1:]:
+        _, column = np.unique(column, return_inverse=True)
+        _, numbers = np.unique(numbers * (1 + column.max(initial=0)) + column, return_inverse=True)
+    return numbers
+
+
+def by_value(values: Sequence[Hashable]) -> Numbers:
+    """Number values in the order in which they are first met."""
+    numbers: dict[Hashable, int] = {}
+    return np.array([numbers.setdefault(value, len(numbers)) for value in values], dtype=np.int64)
+
+
+def _told_apart(plan: BufferPlan) -> Iterable[Sequence[Hashable]]:
+    """Yield what may differ between workers, a value for each."""
+    yield plan.stage_of
+    for event in plan.events:
+        yield plan.taking_part(event)
+    for item in plan.specs.items:
+        yield item.shapes
+    for cut in dict.fromkeys(ends.cut for ends in plan.ends.values()):
+        yield cut.copied.tolist()
+    works = {(work.signature, work.strategy): work for unit in plan.units for work in unit}
+    for work in works.values():
+        yield from _of_node(plan, work)
+
+
+def _of_node(plan: BufferPlan, work: NodeTraffic) -> Iterable[Sequence[Hashable]]:
+    """Yield every worker's lengths of what it runs through, and its elements of each operand and output."""
+    signature, strategy, ways = work.signature, work.strategy, plan.plan.ways
+    for name, steps in split_steps(strategy).items():
+        runs = runs_of_workers(signature.extents[name], steps, ways)
+        yield [tuple(stop - start for start, stop in of_worker) for of_worker in runs]
+    for operand in range(len(signature.shapes)):
+        yield [*map(elements, needed(signature, operand, strategy, ways))]
+    for output in range(len(signature.outputs)):
+        yield [*map(elements, production(signature, output, strategy, ways).regions)]
