@@ -89,7 +89,7 @@ class BufferSpecs:
         """Whether a buffer first written by some task can take the bytes of one last read by that task."""
         new, old = self.items[number], self.items[dying]
         free = "persistent" not in (new.kind, old.kind) and new.uses[:1] == old.uses[-1:]
-        dies = old.kept is None or old.kept[1] <= old.uses[-1]
+        dies = old.kept is None or old.kept[1] < old.uses[-1]
         return free and dies and new.slots == old.slots and new.shapes == old.shapes and new.dtype == old.dtype
 
     def overwrite(self, number: int, dying: int) -> None:

@@ -7,10 +7,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from planner.graph import GraphBuilder, Init, Optimizer, Recipe, training_graph
 from planner.models import build
 from planner.plans.check import check_plan
 from planner.plans.phases import ACCUMULATION
-from planner.plans.plan import single_worker
+from planner.plans.plan import single_worker, undivided
 from planner.program.in_order import in_order
 from planner.program.lower import Lowering, arena_sizes, lower
 from planner.search import SearchOptions, search
@@ -64,6 +65,27 @@ def test_one_worker_computes_the_same_bits(name, count):
 @pytest.mark.parametrize("dtype", ["float16", "mixed"])
 def test_one_worker_computes_the_same_bits_in_16(dtype):
     same_bits(single_worker(random_plan(made("mlp-3-8", 4, dtype), (2,), random.Random(dtype))))
+
+
+def penalized(count):
+    """A graph of 8 samples whose loss has a penalty on the weight: its gradient is there before any sample's."""
+    b, rows = GraphBuilder("float64"), 8 // count
+    w = b.weight("w", (4, 4), Init("uniform", 1.0))
+    products = b.apply("mm", b.input("x", (rows, 4)), w, name="products")
+    mean = b.apply("mean", b.apply("square", products, name="squares"), name="mean", dims=(0, 1), count=4 * rows)
+    penalty = b.apply("sum", b.apply("square", w, name="powers"), name="penalty", dims=(0, 1))
+    loss = b.apply("add", mean, penalty, name="loss")
+    return training_graph(b, {"loss": loss}, Optimizer("sgd", lr=0.1), recipe=Recipe(count))
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_what_is_made_once_is_there_for_every_micro_batch(count):
+    """Though it is read last by the last task of a backward pass, which may not write its sum there."""
+    (found, losses, _), (expected, of_whole, _) = (
+        run(plan, lower(plan)) for plan in (undivided(penalized(count)), undivided(penalized(1)))
+    )
+    np.testing.assert_allclose(losses, of_whole, rtol=1e-14)
+    np.testing.assert_allclose(found["w"], expected["w"], rtol=1e-14)
 
 
 def plan_of(graph, how):
