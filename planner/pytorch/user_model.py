@@ -21,7 +21,7 @@ from planner.graph.optimizers import CLIPPING, Optimizer
 from planner.pytorch.graphs import leaves
 from planner.pytorch.importing import from_torch
 from planner.pytorch.private import FakeTensor, FakeTensorMode, OpOverload, TorchDispatchMode, schema_of
-from planner.pytorch.tracing import Inputs, in_order, is_known
+from planner.pytorch.tracing import Inputs, in_order, is_known, names_of
 
 OPTIMIZERS = {
     torch.optim.SGD: "sgd",
@@ -83,35 +83,40 @@ def graph_of(
             group["params"] = [fakes.of.get(p, p) for p in group["params"]]  # type: ignore[no-untyped-call]
     autocast = None if precision is None else getattr(torch, MIXED[precision])
     if (count := recipe.get("micro_batches", 1)) > 1:
-        model = of_fewer_samples(model, count)
+        model, *_ = in_parts(model, count)
     return imported(model, opaque_unknown=opaque_unknown, autocast=autocast, **recipe)
 
 
-def of_fewer_samples(model: UserModel, parts: int) -> UserModel:
-    """Return a model whose examples are the first of so many equal parts of its samples.
+def in_parts(model: UserModel, count: int) -> list[UserModel]:
+    """Return the models whose examples are each of so many equal parts of a model's samples.
 
-    Samples are along the first dimension of the first input, and of others as long; of targets, such as the labels of
-    all tokens, also along one that is a multiple. A GraphError where they do not divide.
+    Samples are along the first dimension of the first input, and of all others that have one; of targets, such as the
+    labels of all tokens, also along one that is a multiple. A GraphError where they are not, or do not divide.
     """
     inputs = in_order(model.inputs)
-    samples = next((len(value) for value in inputs if _has_rows(value)), 0)
-    if not samples or samples % parts:
-        raise GraphError(f"expected samples that {parts} micro-batches divide, found {samples}")
+    samples = next((len(tensor) for tensor in inputs if tensor.dim()), 0)
+    if not samples or samples % count:
+        raise GraphError(f"expected samples that {count} micro-batches divide, found {samples}")
 
-    def first(value: Any, *, is_multiple: bool = False) -> Any:
-        rows = len(value) if _has_rows(value) else 0
-        cuts = rows == samples or (is_multiple and rows and rows % samples == 0)
-        return value[: rows // parts] if cuts else value
+    def parts(name: str, tensor: torch.Tensor, *, is_target: bool) -> Sequence[torch.Tensor]:
+        if not tensor.dim():
+            return [tensor] * count
+        rows = len(tensor)
+        if rows != samples and not (is_target and rows and rows % samples == 0):
+            raise GraphError(
+                f"{name}: expected the {samples} samples in its first dimension, found shape {list(tensor.shape)}"
+            )
+        return tensor.split(rows // count)  # type: ignore[no-untyped-call,no-any-return]
 
-    if isinstance(model.inputs, Mapping):
-        cut: Any = {name: first(value) for name, value in model.inputs.items()}
-    else:
-        cut = [first(value) for value in inputs]
-    return model._replace(inputs=cut, targets=[first(value, is_multiple=True) for value in model.targets])
-
-
-def _has_rows(value: object) -> bool:
-    return isinstance(value, torch.Tensor) and value.dim() > 0
+    names = names_of(model.module, model.inputs, len(model.targets))
+    tensors = enumerate(zip(names, (*inputs, *model.targets), strict=True))
+    result = []
+    for part in zip(*(parts(*pair, is_target=place >= len(inputs)) for place, pair in tensors), strict=True):
+        given: Inputs = part[: len(inputs)]
+        if isinstance(model.inputs, Mapping):
+            given = dict(zip(model.inputs, given, strict=True))
+        result.append(model._replace(inputs=given, targets=part[len(inputs) :]))
+    return result
 
 
 def imported(

@@ -8,7 +8,9 @@ from pathlib import Path
 import torch
 
 import planner
-from planner.pytorch.user_model import UserModel, imported
+from planner.parallel import RECOMPUTE, Parallel
+from planner.pytorch.tracing import in_order
+from planner.pytorch.user_model import UserModel, imported, in_parts
 from tests.cross.random_plans import random_plan
 from tests.pytorch.eager import RATE
 from tests.pytorch.models import example
@@ -40,4 +42,14 @@ def stages(name: str, workers: int, folder: Path) -> Path:
     """Write a plan of an example in two stages."""
     path = folder / f"{name}-stages.json"
     planner.plan(imported(made(name)), workers=workers, stages=2).save(path)
+    return path
+
+
+def cut(name: str, parallel: str, folder: Path) -> Path:
+    """Write a plan of an example that is cut and computes again as named parallelism says."""
+    path, model = folder / f"{name}-cut.json", made(name)
+    read = Parallel.read(parallel)
+    count = read.micro_batches(len(in_order(model.inputs)[0]))
+    graph = imported(in_parts(model, count)[0], micro_batches=count, recompute=RECOMPUTE[read.recompute])
+    planner.plan(graph, parallel=read).save(path)
     return path

@@ -14,10 +14,11 @@ import torch
 from torch import nn
 
 import planner
+from planner.parallel import Parallel
 from planner.plans.plan_json import load_plan
 from planner.report.schema import read_reports
 from tensor_partitioner.commands.compare import main as compare
-from tests.executor_torch.cases import plans, stages
+from tests.executor_torch.cases import cut, plans, stages
 from tests.pages import ROOT, blocks_of
 from tests.pytorch.eager import STEPS
 from tests.pytorch.models import EXAMPLES
@@ -74,6 +75,19 @@ def test_stages_train_as_by_themselves(ranks, tmp_path):
         assert one["sent"] == [one["planned"]] * STEPS, one["plan"]
         assert (one["losses"] < 1e-12, one["state"] < 1e-10, one["missing"]) == (True, True, [])
         assert any("expected a placement on all workers" in reason for reason in one["sharded"]["refused"].values())
+
+
+@pytest.mark.parametrize(
+    "parallel",
+    ["dp=2,micro-batch=2", "tp=2,micro-batch=4,recompute=full", "pp=2,dp=2,micro-batch=1,zero=1,recompute=full"],
+)
+def test_micro_batches_train_as_the_whole_batch(parallel, tmp_path):
+    paths = [cut(name, parallel, tmp_path) for name in ("mlp", "gpt")]
+    done = run(Parallel.read(parallel).workers, "tests.executor_torch.equality", *paths)
+    assert done.returncode == 0, done.stderr
+    for one in json.loads(done.stdout):
+        assert one["sent"] == [one["planned"]] * STEPS
+        assert (one["losses"] < 1e-12, one["state"] < 1e-10, one["missing"]) == (True, True, [])
 
 
 @pytest.fixture(scope="module")
