@@ -268,7 +268,7 @@ class BufferPlan:
         def staging(name: str, elements: NDArray[np.int64]) -> int | None:
             if not elements.any():
                 return None
-            shapes = [(count,) for count in (elements * item).tolist()]
+            shapes = tuple((count,) for count in (elements * item).tolist())
             return self.specs.add(f"{transfer.tensor} {name}", "staging", "uint8", shapes)
 
         outgoing = staging("going out", pieces.moved.sum(axis=1))

@@ -14,6 +14,10 @@ from planner.program.stage_order import Keeping, Kept
 from planner.program.tasks import Buffer
 
 
+Shapes = tuple[tuple[int, ...], ...]
+"""Of a buffer, by worker."""
+
+
 @dataclass(slots=True)
 class BufferSpec:
     """One buffer of every worker: `shapes` by worker; the positions of its uses, ascending; where its bytes are.
@@ -26,7 +30,7 @@ class BufferSpec:
     name: str
     kind: str
     dtype: str
-    shapes: tuple[tuple[int, ...], ...]
+    shapes: Shapes
     storage: int
     uses: list[int] = field(default_factory=list)
     kept: tuple[int, int] | None = None
@@ -70,16 +74,19 @@ class BufferSpecs:
     """All buffers, numbered alike on every worker."""
 
     items: list[BufferSpec] = field(default_factory=list)
+    _shapes: dict[int, tuple[Sequence[Region], Shapes]] = field(default_factory=dict)  # by the identity of regions
     _placed: dict[object, Placed] = field(default_factory=dict)
 
-    def add(self, name: str, kind: str, dtype: str, shapes: Sequence[tuple[int, ...]]) -> int:
+    def add(self, name: str, kind: str, dtype: str, shapes: Shapes) -> int:
         """Add a buffer and return its number."""
-        self.items.append(BufferSpec(name, kind, dtype, tuple(shapes), len(self.items)))
+        self.items.append(BufferSpec(name, kind, dtype, shapes, len(self.items)))
         return len(self.items) - 1
 
     def add_regions(self, name: str, kind: str, dtype: str, regions: Sequence[Region]) -> int:
         """Add a buffer that holds a region on every worker."""
-        return self.add(name, kind, dtype, [local_shape(region) for region in regions])
+        if id(regions) not in self._shapes:
+            self._shapes[id(regions)] = regions, tuple(map(local_shape, regions))
+        return self.add(name, kind, dtype, self._shapes[id(regions)][1])
 
     def use(self, number: int, position: int) -> None:
         """Say that a task at this position reads or writes the buffer; positions come in ascending order."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,6 +15,8 @@ from planner.layout.region import Segment, boxes, intersect, is_empty, subtract_
 from planner.program.tasks import Piece, Slices
 
 Pieces = tuple[Piece, ...]
+Copied = tuple[Region, Sequence[Region]]
+"""What an array holds, and what of it is copied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class Cut:
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
-        self._shares: dict[int, Share] = {}
+        self._shares: dict[tuple[int, bool], Share] = {}
         self.moved = exchange.moved()
         """The k x k matrix of elements that go from worker (row) to worker (column)."""
 
@@ -47,7 +49,7 @@ class Cut:
     @cached_property
     def receiving(self) -> tuple[bool, ...]:
         """Say of every worker whether it receives or copies anything."""
-        return tuple((self.moved.any(axis=0) | (self.copied > 0)).tolist())
+        return tuple((self.moved.any(axis=0) | self.copied.any(axis=0)).tolist())
 
     @cached_property
     def taking_part(self) -> tuple[bool, ...]:
@@ -56,38 +58,50 @@ class Cut:
 
     @cached_property
     def copied(self) -> NDArray[np.int64]:
-        """How many elements each worker copies from its own arrays."""
-        counts: dict[tuple[Region, ...], int] = {}  # of workers that hold and want the same
+        """How many elements each worker copies from its own array and from each earlier fetch, [from, worker]."""
+        counts: dict[tuple[Region, ...], list[int]] = {}  # of workers that hold and want the same
         exchange = self._exchange
         held_and_wanted = list(zip(exchange.sources, exchange.targets, *exchange.already, strict=True))
         for worker, key in enumerate(held_and_wanted):
             if key not in counts:
-                wanted = exchange.wanted(worker)
-                own = sum(elements(intersect(box, key[0])) for box in wanted)
-                counts[key] = elements(key[1]) - sum(map(elements, wanted)) + own
-        return np.array([counts[key] for key in held_and_wanted], dtype=np.int64)
+                copies = [self._own(worker), *_copied(exchange, worker)]
+                counts[key] = [sum(map(elements, regions)) for _, regions in copies]
+        return np.array([counts[key] for key in held_and_wanted], dtype=np.int64).T
 
-    def share(self, worker: int) -> Share:
-        """Cut one worker's share."""
-        if worker not in self._shares:
-            exchange, receives = self._exchange, list[tuple[int, Pieces]]()
-            own: Pieces = ()
-            for source, regions in exchange.reads(worker):
-                pieces = _pieces(exchange.sources[source], exchange.targets[worker], regions)
-                if source == worker:
-                    own = pieces
-                else:
-                    receives.append((source, pieces))
-            sends = ((peer, self._sent(worker, peer)) for peer in np.flatnonzero(self.moved[worker]).tolist())
-            local = own, *_copied(exchange, worker)
-            self._shares[worker] = Share(tuple(receives), tuple(sends), local)
-        return self._shares[worker]
+    def share(self, worker: int, *, sliced: bool = True) -> Share:
+        """Return one worker's share; unless `sliced`, what goes from one array to another is one piece without slices."""
+        key = worker, sliced
+        if key not in self._shares:
+            self._shares[key] = self._sliced(worker) if sliced else self._whole(worker)
+        return self._shares[key]
+
+    def _whole(self, worker: int) -> Share:
+        sources, targets = (np.flatnonzero(moved).tolist() for moved in (self.moved[:, worker], self.moved[worker]))
+        return Share(
+            tuple((source, _whole(self.moved[source, worker])) for source in sources),
+            tuple((target, _whole(self.moved[worker, target])) for target in targets),
+            tuple(map(_whole, self.copied[:, worker])),
+        )
+
+    def _sliced(self, worker: int) -> Share:
+        exchange = self._exchange
+        target = exchange.targets[worker]
+        receives = (
+            (source, _pieces(exchange.sources[source], target, regions))
+            for source, regions in exchange.reads(worker)
+            if source != worker
+        )
+        sends = ((peer, self._sent(worker, peer)) for peer in np.flatnonzero(self.moved[worker]).tolist())
+        local = (_pieces(held, target, regions) for held, regions in (self._own(worker), *_copied(exchange, worker)))
+        return Share(tuple(receives), tuple(sends), tuple(local))
+
+    def _own(self, worker: int) -> Copied:
+        held = self._exchange.sources[worker]
+        return held, _in_common(self._exchange.wanted(worker), held)
 
     def _sent(self, source: int, target: int) -> Pieces:
         held = self._exchange.sources[source]
-        found = (intersect(box, held) for box in self._exchange.wanted(target))
-        regions = [region for region in found if not is_empty(region)]
-        return _pieces(held, self._exchange.targets[target], regions)
+        return _pieces(held, self._exchange.targets[target], _in_common(self._exchange.wanted(target), held))
 
 
 def total_elements(pieces: Pieces) -> int:
@@ -95,15 +109,16 @@ def total_elements(pieces: Pieces) -> int:
     return sum(piece.elements for piece in pieces)
 
 
-def _copied(exchange: Exchange, worker: int) -> tuple[Pieces, ...]:
-    """Return what the worker copies from each earlier fetch: of each, what none before it had."""
+def _copied(exchange: Exchange, worker: int) -> Iterator[Copied]:
+    """Yield what the worker copies from each earlier fetch: of each, what none before it had."""
     target = exchange.targets[worker]
     earlier = [regions[worker] for regions in exchange.already]
-    copied = []
     for number, region in enumerate(earlier):
-        common = (intersect(box, region) for box in subtract_all(target, earlier[:number]))
-        copied.append(_pieces(region, target, [box for box in common if elements(box)]))
-    return tuple(copied)
+        yield region, _in_common(subtract_all(target, earlier[:number]), region)
+
+
+def _in_common(wanted: Iterable[Region], held: Region) -> list[Region]:
+    return [common for box in wanted if not is_empty(common := intersect(box, held))]
 
 
 def _pieces(source: Region, target: Region, regions: Sequence[Region]) -> Pieces:
@@ -114,3 +129,7 @@ def _piece(box: tuple[Segment, ...]) -> Piece:
     here: Slices = tuple(slice(at, at + size) for at, _, size in box)
     there: Slices = tuple(slice(at, at + size) for _, at, size in box)
     return Piece(here, there, math.prod(size for _, _, size in box))
+
+
+def _whole(count: np.int64) -> Pieces:
+    return (Piece((), (), int(count)),) if count else ()

@@ -75,7 +75,7 @@ def _told_apart(plan: BufferPlan) -> Iterable[Sequence[Hashable]]:
     for item in plan.specs.items:
         yield item.shapes
     for cut in dict.fromkeys(ends.cut for ends in plan.ends.values()):
-        yield cut.copied.tolist()
+        yield from cut.copied.tolist()
     works = {(work.signature, work.strategy): work for unit in plan.units for work in unit}
     for work in works.values():
         yield from _of_node(plan, work)

@@ -20,11 +20,11 @@ from planner.plans.plan_json import plan_of
 from planner.plans.traffic import NodeTraffic, Traffic
 from planner.program.buffer_plan import WAITS, BufferPlan
 from planner.program.calls import NodeWork, node_work
-from planner.program.cut import Cut, Pieces, total_elements
+from planner.program.cut import Pieces, Share, total_elements
 from planner.program.fusion import Unit
 from planner.program.likeness import Likeness, likeness
 from planner.program.pipeline import Schedule, accumulation, schedule_of
-from planner.program.schedule import End, ScheduledTransfer
+from planner.program.schedule import End, Event, ScheduledTransfer
 from planner.program.tasks import (
     Compute,
     Kernel,
@@ -91,7 +91,7 @@ class Lowering:
             traffic = Traffic(plan, [node for node in plan.graph.nodes if node.name in frozenset(nodes)])
         self._plan = plan
         self._buffer_plan = BufferPlan(plan, prefetch, traffic, schedule)
-        self._mail: dict[tuple[int, int, int], Mail] = {}
+        self._mail: dict[tuple[int, int], Mail] = {}  # by the identity of a worker's share
         self._shares: dict[tuple[Signature, Strategy, int], NodeWork] = {}
 
     @property
@@ -110,10 +110,11 @@ class Lowering:
         return likeness(self._buffer_plan)
 
     def program(self, representatives: Sequence[int] | None = None) -> Program:
-        """Write the tasks of all workers, or of some that stand for all."""
+        """Write the tasks of all workers, or those of some that stand for all, which are not `sliced`."""
         chosen = range(self._plan.workers) if representatives is None else representatives
-        workers = tuple(map(self.worker, tracked("lowering", chosen)))
-        sent = self._sent(workers) if representatives is None else self._plan.bytes
+        sliced = representatives is None
+        workers = tuple(self.worker(worker, sliced=sliced) for worker in tracked("lowering", chosen))
+        sent = self._sent(workers) if sliced else self._plan.bytes
         return Program(self._plan.ways.factors, workers, self.tensors, self.regions, sent)
 
     def _sent(self, workers: Sequence[WorkerProgram]) -> NDArray[np.int64]:
@@ -127,8 +128,11 @@ class Lowering:
                         row[message.peer] += message.nbytes * runs[task.transfer]
         return total
 
-    def worker(self, worker: int) -> WorkerProgram:
-        """Write one worker's tasks: those that it takes part in, in the common order."""
+    def worker(self, worker: int, *, sliced: bool = True) -> WorkerProgram:
+        """Write one worker's tasks: those that it takes part in, in the common order.
+
+        Unless `sliced`, what goes from one array to another is one piece, without slices: it can be priced, but not run.
+        """
         tasks: list[Task] = []
         for event in self._buffer_plan.events:
             if not self._buffer_plan.taking_part(event)[worker]:
@@ -138,7 +142,7 @@ class Lowering:
             elif event.turn in WAITS:
                 tasks.append(Wait(self._buffer_plan.transfers[event.what]))
             else:
-                tasks += self._start(event.what, worker, apart=event.end is End.SENDER)
+                tasks += self._start(event, worker, sliced=sliced)
         transfers = len(self._buffer_plan.transfers)
         return WorkerProgram(worker, tuple(tasks), *self._buffer_plan.place(worker), *self._order(worker), transfers)
 
@@ -154,20 +158,21 @@ class Lowering:
     def _item_bytes(self, tensor: str) -> int:
         return ITEM_BYTES[self._buffer_plan.graph.tensors[tensor].dtype]
 
-    def _start(self, transfer: ScheduledTransfer, worker: int, *, apart: bool) -> Iterator[Task]:
+    def _start(self, event: Event, worker: int, *, sliced: bool) -> Iterator[Task]:
+        transfer = event.what
+        assert isinstance(transfer, ScheduledTransfer)
         ends, number = self._buffer_plan.ends[transfer], self._buffer_plan.transfers[transfer]
-        share = ends.cut.share(worker)
-        sent, received = self._messages(ends.cut, worker, self._item_bytes(transfer.tensor))
-        yield Send(number, ends.sources[0], ends.outgoing, sent, ends.collective, apart)
+        share = ends.cut.share(worker, sliced=sliced)
+        sent, received = self._messages(share, self._item_bytes(transfer.tensor))
+        yield Send(number, ends.sources[0], ends.outgoing, sent, ends.collective, event.end is End.SENDER)
         copies = zip(ends.sources, share.local, strict=True)
         local = tuple(LocalCopy(buffer, pieces) for buffer, pieces in copies if pieces)
         reducer = transfer.exchange.reducer
         yield Receive(number, ends.target, ends.incoming, received, local, reducer, ends.collective)
 
-    def _messages(self, cut: Cut, worker: int, item_bytes: int) -> Mail:
-        key = (id(cut), worker, item_bytes)  # a transfer's ends keep what it was cut into alive
+    def _messages(self, share: Share, item_bytes: int) -> Mail:
+        key = (id(share), item_bytes)  # what is cut keeps its shares alive
         if key not in self._mail:
-            share = cut.share(worker)
             self._mail[key] = _messages(share.sends, item_bytes), _messages(share.receives, item_bytes)
         return self._mail[key]
 
