@@ -60,7 +60,8 @@ def bottlenecks(
         last = max(range(len(ends)), key=ends.__getitem__)
         if not positions[last][number]:
             continue
-        spent_s, worker = _spent_s(program, machine, timeline, last, positions[last][number]), program.workers[last].worker
+        worker = program.workers[last].worker
+        spent_s = _spent_s(program, machine, timeline, last, positions[last][number])
         kind = max(KINDS, key=spent_s.__getitem__)
         name = machine.devices[worker].name if kind in ("compute", "copies", "launches") else ""
         if kind == "wire":
@@ -79,9 +80,7 @@ def bottlenecks(
     return tuple(result)
 
 
-def _spent_s(
-    program: Program, machine: Machine, timeline: Timeline, number: int, positions: range
-) -> dict[str, float]:
+def _spent_s(program: Program, machine: Machine, timeline: Timeline, number: int, positions: range) -> dict[str, float]:
     """Add up the seconds that a program's worker spent on each kind of thing in some of its tasks."""
     spent_s, worker = dict.fromkeys(KINDS, 0.0), program.workers[number]
     starts, stops = timeline.starts_s[number], timeline.stops_s[number]

@@ -55,7 +55,7 @@ class Classes:
     @cached_property
     def of_resource(self) -> list[int]:
         """The class of every resource, as a list."""
-        return self.resources.tolist()
+        return list(map(int, self.resources))
 
     @cached_property
     def sizes(self) -> tuple[Numbers, Numbers, Numbers]:
@@ -204,15 +204,19 @@ def _loads(likeness: Likeness, machine: Machine) -> Iterable[_Load]:
     for number, operation in enumerate(likeness.collectives):
         collective, item_bytes = operation
         for group in collective.groups:
-            choice = fastest(choices(machine, collective.kind, group.workers), group.elements * item_bytes)
+            kind, _ = collective.operation
+            choice = fastest(choices(machine, kind, group.workers), group.elements * item_bytes)
             uses: defaultdict[int, float] = defaultdict(float)
             for (source, target), share in choice.pattern.flows.items():
                 uses[machine.memories[machine.devices[target].memory].resource] += share
                 for resource, amount in machine.route(source, target).uses:
                     uses[resource] += share * amount
             rounded = tuple((resource, float(f"{amount:.{DIGITS}g}")) for resource, amount in uses.items())
-            told = number, group.elements, choice.algorithm, *(
-                f"{value:.{DIGITS}g}" for value in (choice.delay_s, choice.s_per_byte, choice.bandwidth_share)
+            told = (
+                number,
+                group.elements,
+                choice.algorithm,
+                *(f"{value:.{DIGITS}g}" for value in (choice.delay_s, choice.s_per_byte, choice.bandwidth_share)),
             )
             yield _Load(operation, group, told, rounded)
 

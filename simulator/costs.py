@@ -20,7 +20,6 @@ from simulator.transfers import Together
 from topologies import Device, Estimates, Kernel, Machine, Product, TransferAmounts
 from topologies.collectives import Choice, Pattern, choices, fastest
 from topologies.schema import Measured
-from topologies.schema import Operation as CollectiveKind
 
 COPY = "elementwise"  # packing and unpacking attain what an element-wise kernel does
 READ_AND_WRITE = 2
@@ -166,11 +165,10 @@ class Costs:
 
     def _choice(self, group: Together, devices: tuple[int, ...]) -> tuple[str, float, Choice]:
         """Return which operation messages are, or part of it, and a library's choice for some workers of a class."""
-        halved = group.collective.is_half
-        kind: CollectiveKind = "all-reduce" if halved else group.collective.kind
+        kind, part = group.collective.operation
         if (kind, devices) not in self._choices:
             self._choices[kind, devices] = choices(self._machine, kind, devices)
-        return kind, 0.5 if halved else 1.0, fastest(self._choices[kind, devices], group.nbytes)
+        return kind, part, fastest(self._choices[kind, devices], group.nbytes)
 
     def _shared_links(self, choice: Choice, part: float, combined: bool, members: int) -> tuple[int, float, Pattern]:
         """Return the class of an operation, in bytes of the link that it uses most, these, and its flows."""

@@ -168,9 +168,7 @@ def _largest(
     buffer_of: Mapping[tuple[int, int], Buffer], alive: Mapping[tuple[int, int], int]
 ) -> tuple[BufferUse, ...]:
     largest = sorted(alive, key=lambda buffer: (-alive[buffer], buffer))[:LARGEST]
-    return tuple(
-        BufferUse(name=buffer_of[buffer].name, worker=buffer[0], nbytes=alive[buffer]) for buffer in largest
-    )
+    return tuple(BufferUse(name=buffer_of[buffer].name, worker=buffer[0], nbytes=alive[buffer]) for buffer in largest)
 
 
 def _span(buffer: Buffer, tasks: int) -> tuple[int, int]:

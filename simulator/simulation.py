@@ -47,7 +47,8 @@ class Simulation:
     def breakdown(self) -> tuple[Spending, ...]:
         """Each worker's seconds by what they are spent on."""
         of_class = breakdown(self.program, self.machine, self.timeline)
-        return tuple(structs.replace(of_class[own], worker=worker) for worker, own in enumerate(self.classes.workers.tolist()))
+        classes = enumerate(self.classes.workers.tolist())
+        return tuple(structs.replace(of_class[own], worker=worker) for worker, own in classes)
 
     @cached_property
     def bottlenecks(self) -> tuple[Bottleneck, ...]:

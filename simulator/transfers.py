@@ -70,7 +70,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """The messages of groups of workers, of one class, each as one operation of a library on a payload of so many bytes.
+    """The messages of each of a class of groups as one operation of a library on a payload of so many bytes.
 
     `members` are the classes of their workers.
     """

@@ -47,6 +47,7 @@ SLOW = (
     "tdl/test_random_descriptions.py",
     "verify/test_mutants.py",
     "verify/test_operators_page.py",
+    "cross/test_classes.py",
     "verify/test_soundness.py",
 )
 """Files whose tests take long: `make test` leaves them out, `make test-all` does not."""

@@ -48,6 +48,11 @@ class Collective:
     groups: tuple[Group, ...]
     is_half: bool = False
 
+    @property
+    def operation(self) -> tuple[Operation, float]:
+        """The operation of a library that it is, or so much of one."""
+        return ("all-reduce", 0.5) if self.is_half else (self.kind, 1.0)
+
 
 @lru_cache(REMEMBERED)
 def collectives(hops: tuple[Exchange, ...]) -> tuple[Collective | None, ...]:

@@ -13,7 +13,6 @@ from planner.program.arena import Storage, align, plan_arena
 from planner.program.stage_order import Keeping, Kept
 from planner.program.tasks import Buffer
 
-
 Shapes = tuple[tuple[int, ...], ...]
 """Of a buffer, by worker."""
 

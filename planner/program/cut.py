@@ -44,12 +44,12 @@ class Cut:
     @cached_property
     def sending(self) -> tuple[bool, ...]:
         """Say of every worker whether it sends anything."""
-        return tuple(self.moved.any(axis=1).tolist())
+        return _flags(self.moved.sum(axis=1))
 
     @cached_property
     def receiving(self) -> tuple[bool, ...]:
         """Say of every worker whether it receives or copies anything."""
-        return tuple((self.moved.any(axis=0) | self.copied.any(axis=0)).tolist())
+        return _flags(self.moved.sum(axis=0) + self.copied.sum(axis=0))
 
     @cached_property
     def taking_part(self) -> tuple[bool, ...]:
@@ -69,7 +69,7 @@ class Cut:
         return np.array([counts[key] for key in held_and_wanted], dtype=np.int64).T
 
     def share(self, worker: int, *, sliced: bool = True) -> Share:
-        """Return one worker's share; unless `sliced`, what goes from one array to another is one piece without slices."""
+        """Return one worker's share; not `sliced`, all that goes from one array to another is one piece."""
         key = worker, sliced
         if key not in self._shares:
             self._shares[key] = self._sliced(worker) if sliced else self._whole(worker)
@@ -102,6 +102,10 @@ class Cut:
     def _sent(self, source: int, target: int) -> Pieces:
         held = self._exchange.sources[source]
         return _pieces(held, self._exchange.targets[target], _in_common(self._exchange.wanted(target), held))
+
+
+def _flags(of_workers: NDArray[np.int64]) -> tuple[bool, ...]:
+    return tuple(map(bool, of_workers))
 
 
 def total_elements(pieces: Pieces) -> int:

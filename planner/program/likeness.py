@@ -56,8 +56,8 @@ def numbered(*columns: Numbers) -> Numbers:
     """Number rows of columns side by side from 0: equal rows have equal numbers."""
     numbers = columns[0]
     for column in columns[1:]:
-        _, column = np.unique(column, return_inverse=True)
-        _, numbers = np.unique(numbers * (1 + column.max(initial=0)) + column, return_inverse=True)
+        _, values = np.unique(column, return_inverse=True)
+        _, numbers = np.unique(numbers * (1 + values.max(initial=0)) + values, return_inverse=True)
     return numbers
 
 

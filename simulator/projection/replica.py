@@ -215,5 +215,5 @@ class _Shares:
                     yield Transfer(PAIRS, tuple(range(self._plan.workers)), received)
                 continue
             group = next((group for group in collective.groups if self._worker in group.workers), collective.groups[0])
-            kind, part = ("all-reduce", 0.5) if collective.is_half else (collective.kind, 1.0)
+            kind, part = collective.operation
             yield Transfer(kind, group.workers, group.elements * item, part)
