@@ -7,6 +7,7 @@ takes ten times as long as sending them.
 from __future__ import annotations
 
 import os
+import pickle
 import select
 import socket
 import sys
@@ -16,11 +17,20 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-SMALL = 1 << 16
-"""Bytes of a message up to which it goes by a socket, whose buffer has room for several."""
+SMALL = 1 << 18
+"""Bytes of a message up to which it goes by a socket."""
+
+ROOM = 1 << 20
+"""Bytes for which a socket is to have room, as far as the kernel allows: several messages."""
+
+PIECE = 1 << 16
+"""Bytes that the kernel is given at once."""
 
 NUMBER = 8
 """Bytes of a number that tells messages apart, in front of each."""
+
+TOLD = (1 << 8 * NUMBER) - 1
+"""The number of what ranks tell each other, which is no transfer's."""
 
 EITHER = select.POLLIN | select.POLLOUT
 LONGEST_MS = (1 << 31) - 1
@@ -43,14 +53,24 @@ class LocalSockets:
         self._early: dict[tuple[int, int], deque[bytes]] = defaultdict(deque)
         for one in self._ranks:
             one.setblocking(False)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ROOM)
+
+    @property
+    def others(self) -> Sequence[int]:
+        """The ranks to which there are sockets."""
+        return [*self._sockets]
 
     def carries(self, rank: int, nbytes: int) -> bool:
         """Whether a message to or from a rank goes by a socket."""
         return nbytes <= SMALL and rank in self._sockets
 
     def send(self, rank: int, number: int, data: memoryview) -> None:
-        """Send a message; where there is no room, take in what others send, who may be waiting for room, too."""
-        one, message = self._sockets[rank], (number.to_bytes(NUMBER, "big"), data)
+        """Send a message, in pieces."""
+        for piece in _pieces(data):
+            self._send(self._sockets[rank], (number.to_bytes(NUMBER, "big"), piece))
+
+    def _send(self, one: socket.socket, message: tuple[bytes, memoryview]) -> None:
+        """Send a piece; where there is no room, take in what others send, who may be waiting for room, too."""
         while True:
             try:
                 one.sendmsg(message)
@@ -63,11 +83,30 @@ class LocalSockets:
     def receive(self, rank: int, number: int, into: memoryview) -> None:
         """Wait for the next message of this number from a rank."""
         one, early = self._sockets[rank], self._early[rank, number]
-        while not early:
-            self._ready({one: select.POLLIN})
-            if not self._take(one):
-                raise ConnectionResetError(f"socket of rank {rank} closed by peer")
-        into[:] = early.popleft()
+        for piece in _pieces(into):
+            while not early:
+                try:
+                    is_open = self._take(one)
+                except BlockingIOError:
+                    self._ready({one: select.POLLIN})
+                    continue
+                if not is_open:
+                    raise ConnectionResetError(f"socket of rank {rank} closed by peer")
+            piece[:] = early.popleft()
+
+    def tell(self, rank: int, value: object) -> None:
+        """Send a rank any value."""
+        data = pickle.dumps(value)
+        self.send(rank, TOLD, memoryview(len(data).to_bytes(NUMBER, "big")))
+        self.send(rank, TOLD, memoryview(data))
+
+    def told(self, rank: int) -> Any:
+        """Wait for the next value from a rank."""
+        length = bytearray(NUMBER)
+        self.receive(rank, TOLD, memoryview(length))
+        data = bytearray(int.from_bytes(length, "big"))
+        self.receive(rank, TOLD, memoryview(data))
+        return pickle.loads(data)  # of a process that knows the secret
 
     def close(self) -> None:
         """Close all sockets."""
@@ -86,13 +125,17 @@ class LocalSockets:
 
     def _take(self, one: socket.socket) -> bool:
         """Take in a message; False where there will be no more."""
-        message = one.recv(NUMBER + SMALL)
+        message = one.recv(NUMBER + PIECE)
         if message:
             number = int.from_bytes(message[:NUMBER], "big")
             self._early[self._ranks[one], number].append(message[NUMBER:])
         else:
             self._ranks.pop(one, None)
         return bool(message)
+
+
+def _pieces(data: memoryview) -> list[memoryview]:
+    return [data] if data.nbytes <= PIECE else [data[at : at + PIECE] for at in range(0, data.nbytes, PIECE)]
 
 
 def connected(rank: int, gather: Gather, timeout_s: float) -> LocalSockets:

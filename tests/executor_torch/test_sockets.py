@@ -56,6 +56,20 @@ def test_a_message_of_the_largest_size_arrives_whole():
     second.close()
 
 
+def test_what_ranks_tell_each_other_is_told_apart_from_messages_whatever_its_length():
+    first, second = pair()
+    values = [{"name": 1}, np.arange(SMALL, dtype=np.float32), None]
+    sent(first, 1, 0, message(5))
+    for value in values:
+        first.tell(1, value)
+    told = [second.told(0) for _ in values]
+    assert (told[0], told[2]) == (values[0], None)
+    assert np.array_equal(told[1], values[1])
+    assert received(second, 0, 0)[0] == 5
+    first.close()
+    second.close()
+
+
 def joined(count, work):
     """What threads return that are the ranks of a host, each with sockets to the others."""
     barrier, places, results = Barrier(count), [None] * count, [None] * count
