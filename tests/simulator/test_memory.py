@@ -7,8 +7,8 @@ import pytest
 from planner.models import build
 from planner.program.workspace import needed_bytes, worker_workspace_bytes
 from planner.search import SearchOptions, search
-from simulator import interpret, simulated
-from simulator.memory import Accounting, device_memories, usage
+from simulator import simulated
+from simulator.memory import Accounting, usage
 from simulator.report import Settings, simulation_of
 from simulator.systems import plan_program
 from tests.simulator.programs import buffer, compute, program, shared_processor, star
@@ -16,7 +16,7 @@ from topologies import load_topology
 
 
 def peak(one, machine):
-    (memory, *_) = device_memories(one, interpret(one, machine), machine)
+    (memory, *_) = simulated(one, machine).memories
     return memory
 
 
@@ -72,7 +72,7 @@ def test_workers_share_a_memory():
     second = [buffer("w", 52, 0, 0, kind="persistent", offset=400), buffer("b", 400, 1, 1)]
     one = program([compute(100)], [compute(200), compute(100)], buffers={0: first, 1: second}, arena=600)
     machine = shared_processor(3, 3)
-    (memory,) = device_memories(one, interpret(one, machine), machine)
+    (memory,) = simulated(one, machine).memories
     assert (memory.device, memory.workers, memory.peak_bytes) == ("dram", (0, 1), 1200)
     assert memory.by_kind == {"persistent": 52, "results": 400, "unused": 748}
     assert memory.peak_at_s == pytest.approx(2)
@@ -96,7 +96,7 @@ def test_what_fills_a_memory_by_kind():
     one = program([compute(1), compute(1)], buffers={0: own}, arena=576)
     machine = reserving(star(), reserved_bytes=99.5)
     rules = Accounting({}, {"w": "weights", "v": "optimizer state", "x": "activations"})
-    (memory,) = device_memories(one, interpret(one, machine), machine, rules)
+    (memory,) = simulated(one, machine, accounting=rules).memories
     assert memory.by_kind == {
         "weights": 100,
         "optimizer state": 104,
@@ -125,7 +125,7 @@ def test_memory_over_time():
     ]
     one = program([compute(100), compute(200), compute(300)], buffers={0: own}, arena=420)
     names = {"w": "weights", "a": "activations", "b": "gradients", "c": "activations"}
-    assert list(usage(one, interpret(one, star()), (0,), names).moments()) == [
+    assert list(simulated(one, star(), accounting=Accounting(contents=names)).usage(0).moments()) == [
         (0, {"weights": 100, "activations": 200, "gradients": 0}),
         (pytest.approx(1), {"weights": 100, "activations": 0, "gradients": 200}),
         (pytest.approx(3), {"weights": 100, "activations": 120, "gradients": 200}),
@@ -147,7 +147,7 @@ def test_kinds_of_a_plan_sum_to_what_is_allocated_workspace_and_reserve(machine)
         assert memory.peak_bytes == needed_bytes(worker, device)
         weights = sum(b.nbytes for b in worker.buffers if b.name in graph.updates and b.name in weights_of(graph))
         assert memory.by_kind["weights"] == weights
-        alive = usage(found.program, found.timeline, memory.workers, found.accounting.contents)
+        alive = usage(found.program, found.timeline, found.classes, memory.workers, found.accounting.contents)
         most = max(sum(kinds.values()) for _, kinds in alive.moments())
         assert most <= worker.arena_bytes
 
