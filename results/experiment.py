@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import platform
 import re
@@ -11,15 +12,19 @@ import shutil
 import signal
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+WAITED = 20
+"""How many times its time of a core a process is waited for."""
 
 Pages = dict[str, str]
 """Files of an experiment by name, and generated blocks of its README.md by theirs, made from its data alone."""
@@ -179,6 +184,44 @@ def in_process_within(within: Within, module: str, *arguments: str) -> Any:
         if "MemoryError" not in error.stderr:
             raise
         return {"over": f"{within.memory_bytes >> 30} GiB"}
+
+
+def in_fork_within(within: Within, function: Callable[..., Any], *arguments: object) -> Any:
+    """Return what a function returns in a fork of this process, None if it takes more than it may of a core or memory.
+
+    What it prints is not shown; for `WAITED` times its seconds it is waited for. RuntimeError for what else it raises.
+    """
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe(duplex=False)
+    process = context.Process(target=_tell, args=(there, within, function, arguments))
+    process.start()
+    there.close()
+    try:
+        found = here.recv() if here.poll(within.seconds * WAITED) else None
+    except EOFError:  # of a process that a limit ended
+        found = None
+    process.kill()
+    process.join()
+    if isinstance(found, RuntimeError):
+        raise found
+    return found
+
+
+def _tell(end: Connection, within: Within, function: Callable[..., Any], arguments: Sequence[object]) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (within.memory_bytes, within.memory_bytes))
+    resource.setrlimit(resource.RLIMIT_CPU, (int(within.seconds), int(within.seconds)))
+    with open(os.devnull, "w") as nothing:
+        os.dup2(nothing.fileno(), 1)
+    try:
+        found = function(*arguments)
+    except Exception as error:
+        found = None if is_out_of_memory(error) else RuntimeError(traceback.format_exc())
+    end.send(found)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether this is how Python or PyTorch says that there is no more memory."""
+    return isinstance(error, MemoryError) or "can't allocate memory" in str(error)
 
 
 def _ran(module: str, arguments: Sequence[str], within: Within | None) -> subprocess.CompletedProcess[str]:

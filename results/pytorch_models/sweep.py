@@ -7,18 +7,13 @@ from __future__ import annotations
 
 import copy
 import json
-import multiprocessing
-import os
 import re
-import resource
 import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +33,16 @@ from planner.errors import InputError
 from planner.graph.optimizers import Optimizer
 from planner.plans.plan import undivided
 from planner.pytorch import from_torch
+from results.experiment import Within, in_fork_within, is_out_of_memory
 
 STEPS, RATE, NOISE = 3, 1e-3, 0.02
 EPSILON, LARGE_EPSILON = 1e-8, 1e-3
 """What AdamW adds to the size by which it divides a gradient: PyTorch's, and what keeps a gradient that is zero but for
 rounding, as all are before a batch norm of two values, from moving a parameter by a whole step in either direction."""
-SECONDS, MEMORY_BYTES = 1200, 16 << 30
-LIMITS = f"over {SECONDS} s of a core or {MEMORY_BYTES >> 30} GiB"
-SAMPLES, WAITED = 3, 20
-"""How many samples of rounding errors PyTorch is run with, and how many times its time a model is waited for."""
+WITHIN = Within(1200, 16 << 30)
+LIMITS = f"over {WITHIN.seconds} s of a core or {WITHIN.memory_bytes >> 30} GiB"
+SAMPLES = 3
+"""How many samples of rounding errors PyTorch is run with."""
 AGAIN = ((LARGE_EPSILON, 0), (EPSILON, SAMPLES), (LARGE_EPSILON, SAMPLES))
 """How a model that differs is compared again, all in double precision: AdamW's epsilon, and samples of rounding."""
 
@@ -207,8 +203,8 @@ def outcome(model: Model) -> dict[str, Any]:
     except InputError as error:
         return {"outcome": "refused", "reason": _without_folders(str(error))}
     except Exception as error:
-        if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
-            return {"outcome": "no result", "reason": LIMITS}
+        if is_out_of_memory(error):
+            raise
         if stage == "bare error":
             traceback.print_exc()
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -224,28 +220,9 @@ def _without_folders(text: str) -> str:
     return text
 
 
-def _report(model: Model, end: Connection) -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
-    with open(os.devnull, "w") as nothing:
-        os.dup2(nothing.fileno(), 1)
-    end.send(outcome(model))
-
-
 def row_of(model: Model) -> dict[str, Any]:
     """Return a model's row, from a process of its own."""
-    context = multiprocessing.get_context("fork")
-    here, there = context.Pipe(duplex=False)
-    process = context.Process(target=_report, args=(model, there))
-    process.start()
-    there.close()
-    row = {"outcome": "no result", "reason": LIMITS}
-    if here.poll(SECONDS * WAITED):
-        with suppress(EOFError):  # of a process that a limit ended
-            row = here.recv()
-    process.kill()
-    process.join()
-    return row
+    return in_fork_within(WITHIN, outcome, model) or {"outcome": "no result", "reason": LIMITS}
 
 
 def main(population: str, out: str, pattern: str = ".") -> None:

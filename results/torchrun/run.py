@@ -1,6 +1,6 @@
 """Ranks of torchrun: seconds of steps beside PyTorch's, models of the sweep, ranks that are killed.
 
-`python -m results.torchrun.run PART...` measures some parts anew: speed, steps, sweep, kills.
+`python -m results.torchrun.run PART...` measures some parts anew: speed, steps, sweep, kills; sample adds to the sweep.
 """
 
 from __future__ import annotations
@@ -66,17 +66,25 @@ def steps() -> dict[str, Any]:
 
 
 def sweep() -> dict[str, Any]:
-    """Train another sample of the sweep's models on one, two and four ranks; rows of models not drawn again stay."""
-    before = read_data(HERE)["sweep"]
+    """Train a sample of the sweep's models on one, two and four ranks, in place of those before."""
+    return sampled({"seeds": read_data(HERE)["sweep"]["seeds"], "planned": [], "trained": {}})
+
+
+def sample() -> dict[str, Any]:
+    """Train another sample, which adds up with those before."""
+    return sampled(read_data(HERE)["sweep"])
+
+
+def sampled(before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is known before and of the next sample; rows of models not drawn again stay."""
     seed = max(before["seeds"]) + 1
     with tempfile.TemporaryDirectory() as folder:
         chosen = printed(sys.executable, "-m", "results.torchrun.sweep", "plan", folder, seed, *SWEEP_RANKS)
         trained = {str(ranks): on_ranks(ranks, "results.torchrun.sweep", folder) for ranks in SWEEP_RANKS}
-    rows = {ranks: by_model(before["trained"][ranks]) | by_model(trained[ranks]) for ranks in trained}
-    left_out = by_model(before["left out"]) | by_model(row for row in chosen if "left out" in row)
+    rows = {ranks: by_model(before["trained"].get(ranks, ())) | by_model(trained[ranks]) for ranks in trained}
     return about() | {
         "seeds": [*before["seeds"], seed],
-        "left out": [*left_out.values()],
+        "planned": [*(by_model(before["planned"]) | by_model(chosen)).values()],
         "trained": {ranks: [*found.values()] for ranks, found in rows.items()},
     }
 
@@ -112,7 +120,13 @@ def life(folder: Path, **environment: str) -> tuple[dict[str, Any], dict[str, An
     return found | {"digest": lines[-1]["digest"]}, chosen | {"begins": begins}
 
 
-PARTS: Mapping[str, Callable[[], dict[str, Any]]] = {"speed": speed, "steps": steps, "sweep": sweep, "kills": kills}
+PARTS: Mapping[str, Callable[[], dict[str, Any]]] = {
+    "speed": speed,
+    "steps": steps,
+    "sweep": sweep,
+    "sample": sample,
+    "kills": kills,
+}
 
 
 def speed_table(models: dict[str, Any]) -> str:
@@ -150,24 +164,32 @@ def gap(row: dict[str, Any], alone: dict[str, Any]) -> float:
     return float(max(abs(a - b) / abs(b) for a, b in zip(row["losses"], alone["losses"], strict=True)))
 
 
-def sweep_says(trained: Mapping[str, list[dict[str, Any]]], left_out: list[dict[str, Any]]) -> str:
-    """Say of how many models the losses are one rank's, and what others differ by."""
+def sweep_says(trained: Mapping[str, list[dict[str, Any]]], planned: list[dict[str, Any]]) -> str:
+    """Say of how many models the losses are one rank's, what others differ by, and what planning takes."""
     alone = by_model(trained["1"])
     lines = []
     for ranks, rows in trained.items():
         gaps = {row["model"]: gap(row, alone[row["model"]]) for row in rows}
         others = [f"`{name}` {found:.1g}" for name, found in gaps.items() if not found <= CLOSE]
-        planned = sum(row["as planned"] for row in rows)
+        as_planned = sum(row["as planned"] for row in rows)
         within = f"{len(gaps) - len(others)} of {len(rows)} within {CLOSE:g}"
         named = f" (others: {', '.join(others)})" if others else ""
         largest = max((found for found in gaps.values() if found <= CLOSE), default=0.0)
         if ranks != "1":
             lines.append(
                 f"On {ranks} ranks the losses of {within} of one rank's, the largest difference of these {largest:.1g}"
-                f"{named}; of {planned} of {len(rows)} every message is of the planned bytes."
+                f"{named}; of {as_planned} of {len(rows)} every message is of the planned bytes."
             )
-    names = "; ".join(f"`{row['model']}`: {row['left out']}" for row in left_out)
-    return "\n".join([*lines, f"Drawn and left out, as they are not made or not imported: {names or 'none'}."])
+    largest_plan = max((row for row in planned if "memory" in row), key=lambda row: row["memory"])
+    names = "; ".join(f"`{row['model']}`: {row['left out']}" for row in planned if "left out" in row)
+    return "\n".join(
+        [
+            *lines,
+            f"Making, importing and planning one takes up to {largest_plan['memory'] / 1e9:.1f} GB of memory "
+            f"(`{largest_plan['model']}`).",
+            f"Drawn and left out, as they are not made, imported or planned: {names or 'none'}.",
+        ]
+    )
 
 
 def kills_say(data: dict[str, Any]) -> str:
@@ -191,12 +213,11 @@ def pages(data: Any) -> Pages:
         "speed": speed_table(speed["models"]),
         "steps": steps_table(steps["rows"]),
         "steps-load": f"Medians of {steps['rounds']} steps of either; load average {steps['load']:.1f}.",
-        "sweep": sweep_says(data["sweep"]["trained"], data["sweep"]["left out"]),
+        "sweep": sweep_says(data["sweep"]["trained"], data["sweep"]["planned"]),
         "kills": kills_say(data["kills"]),
     }
 
 
 if __name__ == "__main__":
-    asked = sys.argv[1:] or [*PARTS]
-    found = {part: PARTS[part]() for part in asked}
-    publish(HERE, read_data(HERE) | found, pages)
+    for part in sys.argv[1:] or PARTS:
+        publish(HERE, read_data(HERE) | {"sweep" if part == "sample" else part: PARTS[part]()}, pages)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import random
+import resource
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -25,13 +26,14 @@ from executor.torch import distribute
 from planner.plans.plan import Plan
 from planner.plans.plan_json import load_plan
 from planner.pytorch import from_torch
+from results.experiment import Within, in_fork_within, is_out_of_memory
 from results.pytorch_models.sweep import RATE, Batches, Model, double, in_precision, moved
 
 POPULATIONS = {"vision": 4, "language": 8}
 """How many models of each population a sample has."""
 
-FIRST = 4
-"""How many of each population are trained on more than two ranks, too."""
+WITHIN = Within(600, 8 << 30)
+"""What making, importing and planning a model may take of a core and of memory."""
 
 LARGE = ("language-masked-perceiver",)
 """What more than two ranks of a small host have no memory for."""
@@ -58,32 +60,35 @@ def made(model: Model, plan: Plan) -> tuple[nn.Module, Batches]:
 
 
 def planned(folder: Path, seed: int, ranks: tuple[int, ...]) -> None:
-    """Write plans of models that import until there are enough of every population; print what became of the others."""
+    """Write plans of models, each in a process of its own, until there are enough; print what became of every one."""
     left = dict(POPULATIONS)
     for name, model in models(seed):
         population = name.partition("-")[0]
-        if not left[population]:
-            continue
-        try:
-            torch.manual_seed(0)
-            module, batches, _ = in_precision(model)
-            graph = from_torch(module, batches[0], optimizer=planner.Optimizer("adamw", lr=RATE, decay=0.01))
-        except Exception as error:
-            print(
-                json.dumps(
-                    {"model": name, "left out": f"{type(error).__name__}: {' '.join(str(error)[:200].split())}"}
-                ),
-                flush=True,
-            )
-            continue
-        for workers in ranks:
-            if workers > 2 and (name in LARGE or POPULATIONS[population] - left[population] >= FIRST):
-                continue
-            path = folder / str(workers) / f"{name}.json"
-            path.parent.mkdir(exist_ok=True)
-            planner.plan(graph, workers=workers).save(path)
-        left[population] -= 1
-        print(json.dumps({"model": name, "nodes": len(graph.nodes)}), flush=True)
+        if left[population]:
+            wanted = [workers for workers in ranks if workers <= 2 or name not in LARGE]
+            row = in_fork_within(WITHIN, plans, folder, name, model, wanted)
+            row = row or {"left out": f"no result: over {WITHIN.memory_bytes >> 30} GB or {WITHIN.seconds} s of a core"}
+            left[population] -= "left out" not in row
+            print(json.dumps({"model": name} | row), flush=True)
+
+
+def plans(folder: Path, name: str, model: Model, ranks: Iterable[int]) -> dict[str, Any]:
+    """Write a model's plans; return how large they and this process are, or why there are none."""
+    torch.manual_seed(0)
+    np.random.seed(0)
+    try:
+        module, batches, _ = in_precision(model)
+        graph = from_torch(module, batches[0], optimizer=planner.Optimizer("adamw", lr=RATE, decay=0.01))
+        found = {workers: planner.plan(graph, workers=workers) for workers in ranks}
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        return {"left out": f"{type(error).__name__}: {' '.join(str(error)[:200].split())}"}
+    for workers, plan in found.items():
+        path = folder / str(workers) / f"{name}.json"
+        path.parent.mkdir(exist_ok=True)
+        plan.save(path)
+    return {"nodes": len(graph.nodes), "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10}
 
 
 def trained(model: Model, path: Path) -> dict[str, Any]:

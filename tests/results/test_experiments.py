@@ -14,7 +14,16 @@ from results import __main__ as command
 from results import figures
 from results.default_plans import measure
 from results.default_plans.run import CASES, beaten, case
-from results.experiment import ROOT, OverTimeError, beside_recursive, contents, cpu_limit, read_data
+from results.experiment import (
+    ROOT,
+    OverTimeError,
+    Within,
+    beside_recursive,
+    contents,
+    cpu_limit,
+    in_fork_within,
+    read_data,
+)
 from results.pytorch_models.run import examples
 
 QUICK_S = 2.0
@@ -104,6 +113,19 @@ def test_the_cpu_seconds_of_a_block_are_limited():
 def work_until(process_s):
     while time.process_time() < process_s:
         pass
+
+
+def test_a_fork_returns_what_it_finds_or_nothing_where_it_takes_too_much_and_raises_what_fails():
+    def spin():
+        while True:
+            pass
+
+    within = Within(1, 64 << 30)
+    assert in_fork_within(within, sum, [1, 2]) == 3
+    assert in_fork_within(within, spin) is None
+    assert in_fork_within(within, bytearray, 65 << 30) is None
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        in_fork_within(within, lambda: 1 // 0)
 
 
 def test_joint_is_nowhere_worse_than_the_recursion_by_default():
