@@ -156,6 +156,7 @@ def report(  # noqa: PLR0913 -- what was simulated, the result, and what to tell
         bytes=matrix(moved),
         wire_bytes=round(simulation.timeline.wire_bytes.sum()),
         collectives=tuple(_collectives(simulation)),
+        classes=len(program.workers) - system.helpers,
         arena_bytes=tuple(program.workers[own].arena_bytes for own in classes),
         batch=batch,
         dtype=weight_dtype(system.graph),

@@ -195,6 +195,7 @@ class Report(Shown, _Record, frozen=True, kw_only=True):
         None  # simulator: what devices send each other, by a library's algorithms where there is one
     )
     collectives: tuple[CollectiveUse, ...] = ()  # simulator, where a library is used
+    classes: int | None = None  # simulator: of so many workers one is simulated for all that do alike
     batch: int | None = None
     dtype: str | None = None
     steps: int = 1  # iterations simulated, or run and timed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.table import Table
 
@@ -14,8 +14,11 @@ from tensor_partitioner.display import exact_bytes, facts, grid, number, percent
 WIDEST_MATRIX = 16
 LINKS_SHOWN = 8
 KINDS_SHOWN = 4
+RUNS_SHOWN = 4
 
 Rows = Iterator[tuple[str, str]]
+Row = tuple[list[int], list[str]]
+"""Of a table: whose it is, and the other cells."""
 
 
 @display.tables.register
@@ -34,8 +37,8 @@ def byte_matrix(matrix: Matrix) -> Table:
     sent = [sum(row) for row in matrix]
     received = [sum(row[w] for row in matrix) for w in workers]
     if len(matrix) > WIDEST_MATRIX:
-        rows = [[str(w), exact_bytes(sent[w]), exact_bytes(received[w])] for w in workers]
-        return table("bytes per step", ["worker", "sent", "received"], rows)
+        sums = merged([([w], [exact_bytes(sent[w]), exact_bytes(received[w])]) for w in workers])
+        return table("bytes per step", ["worker", "sent", "received"], [[spans(own), *cells] for own, cells in sums])
     columns = ["from worker", *(f"to {w}" for w in workers), "sent"]
     rows = [[str(u), *("-" if u == w else exact_bytes(matrix[u][w]) for w in workers)] for u in workers]
     rows = [[*row, exact_bytes(sent[u])] for u, row in enumerate(rows)]
@@ -74,21 +77,49 @@ def links(report: Report) -> Table:
 
 def devices(report: Report) -> Table:
     """Show the most that each device's memory must hold, whether it fits, and what fills it."""
-    rows = []
+    rows, names = list[Row](), {device.workers[0]: device.device for device in report.devices}
     for device in report.devices:
         capacity = "-" if device.capacity_bytes is None else quantity(device.capacity_bytes, "B")
         filled = sorted(device.by_kind.items(), key=lambda item: -item[1])[:KINDS_SHOWN]
         largest = ", ".join(f"{kind} {quantity(nbytes, 'B')}" for kind, nbytes in filled)
         peak = quantity(device.peak_bytes, "B")
-        rows.append([device.device, ", ".join(map(str, device.workers)), peak, capacity, device.verdict, largest])
+        rows.append((list(device.workers), [peak, capacity, device.verdict, largest]))
     columns = ["device", "workers", "peak", "capacity", "verdict", "most of the peak"]
-    return table("memory", columns, rows)
+    return table("memory", columns, [[names[own[0]], spans(own), *cells] for own, cells in merged(rows)])
+
+
+def merged(rows: Sequence[Row]) -> list[Row]:
+    """Merge rows of more than 16 that differ in nothing but the workers that they are of."""
+    if len(rows) <= WIDEST_MATRIX:
+        return list(rows)
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for workers, cells in rows:
+        alike.setdefault(tuple(cells), []).extend(workers)
+    return [(workers, list(cells)) for cells, workers in alike.items()]
+
+
+def spans(workers: Sequence[int]) -> str:
+    """Name workers by runs of numbers: the first few runs, and how many they are in all.
+
+    >>> spans([0, 1, 2, 5]), spans(range(0, 64, 8))
+    ('0-2, 5', '0, 8, 16 ... (8)')
+    """
+    runs: list[list[int]] = []
+    for worker in workers:
+        if runs and worker == runs[-1][-1] + 1:
+            runs[-1] = [runs[-1][0], worker]
+        else:
+            runs.append([worker])
+    named = ", ".join("-".join(map(str, run)) for run in runs[: len(runs) if len(runs) <= RUNS_SHOWN else 3])
+    return named if len(runs) <= RUNS_SHOWN else f"{named} ... ({len(workers)})"
 
 
 def _identity(report: Report) -> Rows:
     yield "model", report.model if report.batch is None else f"{report.model}, batch {report.batch}"
     yield "plan", f"{report.searcher}, placements {report.placements}"
     yield "workers", grid(report.ways)
+    if report.classes is not None and report.classes < report.workers:
+        yield "simulated", f"{report.classes} of them: every other does as one of these, at the same moments"
     yield "machine", f"{report.machine}: {report.hardware}"
     if report.settings:
         yield "settings", ", ".join(f"{name} {value}" for name, value in report.settings.items())
@@ -120,8 +151,9 @@ def busiest(report: Report) -> tuple[str, float] | None:
 def spending(report: Report) -> Table:
     """Show what every worker spends the step on; all but the last column sum to it."""
     names = [name for name in Spending.__struct_fields__ if name != "worker"]
-    rows = [[str(one.worker), *(seconds(getattr(one, name)) for name in names)] for one in report.spending]
-    return table("time of each worker", ["worker", *(name.removesuffix("_s") for name in names)], rows)
+    rows = [([one.worker], [seconds(getattr(one, name)) for name in names]) for one in report.spending]
+    columns = ["worker", *(name.removesuffix("_s") for name in names)]
+    return table("time of each worker", columns, [[spans(own), *cells] for own, cells in merged(rows)])
 
 
 def _bottleneck(report: Report) -> Rows:
