@@ -48,7 +48,7 @@ EXTREME = ("amax", "amin", inf, -inf)
 def _moved(sample: int, value: Any) -> Any:
     if not isinstance(value, torch.Tensor) or not value.is_floating_point():
         return value
-    if value.layout is not torch.strided or value.is_nested:
+    if value.layout is not torch.strided or value.is_nested or value._is_zerotensor():
         return value
     by_chance = torch.sin(torch.frexp(value.double()).mantissa * 2**52 + sample)
     moved = value * (1 + torch.finfo(value.dtype).eps * by_chance)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,11 +24,15 @@ LOGGER = logging.getLogger(__name__)
 REFUSED = "refused"
 """What says of a node that stands for a part of an operator why that was refused."""
 
-PARTLY_CONVERTED = ("adaptive_max_pool2d", "embedding", "linalg_vector_norm", "scatter_reduce")
+PARTLY_CONVERTED = ("embedding", "linalg_vector_norm", "scatter_reduce")
 """Operators that are written out where their converters refuse them."""
 
 OTHER_GRADIENTS = ("max_unpool3d", "pdist", "_pdist_forward")
 """Operators whose gradients are not those of what PyTorch makes of them."""
+
+
+NORMALIZED = ("native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update", "native_layer_norm")
+"""Operators whose statistics, which they return besides, have no gradient."""
 
 
 def decompose(module: GraphModule, node: Node, why: str) -> bool:
@@ -120,7 +125,14 @@ def _decompositions(node: Node) -> list[Callable[..., Any]]:
     if name in OTHER_GRADIENTS:
         return []
     functions = [DECOMPOSITIONS[target]] if target in DECOMPOSITIONS else []
-    return [*functions, target] if is_composite(target) else functions
+    functions = [*functions, target] if is_composite(target) else functions
+    return [partial(_first_trained, function) for function in functions] if name in NORMALIZED else functions
+
+
+def _first_trained(function: Callable[..., Sequence[torch.Tensor]], *args: Any, **named: Any) -> list[torch.Tensor]:
+    """Return what a function does, without gradients of all but the first."""
+    first, *others = function(*args, **named)
+    return [first, *(other.detach() for other in others)]
 
 
 def _read_instead(node: Node, results: Any) -> None:

@@ -38,14 +38,15 @@ def _masks(node: Node) -> list[Node]:
     """Return the masks of truth values by which a node selects as many elements as they show."""
     if not any(map(is_open, (node, *node.all_input_nodes))):
         return []
+    masks: list[Node] = []
     match packet(node), node.args:
         case "nonzero" | "where", [Node() as mask]:
-            return [mask]
+            masks = [mask]
         case "masked_select", [Node() as value, Node() as mask] if example(value).shape == example(mask).shape:
-            return [mask]
+            masks = [mask]
         case "index" | "index_put" | "index_put_", [_, [*indices], *_]:
-            return [index for index in indices if isinstance(index, Node) and example(index).dtype is torch.bool]
-    return []
+            masks = [index for index in indices if isinstance(index, Node) and example(index).dtype is torch.bool]
+    return masks if all(example(mask).dim() for mask in masks) else []  # a scalar has no places
 
 
 def is_open(node: Node) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from math import inf, nan, pi
+from math import inf, isnan, nan, pi, sqrt
 from typing import Any
 
 import numpy as np
@@ -98,15 +98,19 @@ def _sinc(x: Tensor) -> Tensor:
     return torch.where(x == 0, 1, angle.sin() / angle)
 
 
-def _with_slope(function: Callable[..., Tensor], slope: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return a function of elements whose gradient is multiplied by another of them, whatever it would be."""
+def _with_slope(function: Callable[..., Tensor], *slopes: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a function of elements whose gradients are multiplied by others of them, whatever they would be.
 
-    def written(x: Tensor, *arguments: Any) -> Tensor:
-        operand = torch.ops.planner.operand(x)
-        result = function(operand, *arguments)
-        arriving = torch.ops.planner.arriving(result, [operand])
-        gradient = arriving * slope(operand, *arguments)
-        made: Tensor = torch.ops.planner.with_gradient([result], [operand], [arriving], [gradient])[0]
+    Its first arguments, one for each slope, are tensors of one shape.
+    """
+
+    def written(*arguments: Any) -> Tensor:
+        operands = [torch.ops.planner.operand(x) for x in arguments[: len(slopes)]]
+        given = *operands, *arguments[len(slopes) :]
+        result = function(*given)
+        arriving = torch.ops.planner.arriving(result, operands)
+        gradients = [arriving * slope(*given) for slope in slopes]
+        made: Tensor = torch.ops.planner.with_gradient([result], operands, [arriving], gradients)[0]
         return made
 
     return written
@@ -138,6 +142,55 @@ def _entr(x: Tensor) -> Tensor:
     return torch.where(x > 0, -x * x.log(), torch.where(x < 0, -inf, x))
 
 
+def _log_ndtr(x: Tensor) -> Tensor:
+    """Return the logarithm of the normal distribution function, of what is below 1 by scaled complements."""
+    below, scaled = x < 1, x * sqrt(0.5)
+    low, high = torch.where(below, scaled, 0), torch.where(below, 0, scaled)
+    return torch.where(below, (torch.special.erfcx(-low) / 2).log() - low * low, torch.log1p(-high.erfc() / 2))
+
+
+def _slope_of_log_ndtr(x: Tensor) -> Tensor:
+    return (-_log_ndtr(x) - x * x / 2).exp() / sqrt(2 * pi)
+
+
+def _safe_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
+    """Return a softmax that is zero, and so is its gradient, where all are infinitely small."""
+    is_hidden = (x == -inf).all(dim, keepdim=True)
+    return x.masked_fill(is_hidden, 0).softmax(dim, dtype).masked_fill(is_hidden, 0)
+
+
+def _times_log(log: Callable[[Tensor], Tensor], pole: float) -> Callable[..., Tensor]:
+    """Return x log(y), whose logarithm begins at a pole: zero where x is, though y has no logarithm."""
+    written = _with_slope(
+        lambda x, y: torch.where(y.ne(y), nan, torch.where(x == 0, 0, x * log(y))),
+        lambda x, y: torch.where((x == 0) & (y <= pole), 0, log(y)),
+        lambda x, y: x / (y - pole),
+    )
+
+    def of_both(x: Any, y: Any) -> Tensor:
+        refuse_if(isinstance(y, float) and isnan(y), "its factor is no number")
+        dtype = torch.result_type(x, y)
+        dtype = dtype if dtype.is_floating_point else torch.get_default_dtype()
+        both = (torch.as_tensor(one, dtype=dtype) for one in (x, y))
+        return written(*torch.broadcast_tensors(*both))  # type: ignore[no-untyped-call]
+
+    return of_both
+
+
+def _multi_margin_loss(
+    x: Tensor, target: Tensor, p: float = 1, margin: float = 1, weight: Tensor | None = None, reduction: int = 1
+) -> Tensor:
+    """Return the mean over classes of what they are above the target's score less a margin; no gradient at it."""
+    rows, labels = torch.atleast_2d(x), torch.atleast_1d(target)[:, None]  # type: ignore[no-untyped-call]
+    above = (margin - rows.gather(1, labels) + rows).relu()
+    above = above if p == 1 else above * above
+    above = above if weight is None else above * weight[labels]
+    losses = torch.where(torch.arange(rows.shape[1]) == labels, 0, above).mean(1)
+    if reduction:
+        return losses.mean() if reduction == 1 else losses.sum()
+    return losses if x.ndim > 1 else losses.squeeze(0)
+
+
 def _fmax(x: Tensor, other: Tensor, *, sign: int = 1) -> Tensor:
     """Return the greater, or the lesser, of two numbers; the other of one that is none."""
     return torch.where((sign * x >= sign * other) | other.isnan(), x, other)
@@ -151,8 +204,14 @@ def _std_mean(x: Tensor, *arguments: Any, deviation: Callable[..., Tensor], **na
 
 
 def _cdist(a: Tensor, b: Tensor, p: float = 2.0, compute_mode: int | None = None) -> Tensor:
-    distances: Tensor = torch.linalg.vector_norm(a.unsqueeze(-2) - b.unsqueeze(-3), p, dim=-1)
-    return distances
+    """Return the norms of differences; of the greatest all that are it have the gradient."""
+    apart = a.unsqueeze(-2) - b.unsqueeze(-3)
+    if p != inf:
+        distances: Tensor = torch.linalg.vector_norm(apart, p, dim=-1)
+        return distances
+    sizes, greatest = apart.abs(), apart.detach().abs().amax(-1)
+    is_greatest = sizes.detach() == greatest.unsqueeze(-1)
+    return greatest + torch.where(is_greatest, sizes - sizes.detach(), 0).sum(-1)
 
 
 def _vector_norm(
@@ -269,11 +328,12 @@ def _embedding_bag(
     starts = offsets[:-1] if include_last_offset else offsets
     bag = (torch.arange(len(indices)) >= starts[:, None]).sum(0) - 1
     inside = bag == torch.arange(len(starts))[:, None]
-    if padding_idx is not None and padding_idx >= 0:
-        inside = inside & (indices != padding_idx)
+    if padding_idx is not None:
+        inside = inside & (indices != padding_idx % len(weight))
     rows, counts = weight[indices], inside.sum(1, keepdim=True)
     if mode == 2:
-        result = torch.where(inside[..., None], rows, -inf).amax(1).masked_fill(counts == 0, 0)
+        reached = torch.where(inside[..., None], rows, -inf)
+        result = reached.gather(1, reached.detach().argmax(1, keepdim=True)).squeeze(1).masked_fill(counts == 0, 0)
     else:
         shares = inside.to(weight.dtype) if per_sample_weights is None else inside * per_sample_weights
         result = shares @ rows
@@ -283,6 +343,7 @@ def _embedding_bag(
 
 WRITTEN_OUT: Mapping[str, Callable[..., Any]] = {
     **WRITTEN_POOLS,
+    "_safe_softmax": _safe_softmax,
     "angle": _with_slope(_angle, torch.zeros_like),
     "cdist": _cdist,
     "celu": _with_slope(_celu, _slope_of_celu),
@@ -304,6 +365,7 @@ WRITTEN_OUT: Mapping[str, Callable[..., Any]] = {
     "logcumsumexp": _logcumsumexp,
     "logit": _with_slope(_logit, _slope_of_logit),
     "masked_scatter": _masked_scatter,
+    "multi_margin_loss": _multi_margin_loss,
     "prod": _prod,
     "randint": _randint,
     "randint_like": lambda x, *bounds, **named: _randint(*bounds, x.shape, dtype=named.get("dtype") or x.dtype),
@@ -311,7 +373,10 @@ WRITTEN_OUT: Mapping[str, Callable[..., Any]] = {
     "rrelu": _rrelu,
     "sinc": _sinc,
     "special_entr": _with_slope(_entr, lambda x: -(1 + x.log())),
+    "special_log_ndtr": _with_slope(_log_ndtr, _slope_of_log_ndtr),
+    "special_xlog1py": _times_log(torch.log1p, -1.0),
     "std_mean": partial(_std_mean, deviation=torch.std),
     "var_mean": partial(_std_mean, deviation=torch.var),
+    "xlogy": _times_log(torch.log, 0.0),
 }
 """By the operator's name."""

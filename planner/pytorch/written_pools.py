@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import inf
+from math import inf, prod
 from typing import Any
 
 import torch
@@ -122,14 +122,27 @@ def _conv_transpose3d(
 
 
 def _adaptive_max_pool(x: Tensor, output_size: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Take the greatest of windows that begin and end where their shares of the image do; places are nobody's."""
+    """Take the greatest, the first of them, of windows that begin and end where their shares of the image do.
+
+    Its place is its number in the image.
+    """
     sizes = [output_size] if isinstance(output_size, int) else output_size
-    for number, size in enumerate(sizes):
-        dim = x.ndim - len(sizes) + number
+    image = x.shape[x.ndim - len(sizes) :]
+    if (x.ndim, len(sizes)) == (4, 2) and not any(extent % size for extent, size in zip(image, sizes, strict=True)):
+        kernel = [extent // size for extent, size in zip(image, sizes, strict=True)]
+        return F.max_pool2d(x, kernel), _max_pool_with_places(x, kernel)[1]
+    places = torch.arange(prod(image)).view(image).expand(x.shape)
+    for dim, size in zip(range(-1, -len(sizes) - 1, -1), reversed(sizes), strict=True):  # rows before what is in them
         extent = x.shape[dim]
         bounds = [(place * extent // size, -(-(place + 1) * extent // size)) for place in range(size)]
-        x = torch.cat([x.narrow(dim, start, end - start).amax(dim, keepdim=True) for start, end in bounds], dim)
-    return x, torch.zeros_like(x, dtype=torch.int64)
+        greatest, found = [], []
+        for start, end in bounds:
+            window = x.narrow(dim, start, end - start)
+            chosen = window.detach().argmax(dim, keepdim=True)
+            greatest.append(window.gather(dim, chosen))
+            found.append(places.narrow(dim, start, end - start).gather(dim, chosen))
+        x, places = torch.cat(greatest, dim), torch.cat(found, dim)
+    return x, places
 
 
 WRITTEN_POOLS: Mapping[str, Callable[..., Any]] = {

@@ -1,15 +1,20 @@
 """Operators whose gradients are not those of what PyTorch makes of them, and rounding that tells nothing else."""
 
+from math import inf
+
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
+import torch.nn.functional as F  # noqa: E402, N812
 from torch import nn  # noqa: E402
 
 from executor.torch.rounding import Rounded  # noqa: E402
 from planner.errors import GraphError  # noqa: E402
+from planner.graph import Optimizer  # noqa: E402
 from planner.pytorch import from_torch  # noqa: E402
-from tests.pytorch.eager import differences  # noqa: E402
+from tests.pytorch.eager import RATE, differences, eager_steps, imported_steps  # noqa: E402
 
 
 class Applied(nn.Module):
@@ -38,6 +43,57 @@ def test_gradients_are_those_of_the_operator(function, numbers):
     assert max(tensors.values()) < 1e-12
 
 
+def pooled(x, pool, size):
+    """What is greatest in windows, and where that is, of numbers among which many are the same."""
+    image = x.view(1, 1, *(2,) * (len(size) - 1), -1)
+    values, places = pool(image, size, return_indices=True)
+    return values.flatten() * (1 + places.flatten())
+
+
+def whole(count):
+    """As many numbers from -1 to 1, the same at every call."""
+    return (torch.arange(1.0, count + 1).square().remainder(7).remainder(3) - 1).tolist()
+
+
+LABELS, BAGS = torch.tensor([1, 0]), (torch.tensor([0, 1, 2, 1, 4]), torch.tensor([0, 3]))
+AT_THE_EDGES = {
+    "windows of a row": (lambda x: pooled(x, F.adaptive_max_pool1d, (3,)), whole(8)),
+    "windows of an image": (lambda x: pooled(x, F.adaptive_max_pool2d, (2, 3)), whole(16)),
+    "windows side by side": (lambda x: pooled(x, F.adaptive_max_pool2d, (1, 2)), whole(16)),
+    "windows of a volume": (lambda x: pooled(x, F.adaptive_max_pool3d, (2, 1, 3)), whole(32)),
+    "bags": (lambda x: F.embedding_bag(BAGS[0], x.view(5, 3), BAGS[1], mode="max"), whole(15)),
+    "bags, a row left out": (lambda x: F.embedding_bag(BAGS[0], x.view(5, 2), BAGS[1], padding_idx=-1), whole(10)),
+    "distances": (
+        lambda x: torch.cdist(x[:9].view(3, 3), x[9:].view(2, 3), inf),
+        [*[0.0] * 3, 1.0, 0.0, 0.0, 0.0, 2.0, *[1.0] * 3, 0.0, -1.0, 1.0, 1.0],
+    ),
+    "margins": (lambda x: F.multi_margin_loss(x.view(2, 4), LABELS, reduction="none"), whole(8)),
+    "x log y": (lambda x: torch.stack([torch.xlogy(x[:8], x[8:]), torch.xlogy(x[:8], 2.0)]), [*whole(8), *[2.0] * 8]),
+    "x log(1 + y)": (lambda x: torch.special.xlog1py(x[:8], x[8:]), [*whole(8), *[0.5] * 8]),
+    "a tail": (lambda x: torch.special.log_ndtr(x * 40), whole(8)),
+    "hidden rows": (lambda x: torch._safe_softmax(x.view(4, 2), 1), [-inf, -inf, -inf, 0.5, 1.0, 2.0, 0.0, -inf]),
+    "scalars": (lambda x: x[0].scatter(0, LABELS[1], x[1]) + x[2].scatter_add(0, LABELS[1], x[3]) + x, whole(5)),
+    "statistics": (lambda x: torch.cat([part.flatten() for part in normalized(x.view(4, 2))]), whole(8)),
+}
+
+
+def normalized(x):
+    """Normalized columns, and the statistics, through which no gradient goes."""
+    return torch.native_batch_norm(x, None, None, None, None, training=True, momentum=0.1, eps=1e-5)
+
+
+@pytest.mark.parametrize(("function", "numbers"), AT_THE_EDGES.values(), ids=AT_THE_EDGES)
+def test_gradients_at_ties_zeros_and_ends_are_those_of_the_operator(function, numbers):
+    torch.manual_seed(0)
+    module = Applied(function, numbers)
+    weights = torch.randn(function(module.x).shape, dtype=torch.float64)
+    graph = from_torch(module, (weights,), optimizer=Optimizer("sgd", lr=RATE))
+    (loss,), stored = imported_steps(graph, module, (weights,), steps=1)
+    (expected_loss,), expected = eager_steps(module, (weights,), steps=1)
+    np.testing.assert_allclose(loss, expected_loss, rtol=1e-12)
+    np.testing.assert_allclose(stored["x"].ravel(), expected["x"], rtol=1e-12, atol=1e-12)
+
+
 def test_what_has_another_gradient_is_refused():
     module = Applied(lambda x: torch.normal(x, x.exp()), [1.0, 2.0])
     with pytest.raises(GraphError, match="normal with a tensor for its mean or std"):
@@ -64,6 +120,13 @@ def test_rounding_leaves_gradients_to_the_greatest():
     with Rounded():
         (x * 0.3).amax(0).sum().backward()
     assert x.grad.count_nonzero() == 3
+
+
+def test_rounding_leaves_zeros_that_have_no_memory():
+    x = torch.rand(8, dtype=torch.float64, requires_grad=True)
+    with Rounded():
+        (x.sgn() * 0.3).sum().backward()
+    assert (x.grad == 0).all()
 
 
 class SlopeOfANumber(nn.Module):

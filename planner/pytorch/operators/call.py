@@ -168,7 +168,7 @@ def of_vectors(convert: C) -> C:
 
     @wraps(convert)
     def converted(t: Translation, call: TracedCall) -> Value | tuple[Value, ...]:
-        operands = {name: call[name] for name in ("self", "index") if name in call.arguments}
+        operands = {name: call[name] for name in ("self", "index", "src") if name in call.arguments}
         if all(value.rank for value in operands.values()):
             return convert(t, call)
         vectors = {name: value if value.rank else value.repeated(0) for name, value in operands.items()}

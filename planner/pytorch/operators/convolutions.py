@@ -229,15 +229,6 @@ def _even(extents: Sequence[int], size: Sequence[int]) -> dict[str, Pair]:
     return {"stride": kernel, "padding": (0, 0), "kernel": kernel}
 
 
-@converter("adaptive_max_pool2d")
-def _adaptive_max_pool(t: Translation, call: TracedCall) -> tuple[Value, ...]:
-    value, size = call["self"], call.shapes[0][2:]
-    call.ignore("output_size")
-    divides = not any(extent % part for extent, part in zip(value.shape[2:], size, strict=True))
-    refuse_if(not divides, f"adaptive_max_pool2d of {value.shape[2:]} to {size}, which does not divide it")
-    return (_pooled(t, "max_pool2d_with_indices", value, _even(value.shape[2:], size)),)
-
-
 @converter("im2col")
 def _im2col(t: Translation, call: TracedCall) -> Value:
     """Lay the elements of windows side by side as channels."""

@@ -10,7 +10,7 @@ import torch
 from planner.pytorch.axes import Value
 from planner.pytorch.contents import Content
 from planner.pytorch.operations import as_dtype, binary, reduce, unary
-from planner.pytorch.operators.call import TracedCall, converter, refuse_if
+from planner.pytorch.operators.call import TracedCall, converter, of_vectors, refuse_if
 from planner.pytorch.operators.comparing import masked, negated
 from planner.pytorch.operators.elementwise import in_dtype
 from planner.pytorch.operators.indexing import flat_indices, indices_of
@@ -134,6 +134,7 @@ def _along(t: Translation, vector: Value, dim: int, rank: int) -> Value:
 
 
 @converter("scatter")
+@of_vectors
 def _scatter(t: Translation, call: TracedCall) -> Value:
     """Write a number, or the elements of a tensor."""
     value = call["self"]
@@ -148,6 +149,7 @@ def _scatter(t: Translation, call: TracedCall) -> Value:
 
 
 @converter("scatter_add", "scatter_reduce")
+@of_vectors
 def _scatter_add(t: Translation, call: TracedCall) -> Value:
     """Add every element of a tensor to that at its index."""
     value, source = call["self"], densely(t, call["src"])
