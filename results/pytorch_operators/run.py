@@ -17,18 +17,20 @@ from results.experiment import ROOT, Pages, publish, table
 HERE = Path(__file__).parent
 PARTS, SAMPLES, SEEDS, SEEDS_PER_RUN = 8, 8, 2000, 250
 OUTCOMES = ("right", "refused", "wrong", "bare")
-FAILED = re.compile(r"^\S+ (?:wrong|bare): ")
+NO_RESULT = "no result"
+FAILED = re.compile(rf"^\S+ (?:wrong|bare|{NO_RESULT}): ")
 
 
 def pages(data: Any) -> Pages:
     """Return the README's tables."""
     counts = [Counter(operators) for operators in data["operators"].values()]
+    total = sum(counts, Counter())
     modules = [Counter(run["outcomes"]) for run in data["modules"]]
     spans = [f"{run['first']} to {run['first'] + run['count'] - 1}" for run in data["modules"]]
     return {
         "operators": table(
-            ("operators", "with a sample", "parts", "samples of each, at most", *OUTCOMES),
-            [(data["listed"], sum(map(bool, counts)), data["parts"], data["most"], *_cells(sum(counts, Counter())))],
+            ("operators", "with a sample", "parts", "samples of each, at most", *OUTCOMES, NO_RESULT),
+            [(data["listed"], sum(map(bool, counts)), data["parts"], data["most"], *_cells(total), total[NO_RESULT])],
         ),
         "operators-failed": _listed(data["operators_failed"]),
         "modules": table(

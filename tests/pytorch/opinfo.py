@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import multiprocessing
+import resource
 import sys
 import warnings
 from collections import Counter
@@ -24,6 +26,8 @@ from planner.pytorch.user_model import UserModel
 from tests.pytorch.outcomes import outcome_of, sgd, summary
 
 SEED, MOST_ELEMENTS = 7, 20_000
+NO_RESULT, SECONDS, BYTES = "no result", 120, 6 << 30
+"""What becomes of a sample that takes longer, or whose process ends, which may take so much memory."""
 
 
 class Sample(nn.Module):
@@ -136,6 +140,36 @@ def outcomes(info, most=None):
             yield number, *result
 
 
+def outcomes_apart(info, most=None):
+    """Yield what `outcomes` does, from a process of its own; NO_RESULT, and nothing further, where that has none."""
+    fork = multiprocessing.get_context("fork")
+    receiver, sender = fork.Pipe(duplex=False)
+    process = fork.Process(target=_send, args=(sender, info, most))
+    process.start()
+    sender.close()
+    number = 0
+    try:
+        while receiver.poll(SECONDS):
+            if (result := receiver.recv()) is None:
+                return
+            yield result
+            number = result[0] + 1
+        yield number, NO_RESULT, f"over {SECONDS} s"
+    except EOFError:
+        process.join()
+        yield number, NO_RESULT, f"its process ended with status {process.exitcode}"
+    finally:
+        process.kill()
+        process.join()
+
+
+def _send(sender, info, most):
+    resource.setrlimit(resource.RLIMIT_AS, (BYTES, BYTES))
+    for result in outcomes(info, most):
+        sender.send(result)
+    sender.send(None)
+
+
 def name_of(info):
     return f"{info.name}.{info.variant_test_name}" if info.variant_test_name else info.name
 
@@ -158,15 +192,15 @@ def main():
     warnings.simplefilter("ignore")
     counts, records = Counter(), {}
     for info in described(arguments.names, part):
-        results = list(outcomes(info, arguments.most))
+        results = list(outcomes_apart(info, arguments.most))
         records[name_of(info)] = dict(Counter(kind for _, kind, _ in results))
         counts.update(kind for _, kind, _ in results)
         for number, kind, why in results:
-            if kind in ("wrong", "bare") or (arguments.names and kind != "right"):
+            if kind in ("wrong", "bare", NO_RESULT) or (arguments.names and kind != "right"):
                 print(f"{name_of(info)}[{number}] {kind}: {why[:300]}", flush=True)
         if arguments.json:
             arguments.json.write_text(json.dumps(records, indent=1))
-    print(summary(counts.elements()))
+    print(f"{summary(counts.elements())}, {counts[NO_RESULT]} {NO_RESULT}")
     sys.exit(counts["wrong"] + counts["bare"] > 0)
 
 

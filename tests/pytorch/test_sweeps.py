@@ -1,6 +1,9 @@
 """A sample of the sweeps: modules drawn at random, and operators of PyTorch's own tests; none wrong, none fails."""
 
+import os
+import time
 from itertools import islice
+from types import SimpleNamespace
 
 import pytest
 
@@ -27,3 +30,18 @@ def test_described_operators_are_right(info):
     kinds = [kind for _, kind, _ in islice(opinfo.outcomes(info), 2 * SAMPLES)]
     assert "right" in kinds
     assert {"wrong", "bare"}.isdisjoint(kinds)
+
+
+@pytest.mark.parametrize(
+    ("then", "why"), [(lambda: time.sleep(60), "over 10 s"), (lambda: os._exit(3), "its process ended with status 3")]
+)
+def test_an_operator_that_hangs_or_ends_its_process_is_counted(then, why, monkeypatch):
+    """Samples before are; its second never returns."""
+    monkeypatch.setattr(opinfo, "SECONDS", 10)
+    numbers = [torch.ones(2, dtype=torch.float64, requires_grad=True), torch.ones(3, dtype=torch.float64)]
+    info = SimpleNamespace(
+        op=lambda x: x.square() if len(x) == 2 else then(),
+        supports_autograd=True,
+        sample_inputs=lambda *_, **__: map(opinfo.SampleInput, numbers),
+    )
+    assert list(opinfo.outcomes_apart(info)) == [(0, "right", ""), (1, "no result", why)]
