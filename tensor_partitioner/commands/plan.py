@@ -251,7 +251,8 @@ def _comparison(graph: Graph, model: str, options: dict[str, Any]) -> str:
     if compared.failure:
         raise JobError(compared.failure)
     count, dtype = len(compared.compared), compared.dtype
-    return f"compared with PyTorch: {count} tensors are equal after {verification.STEPS} steps in {dtype}"
+    uncut = " before it is cut into micro-batches" if graph.micro_batches > 1 else ""
+    return f"compared with PyTorch{uncut}: {count} tensors are equal after {verification.STEPS} steps in {dtype}"
 
 
 def _compared(paths: tuple[Path, Path]) -> PlanDifference:
