@@ -15,9 +15,9 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 def torch_arena(xp: ArrayModule, nbytes: int, _comm: object) -> Arena:
-    """Make an arena that is one tensor of PyTorch, on this rank's device."""
+    """Make an arena, on a GPU one tensor of PyTorch's; NumPy asks for large pages, which PyTorch does not."""
     if xp is np:
-        return Arena(xp, nbytes, torch.empty(nbytes, dtype=torch.uint8).numpy())
+        return Arena(xp, nbytes)
     return Arena(xp, nbytes, xp.from_dlpack(torch.empty(nbytes, dtype=torch.uint8, device="cuda")))
 
 
