@@ -1,4 +1,4 @@
-"""One measurement in a process of its own: `engine`, or `command MODEL BATCH WAYS`; prints JSON."""
+"""One measurement in a process of its own: `engine`, `command MODEL BATCH WAYS` or `cluster NODES HOW`; prints JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from math import prod
 from pathlib import Path
 
@@ -17,13 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 from simpy import Environment
 
+import planner
 from simulator.fairness import ActivityClass
+from simulator.report import Settings, simulation_of
 from simulator.sharing import Sharing
+from simulator.systems import plan_program
 from topologies import load_topology
 
 MACHINE = "p2.8xlarge"
 WORKERS = 8
 AT_ONCE = 10_000
+CLUSTER_BATCH = 1024
 
 
 def engine() -> dict[str, float]:
@@ -92,6 +96,27 @@ def command(model: str, batch: str, ways: str) -> dict[str, float]:
     }
 
 
+def cluster(nodes: str, how: str) -> dict[str, float]:
+    """Return what lowering and simulating a plan takes for nodes of 8 GPUs: one worker of each `class`, or `each`.
+
+    The plan, transformer-12-1024 by the recursion under `S,R`, is searched before.
+    """
+    machine, workers = load_topology(f"hgx-h100-nodes-{nodes}"), WORKERS * int(nodes)
+    plan = planner.plan(planner.model("transformer-12-1024", batch=CLUSTER_BATCH), workers=workers)
+    searched_bytes, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    simulation = simulation_of(plan_program(plan, machine, 1), Settings(), each_worker=how == "each")
+    return {
+        "cpu_s": time.process_time() - started,
+        "memory_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+        "searched_bytes": 1024 * searched_bytes,
+        "classes": len(simulation.program.workers),
+        "seconds": simulation.seconds,
+    }
+
+
+MEASUREMENTS: Mapping[str, Callable[..., dict[str, float]]] = {"engine": engine, "command": command, "cluster": cluster}
+
+
 def _run(name: str, *arguments: str) -> int:
     code = f"from tensor_partitioner.commands import entry; entry.{name}()"
     done = subprocess.run([sys.executable, "-c", code, *arguments], stdout=subprocess.DEVNULL, check=False)
@@ -102,4 +127,4 @@ def _run(name: str, *arguments: str) -> int:
 
 if __name__ == "__main__":
     what, *arguments = sys.argv[1:]
-    print(json.dumps(engine() if what == "engine" else command(*arguments)))
+    print(json.dumps(MEASUREMENTS[what](*arguments)))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from results import svg
 from results.experiment import Pages, in_process, machine, publish, table
 
 HERE = Path(__file__).parent
+MEASURE = "results.simulator_speed.measure"
 CASES = (
     ("wresnet-152-10", 8, "2,2,2"),
     ("rnn-10-8k", 64, "2,2,2"),
@@ -16,21 +20,74 @@ CASES = (
     ("transformer-24-2048", 64, "2,2,2,2,2,2"),
 )
 TRIES = 2
+NODES = (1, 2, 4, 8, 16, 32, 64, 128)
+ALL_WORKERS = 8
+"""Every worker of up to so many nodes is simulated, too."""
+
+CLASSES, EACH = "one worker of each class", "every worker"
+COLOURS = {CLASSES: "#4477aa", EACH: "#ee6677"}
+WIDTH, HEIGHT, LEFT, TOP = 420, 240, 70, 46
+WIDEST, LONGEST_S, LEAST_S = 1024, 100.0, 0.1
 
 
 def best_engine() -> dict[str, float]:
     """Return the engine's best figures."""
-    found = [in_process("results.simulator_speed.measure", "engine") for _ in range(TRIES)]
+    found = [in_process(MEASURE, "engine") for _ in range(TRIES)]
     return {name: (min if name == "at_once_s" else max)(one[name] for one in found) for name in found[0]}
 
 
 def measured(model: str, batch: int, ways: str) -> dict[str, Any]:
     """Return the faster of some runs of the command."""
-    how = ("results.simulator_speed.measure", "command", model, str(batch), ways)
+    how = (MEASURE, "command", model, str(batch), ways)
     found = min((in_process(*how) for _ in range(TRIES)), key=lambda one: float(one["cpu_s"]))
     row = {"model": model, "batch": batch, "ways": ways, **found}
     print(row, flush=True)
     return row
+
+
+def on_clusters() -> list[dict[str, Any]]:
+    """Return what simulating a plan takes for more and more nodes."""
+    rows = []
+    for nodes in NODES:
+        row = {"workers": 8 * nodes, "classes": in_process(MEASURE, "cluster", str(nodes), "class")}
+        if nodes <= ALL_WORKERS:
+            row["each"] = in_process(MEASURE, "cluster", str(nodes), "each")
+        print(row, flush=True)
+        rows.append(row)
+    return rows
+
+
+def drawn(rows: list[dict[str, Any]]) -> str:
+    """Draw seconds over workers."""
+
+    def place(workers: float, seconds: float) -> tuple[float, float]:
+        across, up = math.log2(workers / 8) / math.log2(WIDEST / 8), math.log(seconds / LEAST_S)
+        return LEFT + WIDTH * across, TOP + HEIGHT * (1 - up / math.log(LONGEST_S / LEAST_S))
+
+    ticks = {str(row["workers"]): place(row["workers"], 1)[0] for row in rows}
+    parts = svg.grid(ticks, TOP, TOP + HEIGHT, "")
+    for seconds in (0.1, 1, 10, 100):
+        height = place(8, seconds)[1]
+        parts.append(svg.line(LEFT, height, LEFT + WIDTH, height))
+        parts.append(svg.text(LEFT - 6, height + 4, f"{seconds:g}", 'text-anchor="end"'))
+    middle = TOP + HEIGHT / 2
+    parts.append(svg.text(LEFT + WIDTH / 2, TOP + HEIGHT + 40, "workers", 'text-anchor="middle"'))
+    parts.append(svg.text(20, middle, "CPU s", f'text-anchor="middle" transform="rotate(-90 20 {middle:.0f})"'))
+    for name, key in ((CLASSES, "classes"), (EACH, "each")):
+        points = [place(row["workers"], row[key]["cpu_s"]) for row in rows if key in row]
+        stroke = f'stroke="{COLOURS[name]}" stroke-width="2"'
+        parts += [svg.line(*one, *other, stroke) for one, other in pairwise(points)]
+        parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{COLOURS[name]}"/>' for x, y in points]
+    parts += svg.legend(LEFT, COLOURS)
+    return svg.drawing(LEFT + WIDTH + 30, TOP + HEIGHT + 56, "Lowering and simulating one step", parts)
+
+
+def _cluster_row(row: dict[str, Any]) -> list[object]:
+    of_class, each = row["classes"], row.get("each")
+    alone = ["-", "-"] if each is None else [f"{each['cpu_s']:.1f}", f"{each['memory_bytes'] / 1e6:,.0f} MB"]
+    differs = "-" if each is None else f"{abs(of_class['seconds'] / each['seconds'] - 1):.0e}"
+    memory = f"{of_class['memory_bytes'] / 1e6:,.0f} MB"
+    return [row["workers"], of_class["classes"], f"{of_class['cpu_s']:.1f}", memory, *alone, differs]
 
 
 def pages(data: Any) -> Pages:
@@ -59,9 +116,19 @@ def pages(data: Any) -> Pages:
                 for row in data["commands"]
             ],
         ),
+        "clusters": table(
+            ["workers", "classes", "CPU s", "memory", "every worker: CPU s", "memory", "seconds of the step differ by"],
+            map(_cluster_row, data["clusters"]),
+        ),
+        "classes.svg": drawn(data["clusters"]),
     }
 
 
 if __name__ == "__main__":
-    data = {"machine": machine(), "engine": best_engine(), "commands": [measured(*case) for case in CASES]}
+    data = {
+        "machine": machine(),
+        "engine": best_engine(),
+        "commands": [measured(*case) for case in CASES],
+        "clusters": on_clusters(),
+    }
     publish(HERE, data, pages)
