@@ -7,7 +7,7 @@ two that have two adapters side by side use one each.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from topologies.errors import TopologyError
 from topologies.machine import Device, Link, Memory, Route
@@ -37,7 +37,6 @@ class Routes(Mapping[tuple[int, int], Route]):
             a, b = link.ends
             self._neighbours.setdefault(a, []).append((b, number, True))
             self._neighbours.setdefault(b, []).append((a, number, False))
-        self._paths: dict[int, Mapping[str, tuple[Path, ...]]] = {}
         self._found: dict[tuple[int, int], Route] = {}
         self._check_connected()
 
@@ -46,10 +45,8 @@ class Routes(Mapping[tuple[int, int], Route]):
             source, target = pair
             if source == target:
                 raise KeyError(pair)
-            if source not in self._paths:
-                self._paths[source] = self._shortest_paths(self._devices[source].name)
             ends = (self._devices[source], self._devices[target])
-            paths = self._paths[source][ends[1].name]
+            paths = self._best_paths(ends[0].name, ends[1].name)
             self._found[pair] = self._route(ends, paths[source % len(paths)])
         return self._found[pair]
 
@@ -86,28 +83,49 @@ class Routes(Mapping[tuple[int, int], Route]):
                 waiting += [other for other, _, _ in steps if other in self._forwarding and other not in numbers]
         return numbers
 
-    def _shortest_paths(self, source: str) -> Mapping[str, tuple[Path, ...]]:
-        """A few of the best paths from `source` to every node that it reaches; only some nodes pass traffic on."""
+    def _best_paths(self, source: str, target: str) -> tuple[Path, ...]:
+        """A few of the shortest paths, of those whose narrowest link is the widest."""
         found: dict[str, tuple[float, tuple[Path, ...]]] = {source: (-math.inf, ((),))}  # less the narrowest link
-        frontier = dict(found)
-        while frontier:
-            reached: dict[str, tuple[float, tuple[Path, ...]]] = {}
-            for node, (narrowest, paths) in frontier.items():
-                for neighbour, number, forwards in (
-                    self._neighbours[node] if node == source or node in self._forwarding else ()
-                ):
-                    if neighbour in found:
-                        continue
+        for level in self._levels(source, target):
+            for node in level:
+                narrowest, paths = found[node]
+                for neighbour, number, forwards in level[node]:
                     width = max(narrowest, -self._links[number].bandwidth_bytes_per_s)
                     longer = tuple((*path, (number, forwards)) for path in paths)
-                    best, others = reached.get(neighbour, (math.inf, ()))
+                    best, others = found.get(neighbour, (math.inf, ()))
                     if width < best:
-                        reached[neighbour] = width, longer
+                        found[neighbour] = width, longer
                     elif width == best:
-                        reached[neighbour] = width, tuple(sorted((*others, *longer)))[:SIDE_BY_SIDE]
-            found.update(reached)
-            frontier = reached
-        return {node: paths for node, (_, paths) in found.items()}
+                        found[neighbour] = width, tuple(sorted((*others, *longer)))[:SIDE_BY_SIDE]
+        return found[target][1]
+
+    def _levels(self, source: str, target: str) -> list[dict[str, list[Step]]]:
+        """The steps of all shortest paths, by node: first those from the source, then those from its neighbours, ...
+
+        Found from both ends: what is near to neither end is not looked at.
+        """
+        sides: tuple[list[dict[str, None]], ...] = ([{source: None}], [{target: None}])
+        seen = {source}, {target}
+        while not (meeting := sides[0][-1].keys() & sides[1][-1].keys()):
+            side = 0 if len(sides[0][-1]) <= len(sides[1][-1]) else 1
+            near = (step[0] for node in sides[side][-1] for step in self._neighbours[node])
+            passing = (node for node in near if node in self._forwarding or node in (source, target))
+            sides[side].append({node: None for node in passing if node not in seen[side]})
+            seen[side].update(sides[side][-1])
+        behind, steps = set(meeting), list[dict[str, list[Step]]]()
+        for level in reversed(sides[0][:-1]):
+            steps.insert(0, self._steps(level, behind))
+            behind = set(steps[0])
+        ahead: Iterable[str] = [node for node in sides[0][-1] if node in meeting]
+        for level in reversed(sides[1][:-1]):
+            steps.append(self._steps(ahead, set(level)))
+            ahead = dict.fromkeys(step[0] for reached in steps[-1].values() for step in reached)
+        return steps
+
+    def _steps(self, nodes: Iterable[str], behind: Collection[str]) -> dict[str, list[Step]]:
+        """Return the steps from these nodes to those behind them, of the nodes that have any."""
+        steps = {node: [step for step in self._neighbours[node] if step[0] in behind] for node in nodes}
+        return {node: forward for node, forward in steps.items() if forward}
 
     def _route(self, ends: tuple[Device, Device], path: Path) -> Route:
         links = [self._links[number] for number, _ in path]

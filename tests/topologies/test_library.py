@@ -251,3 +251,11 @@ def test_integers_count_as_the_slowest_dtype_and_an_unlisted_float_is_refused(p2
         TopologyError, match=r"device type gk210: expected peak_flop_per_s of float16, found only float32"
     ):
         p2.devices[0].peak("float16")
+
+
+@pytest.mark.parametrize("name", available())
+def test_no_route_passes_through_a_device(name):
+    machine = load_topology(name.replace("-K", "-2"))
+    devices = {device.name for device in machine.devices}
+    for source, target in machine.routes:
+        assert not devices & {*machine.route(source, target).nodes[1:-1]}, (source, target)
