@@ -35,7 +35,7 @@ from tensor_partitioner.projection import inner_of, project_plan, project_source
 from tensor_partitioner.replicas import GraphModel, Source, ZooModel
 
 EXPANDED_WORKERS = 16
-"""Up to so many workers `--parallel` is simulated worker by worker, unless it is said otherwise."""
+"""Up to so many workers `--parallel` is simulated message by message, unless it is said otherwise."""
 
 SAVED_WORKERS = 64
 """Up to so many workers a saved plan of named parallelism is, as every other saved plan."""

@@ -298,7 +298,7 @@ def test_the_command_writes_what_it_shows(tmp_path, capsys):
     assert run(simulate, plan, "--topo", "hgx-h100", "--no-data-parallel") == 0
     shown = capsys.readouterr().out
     said = re.search(r"decide predicts ([\d.]+) us, .* computes for .* \(simulated: .*\)", shown)
-    assert shown.index("decide predicts") < shown.index("per step") < shown.index("simulated worker by worker")
+    assert shown.index("decide predicts") < shown.index("per step") < shown.index("simulated message by message")
     assert "Believe this one for training by that stack, whose kernels are fused; the simulated one for" in shown
     assert float(said[1]) * 1e-6 == pytest.approx(best["seconds_per_step"], rel=0.02)
 
