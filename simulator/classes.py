@@ -92,12 +92,7 @@ def each_alone(workers: int, machine: Machine) -> Classes:
 
 
 def classes(likeness: Likeness, machine: Machine, *, library: bool) -> Classes:
-    """Return the classes of a plan's workers, w on the machine's w-th device; with a `library`, collectives are its.
-
-    Workers on devices of which tasks were measured one by one are each alone.
-    """
-    if any(device.spec.measured is not None for device in machine.devices[: len(likeness.workers)]):
-        return each_alone(len(likeness.workers), machine)
+    """Return the classes of a plan's workers, w on the machine's w-th device; with a `library`, collectives are its."""
     return _Refinement(likeness, machine, library).classes()
 
 

@@ -83,10 +83,11 @@ class SystemProgram:
     def in_classes(self, *, library: bool) -> tuple[Program, Classes]:
         """Return the classes of workers and the program of a worker of each; with a `library`, collectives are its.
 
-        Workers of what is no plan are each alone.
+        Workers of what is no plan are each alone, as are those on devices of which tasks were measured one by one.
         """
-        if isinstance(self.source, Program):
-            return self.source, each_alone(len(self.source.workers), self.machine)
+        measured = any(device.spec.measured is not None for device in self.machine.devices[: self.devices])
+        if measured or isinstance(self.source, Program):
+            return self.program, each_alone(len(self.program.workers), self.machine)
         alike = classes(self.source.likeness, self.machine, library=library)
         return self.source.program(alike.representatives.tolist()), alike
 

@@ -131,7 +131,8 @@ class Lowering:
     def worker(self, worker: int, *, sliced: bool = True) -> WorkerProgram:
         """Write one worker's tasks: those that it takes part in, in the common order.
 
-        Not `sliced`, all that goes from one array to another is one piece without slices: priced, but not run.
+        Not `sliced`, all that goes from one array to another is one piece without slices, which is priced by its bytes
+        and not run.
         """
         tasks: list[Task] = []
         for event in self._buffer_plan.events:

@@ -11,9 +11,12 @@ from planner.layout import Ways
 from planner.models import build
 from planner.program.lower import Lowering
 from simulator import Switches, simulated
-from simulator.classes import classes, each_alone
+from simulator.classes import classes
+from simulator.report import Settings, simulation_of
+from simulator.systems import plan_program
 from tests.cross.cases import MODELS, graph
 from tests.cross.random_plans import random_pipeline, random_plan
+from tests.simulator.test_ranks import host
 from topologies import load_topology
 from topologies.library import available
 
@@ -116,13 +119,10 @@ def test_classes_are_equitable():
 
 
 def test_ranks_that_were_measured_are_each_alone():
-    plan = planner.plan(build("transformer-2-16", batch=8, **TRANSFORMER), parallel="dp=4")
-    machine = load_topology("hgx-h100")
-    likeness = Lowering(plan).likeness
-    measured = replace(machine, devices=tuple(map(as_if_measured, machine.devices)))
-    assert len(classes(likeness, machine, library=True).representatives) < 4
-    assert classes(likeness, measured, library=True).workers.tolist() == each_alone(4, measured).workers.tolist()
-
-
-def as_if_measured(device):
-    return device.changed(measured={})
+    """What a transfer costs them depends on pieces and runs of memory, which only what is cut for each says."""
+    plan = planner.plan(build("transformer-2-16", batch=8, **TRANSFORMER), parallel="tp=2,dp=2")
+    ranks = host(4, 2, {}, sending="{piece_s: 1e-3}", fetching="{run_s: 1e-3}")
+    program = plan_program(plan, ranks, 1)
+    found, each = simulation_of(program, Settings()), simulation_of(program, Settings(), each_worker=True)
+    assert found.classes.workers.tolist() == [*range(4)]
+    assert found.timeline.stops_s == each.timeline.stops_s
