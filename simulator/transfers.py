@@ -124,7 +124,8 @@ class Transfer:
         self.wanted[receivers] = True
         ready = [group for group in self.together if (self.posted & self.wanted)[[*group.members]].all()]
         self.together = [group for group in self.together if group not in ready]
-        return [(group, self.shape.sent[np.isin(self.shape.sent.sources, group.members)]) for group in ready]
+        sent, exists = self.shape.sent, self.shape.exists
+        return [(group, sent[exists & np.isin(sent.sources, group.members)]) for group in ready]
 
     def complete(self, sent: Sent, start_s: float, latency_s: float) -> None:
         """Note that messages are complete, and wake those who have none left."""

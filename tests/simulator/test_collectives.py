@@ -113,6 +113,14 @@ def test_groups_start_by_themselves():
     assert [stops[-1] for stops in timeline.stops_s] == pytest.approx([2, 2, 4, 4])
 
 
+def test_what_only_one_end_states_is_waited_for_in_vain():
+    """Worker 0 of a group waits for a message of which worker 1 knows nothing."""
+    first, (_, second_fetch, second_wait) = gathering(workers=(0, 1))(0), gathering(workers=(0, 1))(1)
+    silent = replace(send(0, {}), collective=second_fetch.collective)
+    with pytest.raises(DeadlockError, match=r"worker 0 in task 2, Wait of transfer 0$"):
+        interpret(program(first, [silent, second_fetch, second_wait]), star(2, link=LINK), LIBRARY)
+
+
 @pytest.mark.parametrize("ways", WAYS, ids=str)
 @pytest.mark.parametrize("model", ["mlp", "rnn"])
 def test_workers_get_the_same_bytes_either_way(model, ways):
