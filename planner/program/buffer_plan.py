@@ -95,9 +95,9 @@ class BufferPlan:
         """The stage of every worker."""
         return self._staging.stage_of
 
-    def item_bytes(self, transfer: ScheduledTransfer) -> int:
-        """Return the bytes of an element of what a transfer moves."""
-        return ITEM_BYTES[self.graph.tensors[transfer.tensor].dtype]
+    def item_bytes(self, tensor: str) -> int:
+        """Return the bytes of an element of a tensor."""
+        return ITEM_BYTES[self.graph.tensors[tensor].dtype]
 
     def taking_part(self, event: Event) -> tuple[bool, ...]:
         """Say of every worker whether it has anything to do in an event."""
@@ -263,7 +263,7 @@ class BufferPlan:
         if transfer.exchange not in self._cuts:
             self._cuts[transfer.exchange] = Cut(transfer.exchange)
         pieces = self._cuts[transfer.exchange]
-        item = self.item_bytes(transfer)
+        item = self.item_bytes(transfer.tensor)
 
         def staging(name: str, elements: NDArray[np.int64]) -> int | None:
             if not elements.any():

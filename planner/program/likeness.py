@@ -47,7 +47,7 @@ def likeness(plan: BufferPlan) -> Likeness:
     for cut in dict.fromkeys(ends.cut for ends in plan.ends.values() if ends.collective is None):
         apart |= cut.moved > 0
     collectives = dict.fromkeys(
-        (ends.collective, plan.item_bytes(transfer)) for transfer, ends in plan.ends.items() if ends.collective
+        (ends.collective, plan.item_bytes(transfer.tensor)) for transfer, ends in plan.ends.items() if ends.collective
     )
     return Likeness(workers, pairs, apart, tuple(collectives))
 

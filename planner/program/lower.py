@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 import tdl
 from planner.errors import PlanError
-from planner.graph.ir import ITEM_BYTES, Node, Value
+from planner.graph.ir import Node, Value
 from planner.layout import Region, Signature, Strategy
 from planner.plans.phases import ACCUMULATION, stages_of
 from planner.plans.plan import Plan
@@ -156,15 +156,12 @@ class Lowering:
         order = self._buffer_plan.order_of(worker)
         return phases, tuple((numbers[phase], micro_batch) for phase, micro_batch in order if phase in numbers)
 
-    def _item_bytes(self, tensor: str) -> int:
-        return ITEM_BYTES[self._buffer_plan.graph.tensors[tensor].dtype]
-
     def _start(self, event: Event, worker: int, *, sliced: bool) -> Iterator[Task]:
         transfer = event.what
         assert isinstance(transfer, ScheduledTransfer)
         ends, number = self._buffer_plan.ends[transfer], self._buffer_plan.transfers[transfer]
         share = ends.cut.share(worker, sliced=sliced)
-        sent, received = self._messages(share, self._item_bytes(transfer.tensor))
+        sent, received = self._messages(share, self._buffer_plan.item_bytes(transfer.tensor))
         yield Send(number, ends.sources[0], ends.outgoing, sent, ends.collective, event.end is End.SENDER)
         copies = zip(ends.sources, share.local, strict=True)
         local = tuple(LocalCopy(buffer, pieces) for buffer, pieces in copies if pieces)
@@ -220,8 +217,8 @@ class Lowering:
                 adds=work.accumulates is not None and first_summand[work.accumulates] != work.node.name,
                 accumulates=any(map(self._buffer_plan.adds_up.__contains__, result)),
                 rows=self._rows(work.node),
-                input_item_bytes=tuple(map(self._item_bytes, work.node.inputs)),
-                output_item_bytes=tuple(map(self._item_bytes, work.node.outputs)),
+                input_item_bytes=tuple(map(self._buffer_plan.item_bytes, work.node.inputs)),
+                output_item_bytes=tuple(map(self._buffer_plan.item_bytes, work.node.outputs)),
             )
 
     def _rows(self, node: Node) -> int:
