@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from planner.graph.ir import ITEM_BYTES, Graph, Node
 from planner.graph.micro_batches import BACKWARD, FORWARD
+from planner.graph.sharing import backward_groups
 from planner.layout import (
     TERMS,
     Exchange,
@@ -37,7 +38,7 @@ from planner.plans.phases import ACCUMULATION, WEIGHTS, Phases, is_repeated, kin
 Moved = tuple[str, Exchange, int]
 """A tensor, an exchange of it, and how often it is made in an iteration."""
 
-Sharing = tuple[str, bool, str, str, frozenset[int]]
+Sharing = tuple[str, int | None, str, str, frozenset[int]]
 """Which reads share what they fetch: those of a node or a backward group, of which tensor, from which peers."""
 
 
@@ -133,7 +134,7 @@ class Traffic:
         self.phases: Phases = (
             like.phases if like else phases_of_plan(plan.graph, plan.ways, plan.strategies, plan.schedule)
         )
-        self._adding_up = frozenset(plan.graph.accumulated)
+        self._adding_up, self._groups = frozenset(plan.graph.accumulated), backward_groups(plan.graph)
         places = {phase: place for place, phase in enumerate(self.phases.order)}
         self._nodes = sorted(
             plan.graph.nodes if nodes is None else nodes, key=lambda node: places[self.phases.of_node[node.name]]
@@ -249,7 +250,7 @@ class Traffic:
         shared.append(read)
         return read
 
-    def _group_sharing_reads(self, node: Node) -> tuple[str, bool, str]:
+    def _group_sharing_reads(self, node: Node) -> tuple[str, int | None, str]:
         """Return what is equal for nodes that share what they fetch: one itself, or those of a backward group."""
         kind = kind_of(self.phases.of_node[node.name])
-        return node.forward or node.name, node.forward is not None, BACKWARD if kind == WEIGHTS else kind
+        return *self._groups.get(node.name, (node.name, None)), BACKWARD if kind == WEIGHTS else kind

@@ -7,6 +7,7 @@ from itertools import combinations
 
 from planner.graph.ir import Graph
 from planner.graph.micro_batches import phases_of_nodes, runs_of
+from planner.graph.sharing import backward_groups
 from planner.layout import Signature
 from planner.search.costs.cost import Cost, FetchCost, StoreCost
 from planner.search.costs.needs import Need, needs_of_operands
@@ -27,7 +28,8 @@ def cost_terms(
     Nodes may read terms through the operands `as_terms`, all of them together; `partial`: any node through any.
     """
     phases, adding_up = phases_of_nodes(graph), frozenset(graph.accumulated)
-    groups: dict[tuple[str, str, str], dict[str, Reader]] = {}
+    group_of = backward_groups(graph)
+    groups: dict[tuple[tuple[str, int], str, str], dict[str, Reader]] = {}
     for node in graph.nodes:
         signature, runs = found[node.name], runs_of(phases[node.name], graph)
         together = as_terms.get(node.name, frozenset())
@@ -36,8 +38,8 @@ def cost_terms(
             terms = tuple(sorted(together)) if together.issuperset(operands) else operands if partial else None
             reader = needs_of_operands(signature, operands), terms
             yield (node.name,), tensor, _fetch_cost_of_readers(graph.tensors[tensor].shape, [reader]), runs
-            if node.forward is not None:
-                groups.setdefault((node.forward, tensor, phases[node.name]), {})[node.name] = reader
+            if node.name in group_of:
+                groups.setdefault((group_of[node.name], tensor, phases[node.name]), {})[node.name] = reader
         for output, tensor in enumerate(node.outputs):
             yield (node.name,), tensor, StoreCost(signature, output), 1 if tensor in adding_up else runs
     for (_, tensor, phase), readers in groups.items():
