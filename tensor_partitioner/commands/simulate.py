@@ -179,7 +179,7 @@ def _once(source: str, options: dict[str, Any]) -> None:
 
 def _sweep(context: click.Context, source: str, options: dict[str, Any]) -> None:
     if given := [flag for name, flag in _given(context, ()) if name in PROJECTING]:
-        raise click.UsageError(f"--sweep simulates every worker: expected no {', '.join(given)}")
+        raise click.UsageError(f"--sweep does not project: expected no {', '.join(given)}")
     if unmet := [flag for flag, name in ONE_PLAN.items() if options[name] is not None]:
         raise click.UsageError(f"--sweep makes many plans: expected no {', '.join(unmet)}, which is of one")
     cells = list(requests(context, SIMULATING if is_saved_plan(source) else None))
