@@ -134,7 +134,8 @@ class Traffic:
         self.phases: Phases = (
             like.phases if like else phases_of_plan(plan.graph, plan.ways, plan.strategies, plan.schedule)
         )
-        self._adding_up, self._groups = frozenset(plan.graph.accumulated), backward_groups(plan.graph)
+        self._groups: Mapping[str, tuple[str, int]] = like._groups if like else backward_groups(plan.graph)
+        self._adding_up = frozenset(plan.graph.accumulated)
         places = {phase: place for place, phase in enumerate(self.phases.order)}
         self._nodes = sorted(
             plan.graph.nodes if nodes is None else nodes, key=lambda node: places[self.phases.of_node[node.name]]

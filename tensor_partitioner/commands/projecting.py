@@ -42,8 +42,8 @@ SAVED_WORKERS = 64
 
 FORMAT = "projection/1"
 PROJECT_HELP = (
-    "Project --parallel from one replica, which takes seconds whatever the number of devices, or simulate every "
-    f"worker.  [default: project from {EXPANDED_WORKERS + 1} workers on]"
+    "Project --parallel from one replica, which takes seconds whatever the number of devices, or simulate it message "
+    f"by message.  [default: project from {EXPANDED_WORKERS + 1} workers on]"
 )
 STACK_HELP = "With --project: the software that runs it."
 COMPUTING = (
