@@ -129,8 +129,8 @@ def _busiest_link(
         for resource, units in classes.folded(route.uses, members):
             busy_s[resource] += (nbytes + route.half_bandwidth_bytes) * units
     links = [
-        (busy_s[own] / resource.capacity, -number)
-        for number, (own, resource) in enumerate(zip(classes.of_resource, machine.resources, strict=True))
+        (busy_s[index] / resource.capacity, -number)
+        for number, (index, resource) in enumerate(zip(classes.of_resource, machine.resources, strict=True))
         if resource.kind == "link"
     ]
     return machine.resources[-max(links)[1]].name if links else ""

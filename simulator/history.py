@@ -41,15 +41,15 @@ def tensor_names(program: Program) -> dict[int, str]:
 
 def spans(simulation: Simulation, worker: int) -> Iterator[Span]:
     """Yield what a worker does, in order, what takes no time included."""
-    own = int(simulation.classes.workers[worker])
-    timeline, tasks = simulation.timeline, simulation.program.workers[own].tasks
+    index = int(simulation.classes.workers[worker])
+    timeline, tasks = simulation.timeline, simulation.program.workers[index].tasks
     names = tensor_names(simulation.program)
-    blocked = {wait.task: (wait.begin_s, wait.end_s) for wait in timeline.blocked[own]}
+    blocked = {wait.task: (wait.begin_s, wait.end_s) for wait in timeline.blocked[index]}
     endings = {
         task.transfer: UNPACK if task.reducer is None else COMBINE for task in tasks if isinstance(task, Receive)
     }
     for position, task in enumerate(tasks):
-        start_s, stop_s = timeline.starts_s[own][position], timeline.stops_s[own][position]
+        start_s, stop_s = timeline.starts_s[index][position], timeline.stops_s[index][position]
         if isinstance(task, Compute):
             yield Span(COMPUTE, task.title, start_s, stop_s)
             continue

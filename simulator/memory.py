@@ -68,10 +68,10 @@ def usage(
     At one moment tasks follow each other by position. A task takes what is new, where it overwrites something in that
     one's place, before it gives back what it was the last to use. Persistent buffers are there from the start.
     """
-    own = classes.workers.tolist()
-    changes = sorted(change for worker in workers for change in _changes(program, timeline, worker, own[worker]))
+    class_of = classes.workers.tolist()
+    changes = sorted(change for worker in workers for change in _changes(program, timeline, worker, class_of[worker]))
     buffers = sorted({buffer for _, _, _, buffer, _ in changes})
-    buffer_of = {buffer: program.workers[own[buffer[0]]].buffers[buffer[1]] for buffer in buffers}
+    buffer_of = {buffer: program.workers[class_of[buffer[0]]].buffers[buffer[1]] for buffer in buffers}
     kind_of = {buffer: _kind(buffer_of[buffer], contents) for buffer in buffers}
     kinds = tuple(dict.fromkeys(kind_of.values()))
     table = np.zeros((len(changes), len(kinds)), dtype=np.int64)
@@ -89,13 +89,13 @@ def device_memories(
     program: Program, timeline: Timeline, machine: Machine, classes: Classes, accounting: Accounting = STATIC
 ) -> tuple[DeviceMemory, ...]:
     """Account for every memory that workers use, with a verdict; memories whose workers do alike are alike."""
-    own, result = classes.workers.tolist(), list[DeviceMemory]()
+    class_of, result = classes.workers.tolist(), list[DeviceMemory]()
     alike: dict[tuple[object, ...], DeviceMemory] = {}
     for memory in machine.memories:
-        workers = tuple(device for device in memory.devices if device < len(own))
+        workers = tuple(device for device in memory.devices if device < len(class_of))
         if not workers:
             continue
-        key = memory.nbytes, *((own[worker], id(machine.devices[worker].spec)) for worker in workers)
+        key = memory.nbytes, *((class_of[worker], id(machine.devices[worker].spec)) for worker in workers)
         first = alike.get(key)
         if first is None:
             place = machine, memory, workers
@@ -115,7 +115,7 @@ def _device_memory(
     accounting: Accounting,
 ) -> DeviceMemory:
     machine, memory, workers = place
-    programs = [program.workers[own] for own in classes.workers[[*workers]].tolist()]
+    programs = [program.workers[index] for index in classes.workers[[*workers]].tolist()]
     alive = usage(program, timeline, classes, workers, accounting.contents)
     fullest = alive.nbytes[alive.peak] if len(alive.at_s) else np.zeros(len(alive.kinds), dtype=np.int64)
     live = int(fullest.sum())
@@ -142,10 +142,10 @@ def _device_memory(
 
 
 def _changes(
-    program: Program, timeline: Timeline, number: int, own: int
+    program: Program, timeline: Timeline, number: int, index: int
 ) -> Iterator[tuple[float, int, int, tuple[int, int], int]]:
     """Yield (seconds, task, what happens, worker and buffer, bytes) of a worker, given its class."""
-    worker, starts, stops = program.workers[own], timeline.starts_s[own], timeline.stops_s[own]
+    worker, starts, stops = program.workers[index], timeline.starts_s[index], timeline.stops_s[index]
     heirs = overwritten(worker)
     for i, buffer in enumerate(worker.buffers):
         first, last = _span(buffer, len(starts))

@@ -157,14 +157,14 @@ def report(  # noqa: PLR0913 -- what was simulated, the result, and what to tell
         wire_bytes=round(simulation.timeline.wire_bytes.sum()),
         collectives=tuple(_collectives(simulation)),
         classes=len(program.workers) - system.helpers,
-        arena_bytes=tuple(program.workers[own].arena_bytes for own in classes),
+        arena_bytes=tuple(program.workers[index].arena_bytes for index in classes),
         batch=batch,
         dtype=weight_dtype(system.graph),
         seconds_per_step=seconds,
         step_seconds=(seconds,),
         seconds_without_communication=simulation.seconds_without_communication,
         samples_per_s=batch / seconds if batch and seconds else None,
-        compute_seconds=tuple(simulation.timeline.compute_s[own] for own in classes),
+        compute_seconds=tuple(simulation.timeline.compute_s[index] for index in classes),
         links=simulation.links,
         spending=simulation.breakdown[:devices],
         bottlenecks=simulation.bottlenecks,
@@ -199,5 +199,5 @@ def _memories(system: SystemProgram, simulation: Simulation) -> Iterator[DeviceM
 
 def _task_seconds(system: SystemProgram, simulation: Simulation) -> Iterator[TaskSeconds]:
     of_class = list(map(task_seconds, simulation.program.workers, durations(simulation.timeline)))
-    for worker, own in enumerate(simulation.classes.workers[: system.devices].tolist()):
-        yield from (structs.replace(task, worker=worker) for task in of_class[own])
+    for worker, index in enumerate(simulation.classes.workers[: system.devices].tolist()):
+        yield from (structs.replace(task, worker=worker) for task in of_class[index])

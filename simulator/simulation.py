@@ -48,7 +48,7 @@ class Simulation:
         """Each worker's seconds by what they are spent on."""
         of_class = breakdown(self.program, self.machine, self.timeline)
         classes = enumerate(self.classes.workers.tolist())
-        return tuple(structs.replace(of_class[own], worker=worker) for worker, own in classes)
+        return tuple(structs.replace(of_class[index], worker=worker) for worker, index in classes)
 
     @cached_property
     def bottlenecks(self) -> tuple[Bottleneck, ...]:

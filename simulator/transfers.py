@@ -153,12 +153,12 @@ def transfers(program: Program, classes: Classes, by_library: bool) -> dict[int,
         for task in worker.tasks
         if isinstance(task, Receive) and task.reducer is not None
     }
-    for own, worker in enumerate(program.workers):
+    for index, worker in enumerate(program.workers):
         for task in worker.tasks:
             if isinstance(task, Send | Receive):
                 posts = sends if isinstance(task, Send) else receives
-                posts[task.transfer][own] += task.messages
-                starters[task.transfer][own] += 1
+                posts[task.transfer][index] += task.messages
+                starters[task.transfer][index] += 1
                 tasks[task.transfer] = task
     shapes: dict[tuple[int, ...], Shape] = {}  # by the identities of their messages
     result = {}
@@ -183,12 +183,12 @@ def _together(program: Program, classes: Classes, task: Send | Receive) -> Itera
 def _shape(transfer: int, classes: Classes, sends: Posts, receives: Posts) -> Shape:
     """Return the shape on which both ends agree."""
     sent, received = dict[int, list[int]](), dict[int, list[int]]()  # by class of messages: bytes, how many
-    for own, messages in zip(classes.representatives.tolist(), sends, strict=True):
+    for worker, messages in zip(classes.representatives.tolist(), sends, strict=True):
         for message in messages:
-            sent.setdefault(int(classes.pairs[own, message.peer]), [message.nbytes, 0])[1] += 1
-    for own, messages in zip(classes.representatives.tolist(), receives, strict=True):
+            sent.setdefault(int(classes.pairs[worker, message.peer]), [message.nbytes, 0])[1] += 1
+    for worker, messages in zip(classes.representatives.tolist(), receives, strict=True):
         for message in messages:
-            received.setdefault(int(classes.pairs[message.peer, own]), [message.nbytes, 0])[1] += 1
+            received.setdefault(int(classes.pairs[message.peer, worker]), [message.nbytes, 0])[1] += 1
     pairs = np.array(sorted({*sent, *received}), dtype=np.intp)
     none = [NO_MESSAGE, 0]
     going, coming = (

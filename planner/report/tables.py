@@ -38,7 +38,9 @@ def byte_matrix(matrix: Matrix) -> Table:
     received = [sum(row[w] for row in matrix) for w in workers]
     if len(matrix) > WIDEST_MATRIX:
         sums = merged([([w], [exact_bytes(sent[w]), exact_bytes(received[w])]) for w in workers])
-        return table("bytes per step", ["worker", "sent", "received"], [[spans(own), *cells] for own, cells in sums])
+        return table(
+            "bytes per step", ["worker", "sent", "received"], [[spans(workers), *cells] for workers, cells in sums]
+        )
     columns = ["from worker", *(f"to {w}" for w in workers), "sent"]
     rows = [[str(u), *("-" if u == w else exact_bytes(matrix[u][w]) for w in workers)] for u in workers]
     rows = [[*row, exact_bytes(sent[u])] for u, row in enumerate(rows)]
@@ -85,7 +87,7 @@ def devices(report: Report) -> Table:
         peak = quantity(device.peak_bytes, "B")
         rows.append((list(device.workers), [peak, capacity, device.verdict, largest]))
     columns = ["device", "workers", "peak", "capacity", "verdict", "most of the peak"]
-    return table("memory", columns, [[names[own[0]], spans(own), *cells] for own, cells in merged(rows)])
+    return table("memory", columns, [[names[workers[0]], spans(workers), *cells] for workers, cells in merged(rows)])
 
 
 def merged(rows: Sequence[Row]) -> list[Row]:
@@ -153,7 +155,7 @@ def spending(report: Report) -> Table:
     names = [name for name in Spending.__struct_fields__ if name != "worker"]
     rows = [([one.worker], [seconds(getattr(one, name)) for name in names]) for one in report.spending]
     columns = ["worker", *(name.removesuffix("_s") for name in names)]
-    return table("time of each worker", columns, [[spans(own), *cells] for own, cells in merged(rows)])
+    return table("time of each worker", columns, [[spans(workers), *cells] for workers, cells in merged(rows)])
 
 
 def _bottleneck(report: Report) -> Rows:
