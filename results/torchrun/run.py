@@ -21,7 +21,7 @@ from results.experiment import ROOT, Pages, in_process, machine, publish, read_d
 HERE = Path(__file__).parent
 ROUNDS = 15
 RANKS = 2
-STEPS, SWEEP_RANKS, KILLS = 15, (1, 2, 4), 10
+STEPS, SWEEP_RANKS, KILLS = 45, (1, 2, 4), 10
 CLOSE = 1e-6
 
 
