@@ -1,4 +1,4 @@
-"""One measurement in a process of its own: `engine`, `command MODEL BATCH WAYS` or `cluster NODES HOW`; prints JSON."""
+"""One measurement in a process of its own: `engine`, `command ...`, `cluster ...` or `project ...`; prints JSON."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ MACHINE = "p2.8xlarge"
 WORKERS = 8
 AT_ONCE = 10_000
 CLUSTER_BATCH = 1024
+MICRO_BATCHES = 16
+"""Of every replica that is projected."""
 
 
 def engine() -> dict[str, float]:
@@ -86,14 +88,22 @@ def command(model: str, batch: str, ways: str) -> dict[str, float]:
         machine = MACHINE if workers <= WORKERS else f"uniform-{workers}"
         options = ["--batch", batch, "--ways", ways, "--placements", "S", "-o", plan]
         _run("plan", model, *options)
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        status = _run("simulate", plan, "--topo", machine, "--no-data-parallel", "--json", report)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return {
-        "cpu_s": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
-        "memory_bytes": after.ru_maxrss * 1024,
-        "fits": status == 0,
-    }
+        return _taken("simulate", plan, "--topo", machine, "--no-data-parallel", "--json", report)
+
+
+def project(replicas: str) -> dict[str, float]:
+    """Return seconds of CPU and memory of the command `simulate` on GPT-3 in so many replicas of 8 x 8 H100s."""
+    batch, parallel = str(MICRO_BATCHES * int(replicas)), f"tp=8,pp=8,dp={replicas},micro-batch=1,recompute=full"
+    machine = f"hgx-h100-nodes-{8 * int(replicas)}"
+    return _taken("simulate", "gpt-3-175b", "--batch", batch, "--parallel", parallel, "--topo", machine)
+
+
+def _taken(name: str, *arguments: str) -> dict[str, float]:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    status = _run(name, *arguments)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {"cpu_s": cpu_s, "memory_bytes": after.ru_maxrss * 1024, "fits": status == 0}
 
 
 def cluster(nodes: str, how: str) -> dict[str, float]:
@@ -114,7 +124,12 @@ def cluster(nodes: str, how: str) -> dict[str, float]:
     }
 
 
-MEASUREMENTS: Mapping[str, Callable[..., dict[str, float]]] = {"engine": engine, "command": command, "cluster": cluster}
+MEASUREMENTS: Mapping[str, Callable[..., dict[str, float]]] = {
+    "engine": engine,
+    "command": command,
+    "cluster": cluster,
+    "project": project,
+}
 
 
 def _run(name: str, *arguments: str) -> int:

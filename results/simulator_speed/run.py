@@ -24,10 +24,12 @@ NODES = (1, 2, 4, 8, 16, 32, 64, 128)
 ALL_WORKERS = 8
 """Every worker of up to so many nodes is simulated, too."""
 
-CLASSES, EACH = "one worker of each class", "every worker"
-COLOURS = {CLASSES: "#4477aa", EACH: "#ee6677"}
-WIDTH, HEIGHT, LEFT, TOP = 420, 240, 70, 46
-WIDEST, LONGEST_S, LEAST_S = 1024, 100.0, 0.1
+REPLICAS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+CLASSES, EACH, PROJECTED = "one worker of each class", "every worker", "projected: one of a replica"
+COLOURS = {CLASSES: svg.BLUE, EACH: svg.RED, PROJECTED: svg.GREEN}
+WIDTH, HEIGHT, LEFT, TOP = 560, 240, 70, 54
+WIDEST, LONGEST_S, LEAST_S = 65536, 100.0, 0.1
 
 
 def best_engine() -> dict[str, float]:
@@ -57,14 +59,24 @@ def on_clusters() -> list[dict[str, Any]]:
     return rows
 
 
-def drawn(rows: list[dict[str, Any]]) -> str:
+def projected() -> list[dict[str, Any]]:
+    """Return what projecting a step takes for more and more replicas of 64 devices."""
+    return [{"workers": 64 * number, **in_process(MEASURE, "project", str(number))} for number in REPLICAS]
+
+
+def drawn(rows: list[dict[str, Any]], replicas: list[dict[str, Any]]) -> str:
     """Draw seconds over workers."""
+    seconds_of = {
+        CLASSES: [(row["workers"], row["classes"]["cpu_s"]) for row in rows],
+        EACH: [(row["workers"], row["each"]["cpu_s"]) for row in rows if "each" in row],
+        PROJECTED: [(row["workers"], row["cpu_s"]) for row in replicas],
+    }
 
     def place(workers: float, seconds: float) -> tuple[float, float]:
         across, up = math.log2(workers / 8) / math.log2(WIDEST / 8), math.log(seconds / LEAST_S)
         return LEFT + WIDTH * across, TOP + HEIGHT * (1 - up / math.log(LONGEST_S / LEAST_S))
 
-    ticks = {str(row["workers"]): place(row["workers"], 1)[0] for row in rows}
+    ticks = {f"{workers:,}": place(workers, 1)[0] for workers in (8, 64, 512, 4096, 32768)}
     parts = svg.grid(ticks, TOP, TOP + HEIGHT, "")
     for seconds in (0.1, 1, 10, 100):
         height = place(8, seconds)[1]
@@ -73,13 +85,13 @@ def drawn(rows: list[dict[str, Any]]) -> str:
     middle = TOP + HEIGHT / 2
     parts.append(svg.text(LEFT + WIDTH / 2, TOP + HEIGHT + 40, "workers", 'text-anchor="middle"'))
     parts.append(svg.text(20, middle, "CPU s", f'text-anchor="middle" transform="rotate(-90 20 {middle:.0f})"'))
-    for name, key in ((CLASSES, "classes"), (EACH, "each")):
-        points = [place(row["workers"], row[key]["cpu_s"]) for row in rows if key in row]
+    for name, taken in seconds_of.items():
+        points = [place(*one) for one in taken]
         stroke = f'stroke="{COLOURS[name]}" stroke-width="2"'
         parts += [svg.line(*one, *other, stroke) for one, other in pairwise(points)]
         parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{COLOURS[name]}"/>' for x, y in points]
     parts += svg.legend(LEFT, COLOURS)
-    return svg.drawing(LEFT + WIDTH + 30, TOP + HEIGHT + 56, "Lowering and simulating one step", parts)
+    return svg.drawing(LEFT + WIDTH + 30, TOP + HEIGHT + 56, "One step, simulated and projected", parts)
 
 
 def _cluster_row(row: dict[str, Any]) -> list[object]:
@@ -120,7 +132,14 @@ def pages(data: Any) -> Pages:
             ["workers", "classes", "CPU s", "memory", "every worker: CPU s", "memory", "seconds of the step differ by"],
             map(_cluster_row, data["clusters"]),
         ),
-        "classes.svg": drawn(data["clusters"]),
+        "projected": table(
+            ["devices", "CPU s", "memory"],
+            [
+                [f"{row['workers']:,}", f"{row['cpu_s']:.1f}", f"{row['memory_bytes'] / 1e6:,.0f} MB"]
+                for row in data["projected"]
+            ],
+        ),
+        "classes.svg": drawn(data["clusters"], data["projected"]),
     }
 
 
@@ -130,5 +149,6 @@ if __name__ == "__main__":
         "engine": best_engine(),
         "commands": [measured(*case) for case in CASES],
         "clusters": on_clusters(),
+        "projected": projected(),
     }
     publish(HERE, data, pages)
