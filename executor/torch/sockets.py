@@ -14,6 +14,7 @@ import sys
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from struct import Struct
 from typing import Any
 from uuid import uuid4
 
@@ -33,6 +34,7 @@ TOLD = (1 << 8 * NUMBER) - 1
 """The number of what ranks tell each other, which is no transfer's."""
 
 EITHER = select.POLLIN | select.POLLOUT
+TIMEVAL = Struct("@ll")
 LONGEST_MS = (1 << 31) - 1
 """What the kernel can be asked to wait."""
 
@@ -51,8 +53,10 @@ class LocalSockets:
         self._sockets, self._timeout_ms = sockets, min(1000 * timeout_s, LONGEST_MS)
         self._ranks = {one: rank for rank, one in sockets.items()}
         self._early: dict[tuple[int, int], deque[bytes]] = defaultdict(deque)
+        seconds, milliseconds = divmod(int(self._timeout_ms), 1000)
         for one in self._ranks:
-            one.setblocking(False)
+            one.setblocking(True)  # the kernel alone waits: asking first takes longer than a small message
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, TIMEVAL.pack(seconds, 1000 * milliseconds))
             one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ROOM)
 
     @property
@@ -73,7 +77,7 @@ class LocalSockets:
         """Send a piece; where there is no room, take in what others send, who may be waiting for room, too."""
         while True:
             try:
-                one.sendmsg(message)
+                one.sendmsg(message, (), socket.MSG_DONTWAIT)
             except BlockingIOError:
                 for other in self._ready({**dict.fromkeys(self._ranks, select.POLLIN), one: EITHER}):
                     self._take(other)
@@ -85,12 +89,7 @@ class LocalSockets:
         one, early = self._sockets[rank], self._early[rank, number]
         for piece in _pieces(into):
             while not early:
-                try:
-                    is_open = self._take(one)
-                except BlockingIOError:
-                    self._ready({one: select.POLLIN})
-                    continue
-                if not is_open:
+                if not self._take(one):
                     raise ConnectionResetError(f"socket of rank {rank} closed by peer")
             piece[:] = early.popleft()
 
@@ -120,12 +119,18 @@ class LocalSockets:
             poll.register(one, event)
         happened = dict(poll.poll(self._timeout_ms))
         if not happened:
-            raise TimeoutError(f"socket: timed out after {self._timeout_ms} ms")
+            raise self._late()
         return [one for one in events if happened.get(one.fileno(), 0) & ~select.POLLOUT]
 
+    def _late(self) -> TimeoutError:
+        return TimeoutError(f"socket: timed out after {self._timeout_ms} ms")
+
     def _take(self, one: socket.socket) -> bool:
-        """Take in a message; False where there will be no more."""
-        message = one.recv(NUMBER + PIECE)
+        """Take in a message, when it comes; False where there will be no more."""
+        try:
+            message = one.recv(NUMBER + PIECE)
+        except BlockingIOError as error:
+            raise self._late() from error
         if message:
             number = int.from_bytes(message[:NUMBER], "big")
             self._early[self._ranks[one], number].append(message[NUMBER:])
