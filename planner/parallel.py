@@ -21,7 +21,8 @@ class Parallel:
     """Degrees of pipeline (`pp`), data (`dp`), context (`cp`) and tensor parallelism (`tp`), and what goes with them.
 
     Ranks are as Megatron-LM orders them: tensor parallel ones are neighbours, stages outermost. `axes` and `ways` are
-    those within a stage.
+    those within a stage. Of data parallel workers groups of `ep` neighbours share out a layer's experts, each with
+    tokens of its own.
 
     `sp`: what tensor parallel workers would all compute is split along the sequence. `zero`: data (and context)
     parallel workers share out the optimizer's state (1), gradients (2), weights (3). `micro_batch`: the samples that a
@@ -35,6 +36,7 @@ class Parallel:
 
     pp: int = 1
     dp: int = 1
+    ep: int = 1
     cp: int = 1
     tp: int = 1
     sp: bool = False
@@ -48,6 +50,8 @@ class Parallel:
         for axis in ("pp", *AXES):
             if type(degree := getattr(self, axis)) is not int or degree < 1:
                 raise PlanError(f"parallel: expected {axis} from 1, found {degree!r}")
+        if self.dp % self.ep:
+            raise PlanError(f"parallel: expected ep that divides dp, {self.dp}, found {self.ep}")
         if self.zero not in ZERO_STAGES:
             raise PlanError(f"parallel: expected zero from 0 to {ZERO_STAGES[-1]}, found {self.zero!r}")
         if self.zero and self.dp == self.cp == 1:
@@ -99,12 +103,14 @@ class Parallel:
     @property
     def axes(self) -> tuple[str, ...]:
         """The axis of every step: those of more than one worker, outermost first."""
-        return tuple(axis for axis in AXES if getattr(self, axis) > 1)
+        return self.ways.axes
 
     @property
     def ways(self) -> Ways:
-        """A step for each axis."""
-        return Ways(tuple(getattr(self, axis) for axis in self.axes), axes=self.axes)
+        """A step for each axis; data parallel workers who share out experts have one of their own."""
+        degrees = {axis: getattr(self, axis) for axis in AXES} | {"dp": self.dp // self.ep}
+        axes = tuple(axis for axis, degree in degrees.items() if degree > 1)
+        return Ways(tuple(map(degrees.__getitem__, axes)), axes=axes)
 
     @property
     def workers(self) -> int:

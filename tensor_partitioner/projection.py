@@ -66,7 +66,8 @@ def inner_of(source: Source, batch: int, parallel: Parallel) -> Inner:
     """Return the inner workers of a replica at work on a micro-batch of a batch; raises as `project`."""
     micro_batch = batch // parallel.dp if parallel.micro_batch is None else parallel.micro_batch
     parallel.micro_batches(batch)
-    return source.inner(Parallel(tp=parallel.tp, cp=parallel.cp, sp=parallel.sp), micro_batch)
+    within = Parallel(dp=parallel.ep, ep=parallel.ep, tp=parallel.tp, cp=parallel.cp, sp=parallel.sp)
+    return source.inner(within, micro_batch)
 
 
 def project_inner(
@@ -76,7 +77,9 @@ def project_inner(
     require_devices(machine, parallel.workers)
     runs = (stack_named(stack) if isinstance(stack, str) else stack).multiplying_in(inner.products)
     device = machine.built.devices[0]
-    network = Network(machine, Grid(parallel.pp, parallel.dp, parallel.tp * parallel.cp, parallel.cp))
+    inner_workers = parallel.tp * parallel.cp * parallel.ep
+    grid = Grid(parallel.pp, parallel.dp // parallel.ep, inner_workers, parallel.cp, parallel.ep)
+    network = Network(machine, grid)
     blocks, tied_bytes = _with_tied(blocks_of(inner.replica, runs, device, network), inner.replica, parallel.pp)
     return project_job(
         Job(

@@ -65,7 +65,10 @@ class Source(Protocol):
         """Return the whole training graph, of a batch where it can be of any."""
 
     def inner(self, within: Parallel, micro_batch: int) -> Inner:
-        """Return a replica under tensor and context parallelism; a PlanError where it cannot be divided so."""
+        """Return a replica under tensor and context parallelism, its experts shared out by data parallel workers.
+
+        A micro-batch is one of these. Raises PlanError where it cannot be divided so.
+        """
 
     def searched(self, workers: int, samples: int, machine: Machine | None) -> Inner:
         """Return a replica under the plan of least bytes or, on a machine, of least time."""
@@ -117,13 +120,13 @@ def _replica_of_zoo(model: ZooModel, within: Parallel, samples: float) -> Replic
 @lru_cache(MOST)
 def _built_of_zoo(model: ZooModel, within: Parallel, samples: int) -> Replica:
     """Return a replica at work on few samples, divided as with the fewest, which leaves its samples whole."""
-    divided = replace(_plan_of_zoo(model, within), graph=_zoo_graph(model, samples)[0])
+    divided = replace(_plan_of_zoo(model, within), graph=_zoo_graph(model, samples * within.ep)[0])
     return replica(divided)
 
 
 @lru_cache(MOST)
 def _plan_of_zoo(model: ZooModel, within: Parallel) -> Plan:
-    return _plan(_zoo_graph(model, SMALL[0])[0], within)
+    return _plan(_zoo_graph(model, SMALL[0] * within.ep)[0], within)
 
 
 def _losing_alone(
@@ -236,13 +239,13 @@ class GraphModel:
 
     def _replica_of(self, within: Parallel, samples: float) -> Replica:
         """Return a replica at work on so many samples, or on a part of one."""
-        whole = self._replica(within, 1)
-        if samples == self.samples:
+        whole, most = self._replica(within, 1), self.samples // within.ep
+        if samples == most:
             return whole
-        parts = next((part for part in range(2, self.samples + 1) if self.samples % part == 0), None)
+        parts = next((part for part in range(2, most + 1) if most % part == 0), None)
         if parts is None:
-            raise PlanError(f"{self.name}: expected a graph of several samples, found one of {self.samples}")
-        return between(self._replica(within, parts), whole, (samples * parts / self.samples - 1) / (parts - 1))
+            raise PlanError(f"{self.name}: expected a graph of several samples for each, found one of {self.samples}")
+        return between(self._replica(within, parts), whole, (samples * parts / most - 1) / (parts - 1))
 
     def searched(self, workers: int, samples: int, machine: Machine | None) -> Inner:
         """Search a plan of its graph, of three of its layers; a PlanError for other samples than its own."""
@@ -265,7 +268,7 @@ class GraphModel:
 
     def _replica(self, within: Parallel, parts: int) -> Replica:
         if (within, parts) not in self._replicas:
-            plan = _plan(self._few_layers[0], replace(within, dp=parts))
+            plan = _plan(self._few_layers[0], replace(within, dp=parts * within.ep))
             self._replicas[within, parts] = replica(plan)
         return self._replicas[within, parts]
 

@@ -18,6 +18,7 @@ def cannot(setup: Setup) -> str:
     pipelined = parallel.pp > 1
     return first(
         "it splits sequences by exchanging heads (Ulysses), not by context parallelism" if parallel.cp > 1 else "",
+        "its experts are spread over workers by the model's own layers" if parallel.ep > 1 else "",
         "its tensor parallelism does not split norms along the sequence" if parallel.sp else "",
         "its pipelines take tensor parallelism from Megatron's modules" if pipelined and parallel.tp > 1 else "",
         f"its pipelines go with zero=0 or 1, not {parallel.zero}" if parallel.zero > 1 and pipelined else "",

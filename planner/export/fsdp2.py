@@ -22,6 +22,7 @@ def cannot(setup: Setup) -> str:
     return first(
         "stages of a pipeline are torch.distributed.pipelining's" if parallel.pp > 1 else "",
         "context parallelism is torch.distributed.tensor.experimental's" if parallel.cp > 1 else "",
+        "experts are spread over workers by the module itself" if parallel.ep > 1 else "",
         "tensors are split by DTensor: export-plan --to dtensor" if parallel.tp > 1 else "",
         "there is nothing to share out" if parallel.dp == 1 else "",
         "what is computed again the module says: torch.utils.checkpoint" if parallel.recompute != "none" else "",

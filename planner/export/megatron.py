@@ -29,6 +29,9 @@ def cannot(setup: Setup) -> str:
         f"tp={parallel.tp} does not divide {found.heads} heads" if found.heads % parallel.tp else "",
         "" if optimizer in OPTIMIZERS else f"it has no optimizer {optimizer}",
         "it encodes causally" if not found.causal else "",
+        "beside ep its tensor parallelism splits norms along the sequence: add sp"
+        if parallel.ep > 1 and parallel.tp > 1 and not parallel.sp
+        else "",
         "" if min(setup.stage_layers) else f"{found.layers} blocks are fewer than its stages' chunks",
     )
 
@@ -40,8 +43,8 @@ def notes(setup: Setup) -> tuple[str, ...]:
         found.append(f"it keeps float32 copies of {setup.half} weights, which the plan does not")
     if setup.optimizer and setup.optimizer.name == "adam" and setup.optimizer.weight_decay:
         found.append("its adam decays weights apart from gradients (AdamW)")
-    if setup.transformer and setup.transformer.experts:
-        found.append("experts are not spread over workers, as the degrees say nothing of them")
+    if setup.transformer and setup.transformer.experts and setup.parallel.ep == 1:
+        found.append("experts are not spread over workers: say ep")
     if setup.parallel.zero in SHARDED:
         found.append("CUDA_DEVICE_MAX_CONNECTIONS must not be 1 with Megatron-FSDP")
     return tuple(found)
@@ -69,6 +72,8 @@ def _parallelism(setup: Setup) -> Iterator[Flag]:
     yield "tensor-model-parallel-size", parallel.tp
     yield "pipeline-model-parallel-size", parallel.pp
     yield "context-parallel-size", parallel.cp
+    if parallel.ep > 1:
+        yield "expert-model-parallel-size", parallel.ep
     if parallel.sp:
         yield "sequence-parallel", True
     if len({*setup.stage_layers}) > 1:

@@ -96,6 +96,8 @@ def _parallelism(setup: Setup) -> Iterator[tuple[str, object]]:
         yield "fsdp_reshard_after_forward", "always" if parallel.zero == 3 else "never"
     yield "tensor_parallel_degree", parallel.tp
     yield "context_parallel_degree", parallel.cp
+    if parallel.ep > 1:
+        yield "expert_parallel_degree", parallel.ep
     yield "pipeline_parallel_degree", parallel.pp
     if parallel.pp > 1:
         yield "pipeline_parallel_schedule", SCHEDULES[parallel.schedule.partition(":")[0]]

@@ -7,8 +7,11 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-AXES = ("dp", "cp", "tp")
-"""What a step may be said to divide: the batch, the sequence (context), the model's tensors; outermost first."""
+AXES = ("dp", "ep", "cp", "tp")
+"""What a step may be said to divide: the batch, the batch and the experts, the sequence (context), the model's tensors.
+
+Outermost first.
+"""
 
 STAGES, ANY = "pp", ""
 """What else: the nodes, of which each group of workers has a stage; and whatever a plan says."""

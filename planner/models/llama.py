@@ -84,6 +84,9 @@ class Sized(Training):
     hidden: int | None = option(None, "Width of fully connected layers; default: 8/3 width, up to a multiple of 256.")
     tied: bool = option(False, "Whether embeddings are the output layer's weights too.")
     gated: bool = option(True, "Whether fully connected layers are SwiGLU, of three matrices; else GELU, of two.")
+    experts: int = option(0, "Experts of a layer; 0: every token passes the same.")
+    chosen_experts: int = option(2, "Experts that a token passes.")
+    capacity: float = option(1.25, "Tokens that an expert takes of a sample, times its equal share.")
 
 
 def build_sized(layers: str, width: str, options: Sized) -> Graph:
@@ -100,8 +103,13 @@ def build_sized(layers: str, width: str, options: Sized) -> Graph:
             f"them, found {heads} and {groups}"
         )
     hidden = options.hidden or math.ceil(8 * units / 3 / MULTIPLE) * MULTIPLE
+    if options.experts and not 1 <= options.chosen_experts <= options.experts:
+        raise GraphError(
+            f"option chosen_experts: expected 1 to {options.experts} of the experts, found {options.chosen_experts}"
+        )
     size = Size(int(layers), units, heads, groups, hidden, options.vocabulary, options.sequence)
-    return training(replace(size, tied=options.tied, gated=options.gated), options)
+    of_experts = replace(size, experts=options.experts, chosen=options.chosen_experts)
+    return training(replace(of_experts, tied=options.tied, gated=options.gated), options, options.capacity)
 
 
 def build_experts(name: str, options: Experts) -> Graph:

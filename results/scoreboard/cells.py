@@ -90,6 +90,14 @@ def read_share(text: str) -> float:
     return number * (scale or 1.0)
 
 
+def read_factor(text: str) -> float:
+    """Read a number above 0."""
+    number, _ = read_number(text, {})
+    if not number > 0:
+        raise SetError(f"expected a number above 0, found {text!r}")
+    return number
+
+
 SWITCH = dict.fromkeys(("1", "1 0", "true", "yes", "y", "on", "x"), True) | dict.fromkeys(
     ("0", "0 0", "false", "no", "n", "off", "none"), False
 )

@@ -15,6 +15,7 @@ from results.scoreboard.cells import (
     one_of,
     read_count,
     read_degree,
+    read_factor,
     read_share,
     read_switch,
     read_text,
@@ -78,6 +79,12 @@ class Row:
         read_count, "width of fully connected layers", "ffn hidden size, intermediate size, ffn size, d ff, mlp hidden"
     )
     experts: int | None = said(read_degree, "experts of a layer", "num experts, n experts")
+    chosen: int | None = said(
+        read_count, "experts that a token passes", "top k, topk, moe topk, moe top k, experts per token, active experts"
+    )
+    capacity: float | None = said(
+        read_factor, "tokens of an expert, of its equal share", "capacity factor, moe capacity factor, expert capacity"
+    )
     sequence: int | None = said(
         read_count,
         "tokens of a sample",

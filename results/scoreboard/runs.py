@@ -69,8 +69,6 @@ class Run:
 
 def run_of(row: Row, folder: Path) -> Run:
     """Return what a row asks; SetError, in one line, where it cannot be expressed."""
-    if (row.ep or 1) > 1:
-        raise SetError(f"expert parallelism is not expressed (ep {row.ep})")
     size = size_of(row)
     stack = _stack_of(row)
     shape = _degrees(row, stack)
@@ -103,11 +101,14 @@ def _degrees(row: Row, stack: str) -> Parallel:
     dp = devices // others
     if row.dp is not None and row.dp != dp:
         raise SetError(f"expected tp {tp} x pp {pp} x cp {cp} x dp {row.dp} devices, found {devices}")
+    ep = row.ep or 1
+    if dp % ep:
+        raise SetError(f"expected ep that divides {dp} data parallel devices, found {ep}")
     sharded = row.framework is not None and SHARDED.search(row.framework.lower()) is not None
     zero = (3 if sharded else 0) if row.zero is None else row.zero
     sp = stack in SEQUENCE_PARALLEL if row.sp is None else row.sp
     return Parallel(
-        pp=pp, dp=dp, cp=cp, tp=tp, sp=sp and tp > 1, zero=zero if dp * cp > 1 else 0,
+        pp=pp, dp=dp, ep=ep, cp=cp, tp=tp, sp=sp and tp > 1, zero=zero if dp * cp > 1 else 0,
         recompute=row.recompute or "none",
     )  # fmt: skip
 
@@ -173,15 +174,15 @@ def _model(row: Row, size: Size | None, machine: Cluster, folder: Path) -> tuple
         "sequence": size.sequence, "vocabulary": size.vocabulary, "heads": size.heads, "tied": size.tied,
     }  # fmt: skip
     options |= training | {"optimizer": row.optimizer or "adam"}
-    if (row.experts or 1) > 1:
-        raise SetError(f"a model of {row.experts} experts is expressed by a name of the zoo alone, found {row.model!r}")
     flash, dropout = row.attention is not False, row.dropout or 0.0
-    gated = size.architecture == "llama"
-    if gated or size.ffn != 4 * size.hidden or size.kv_heads != size.heads:
+    gated, experts = size.architecture == "llama", row.experts or 1
+    if gated or experts > 1 or size.ffn != 4 * size.hidden or size.kv_heads != size.heads:
         if dropout or not flash:
             raise SetError(f"{row.model or 'model'}: dropout and unfused attention are expressed of GPTs alone")
-        sizes = {"groups": _groups(size, row.tp or 1), "hidden": size.ffn, "gated": gated}
-        return f"llama-{size.layers}-{size.hidden}", options | sizes
+        sizes: dict[str, object] = {"groups": _groups(size, row.tp or 1), "hidden": size.ffn, "gated": gated}
+        if experts > 1:
+            sizes |= {"experts": experts, "chosen_experts": row.chosen, "capacity": row.capacity}
+        return f"llama-{size.layers}-{size.hidden}", options | {key: of for key, of in sizes.items() if of is not None}
     options |= {"flash": flash, "dropout": dropout, "attention_dropout": 0.0 if flash else dropout}
     return f"transformer-{size.layers}-{size.hidden}", options
 

@@ -63,7 +63,7 @@ class Block:
     are computed with, of masters of those that are copies in another dtype, of states of the optimizer, of gradients as
     computed, of activations that are kept for the backward pass, of those that are computed again, of what later blocks
     read, of the largest gradient of an activation. `parameters` are a worker's elements of weights, of so many
-    `weight_tensors`.
+    `weight_tensors`; `expert_share` is the part of them, and so of all that is held for weights, that is of experts.
     """
 
     name: str
@@ -75,6 +75,7 @@ class Block:
     reduced_s: float = 0.0
     repeated_operations: float = 0.0
     parameters: int = 0
+    expert_share: float = 0.0
     weight_tensors: int = 0
     weight_bytes: int = 0
     master_bytes: int = 0

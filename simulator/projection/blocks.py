@@ -210,6 +210,7 @@ class _Blocks:
             reduced_s=sum(self._network.transfer_s(t) for s in shares for t in self._once_exchanged(s)),
             repeated_operations=sum(map(repeated_operations, (*forward, *backward))),
             parameters=lasting.parameters,
+            expert_share=lasting.expert_parameters / max(1, lasting.parameters),
             weight_tensors=lasting.tensors,
             weight_bytes=lasting.weight_bytes,
             master_bytes=lasting.master_bytes,
@@ -247,9 +248,9 @@ class _Blocks:
         return Part(self._work(shares, kernels), sum(map(self._network.transfer_s, exchanged)), count)
 
     def _once_exchanged(self, share: NodeShare) -> Iterable[Transfer]:
-        """Return what tensor parallel workers exchange once; context parallel ones do with all that hold the same."""
+        """Return what tensor parallel workers exchange once; others do with all that hold the same."""
         exchanged = share.once if share.phase in EVERY else (*share.before, *share.after, *share.once)
-        tensor = self._network.grid.inner // self._network.grid.context
+        tensor = self._network.grid.tensor
         groups = (tuple(w for w in t.workers if w // tensor == t.workers[-1] // tensor) for t in exchanged)
         return (
             replace(transfer, workers=workers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from planner.parallel import Parallel
@@ -17,9 +17,12 @@ OPTIMIZER, GRADIENTS, WEIGHTS = 1, 2, 3
 """From which of ZeRO's stages on each is shared out."""
 
 
-def sharers(parallel: Parallel) -> int:
-    """Return how many workers hold the same weights, which ZeRO shares out: data and context parallel ones."""
-    return parallel.dp * parallel.cp
+def unshared(block: Block, parallel: Parallel) -> float:
+    """Return the part of what ZeRO shares out of a block's that a worker has: of those that hold the same weights.
+
+    They are data and context parallel workers; of experts those of them that have the same ones.
+    """
+    return (1 + block.expert_share * (parallel.ep - 1)) / (parallel.dp * parallel.cp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +35,16 @@ class MemoryLine:
 
 def lasting_lines(blocks: Sequence[Block], parallel: Parallel, stack: Stack) -> list[MemoryLine]:
     """Return what a stage's blocks hold throughout: weights, states and gradients, less what others share."""
-    part, stages = 1 / sharers(parallel), (OPTIMIZER, GRADIENTS, WEIGHTS)
-    share = {stage: part if parallel.zero >= stage else 1.0 for stage in stages}
-    weights, masters, states = (
-        sum(getattr(block, name) for block in blocks) for name in ("weight_bytes", "master_bytes", "state_bytes")
-    )
-    gradients = sum(gradient_bytes(block, stack) for block in blocks)
+
+    def held(stage: int, nbytes: Callable[[Block], float]) -> float:
+        return sum(nbytes(b) * (unshared(b, parallel) if parallel.zero >= stage else 1.0) for b in blocks)
+
+    masters = held(OPTIMIZER, lambda block: block.master_bytes)
     lines = (
-        ("weights as computed with" if masters else "weights", weights * share[WEIGHTS]),
-        ("master weights", masters * share[OPTIMIZER]),
-        ("state of the optimizer", states * share[OPTIMIZER]),
-        ("gradients", gradients * share[GRADIENTS]),
+        ("weights as computed with" if masters else "weights", held(WEIGHTS, lambda block: block.weight_bytes)),
+        ("master weights", masters),
+        ("state of the optimizer", held(OPTIMIZER, lambda block: block.state_bytes)),
+        ("gradients", held(GRADIENTS, lambda block: gradient_bytes(block, stack))),
     )
     return [MemoryLine(what, round(nbytes)) for what, nbytes in lines if nbytes]
 
@@ -76,7 +78,7 @@ def other_lines(blocks: Sequence[Block], parallel: Parallel, stack: Stack, devic
     """Return what is there for a while: the largest gradients of activations, buffers of exchanges, the context."""
     largest = 2 * max((block.largest_bytes for block in blocks), default=0)
     lines = [MemoryLine("gradients of activations", largest)]
-    if sharers(parallel) > 1:
+    if parallel.dp * parallel.cp > 1:
         if parallel.zero >= WEIGHTS:
             gathered = sorted(block.weight_bytes for block in blocks)[-2:]
             lines.append(MemoryLine("gathered weights", sum(gathered)))

@@ -1,8 +1,8 @@
 """What exchanges take on a cluster whose workers all do the same: collectives among ranks, messages between stages.
 
 Ranks are placed as Megatron-LM orders them: those of a replica's inner workers (tensor parallel, then context parallel
-ones) are neighbours, replicas follow, stages are outermost. While a group has its collective, every other group of its
-kind has one, too: a link carries what all of them put on it.
+ones, then those who share out experts) are neighbours, replicas follow, stages are outermost. While a group has its
+collective, every other group of its kind has one, too: a link carries what all of them put on it.
 """
 
 from __future__ import annotations
@@ -29,16 +29,25 @@ MOST = 1 << 12
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """How many stages, data parallel replicas, and workers of a replica's stage there are, `context` parallel ones."""
+    """How many stages, replicas, and workers of a replica's stage there are, `context` parallel ones of those.
+
+    Data parallel workers who share out `experts` are inner workers of one replica, each of which has a part of them.
+    """
 
     stages: int
     replicas: int
     inner: int
     context: int = 1
+    experts: int = 1
 
     def rank(self, stage: int, replica: int, worker: int) -> int:
         """Return a worker's rank."""
         return (stage * self.replicas + replica) * self.inner + worker
+
+    @property
+    def tensor(self) -> int:
+        """Tensor parallel workers."""
+        return self.inner // (self.context * self.experts)
 
     @property
     def workers(self) -> int:
@@ -70,11 +79,12 @@ class Network:
         kind = "all-to-all" if transfer.kind == PAIRS else transfer.kind
         return transfer.part * self._operation_s(kind, transfer.workers, transfer.nbytes)
 
-    def replicas_s(self, kind: Operation, nbytes: float) -> float:
-        """Seconds of a collective among all that hold the same weights: in all replicas those of a context group."""
-        if self.grid.replicas * self.grid.context == 1 or not nbytes:
+    def replicas_s(self, kind: Operation, nbytes: float, *, of_experts: bool = False) -> float:
+        """Seconds of a collective among all that hold the same weights, in all replicas."""
+        if not nbytes:
             return 0.0
-        return min(line.seconds(nbytes) for line in _replicas(self.cluster, self.grid, kind))
+        lines = _replicas(self.cluster, self.grid, kind, of_experts=of_experts)
+        return min((line.seconds(nbytes) for line in lines), default=0.0)
 
     def ends_s(self, kind: Operation, nbytes: float) -> float:
         """Seconds of a collective between the first and the last stage."""
@@ -105,11 +115,11 @@ def _message(cluster: Cluster, grid: Grid) -> Line:
 
 
 @lru_cache(MOST)
-def _replicas(cluster: Cluster, grid: Grid, kind: Operation) -> tuple[Line, ...]:
-    """Return what each algorithm takes all that hold the same weights."""
-    places = range(0, grid.inner, grid.inner // grid.context)
+def _replicas(cluster: Cluster, grid: Grid, kind: Operation, *, of_experts: bool) -> tuple[Line, ...]:
+    """Return what each algorithm takes all that hold the same weights; none where nobody else does."""
+    places = range(0, grid.inner // grid.experts if of_experts else grid.inner, grid.tensor)
     group = tuple(grid.rank(0, replica, place) for replica in range(grid.replicas) for place in places)
-    return _lines(cluster, grid.workers, kind, group)
+    return _lines(cluster, grid.workers, kind, group) if len(group) > 1 else ()
 
 
 @lru_cache(MOST)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from simulator.projection.memory import (
     kept_bytes,
     lasting_lines,
     other_lines,
-    sharers,
+    unshared,
     with_fragmentation,
 )
 from simulator.projection.network import Network
@@ -259,10 +259,16 @@ class _Projecting:
     def _gather_s(self, block: Block) -> float:
         if not self._gathers:
             return 0.0
-        return self._job.network.replicas_s("all-gather", block.weight_bytes)
+        return self._replicas_s("all-gather", [block], lambda block: block.weight_bytes)
 
     def _scatter_s(self, block: Block) -> float:
-        return self._job.network.replicas_s("reduce-scatter", self._reduced_bytes(block))
+        return self._replicas_s("reduce-scatter", [block], self._reduced_bytes)
+
+    def _replicas_s(self, kind: Operation, blocks: Sequence[Block], nbytes: Callable[[Block], float]) -> float:
+        """Return the seconds of a collective among all that hold the same weights: those of experts, and all others."""
+        whole, of_experts = sum(map(nbytes, blocks)), sum(nbytes(block) * block.expert_share for block in blocks)
+        network = self._job.network
+        return network.replicas_s(kind, whole - of_experts) + network.replicas_s(kind, of_experts, of_experts=True)
 
     def _reduced_bytes(self, block: Block) -> float:
         return gradient_bytes(block, self._stack)
@@ -293,25 +299,26 @@ class _Projecting:
         tied_s = 0.0
         if self._parallel.pp > 1 and stage in (0, self._parallel.pp - 1):
             tied_s = self._job.network.ends_s("all-reduce", self._job.tied_bytes)
-        update = sum((block.once for block in blocks), Work())
-        shared = sharers(self._parallel) if self._parallel.zero >= OPTIMIZER else 1
-        beside_s = self._streamed_s(self._stack.update_bytes * sum(block.parameters for block in blocks))
-        update_s = (update.seconds + beside_s) / shared + self._parameters_s(blocks)
+        update_s = sum(map(self._update_s, blocks)) + self._parameters_s(blocks)
         return _End(pipeline_s, exposed_s + tied_s, inner_s, update_s)
+
+    def _update_s(self, block: Block) -> float:
+        """Return the seconds of updating what a worker updates of a block's weights."""
+        seconds = block.once.seconds + self._streamed_s(self._stack.update_bytes * block.parameters)
+        return seconds * (unshared(block, self._parallel) if self._parallel.zero >= OPTIMIZER else 1.0)
 
     def _reduced_s(self, blocks: Sequence[Block]) -> float:
         """Return the seconds of reducing gradients over replicas, after the last micro-batch."""
         if self._scatters:
             return 0.0  # with every micro-batch
-        nbytes = sum(map(self._reduced_bytes, blocks))
         kind: Operation = "reduce-scatter" if self._parallel.zero >= OPTIMIZER else "all-reduce"
-        return self._job.network.replicas_s(kind, nbytes)
+        return self._replicas_s(kind, blocks, self._reduced_bytes)
 
     def _parameters_s(self, blocks: Sequence[Block]) -> float:
         """Return the seconds of gathering what each replica has updated of the weights."""
         if not OPTIMIZER <= self._parallel.zero <= GRADIENTS:
             return 0.0
-        return self._job.network.replicas_s("all-gather", sum(block.weight_bytes for block in blocks))
+        return self._replicas_s("all-gather", blocks, lambda block: block.weight_bytes)
 
     # --- what is said of it
 

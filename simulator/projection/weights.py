@@ -7,13 +7,18 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from planner.graph.micro_batches import BEFORE, EVERY
+from planner.layout import Shard
 from simulator.projection.replica import PARTS, VIEWS, Replica
+
+EXPERTS = "ep"
+"""The axis of workers who share out experts."""
 
 
 class Lasting(NamedTuple):
-    """Of weights: elements, tensors, bytes as they are computed with, of masters; bytes of states of the optimizer."""
+    """Of weights: elements, those of experts, tensors, bytes as computed with, of masters; bytes of states."""
 
     parameters: int = 0
+    expert_parameters: int = 0
     tensors: int = 0
     weight_bytes: int = 0
     master_bytes: int = 0
@@ -29,7 +34,7 @@ def lasting_of(replica: Replica) -> Mapping[str, Lasting]:
 
     A weight that only its copies in another dtype stand for, forward and backward, is a master.
     """
-    tensors, held, copies = replica.graph.tensors, replica.held, Counter[str]()
+    tensors, held, copies, plan = replica.graph.tensors, replica.held, Counter[str](), replica.plan
     for weight, nbytes in copies_of_weights(replica).values():
         copies[weight] += nbytes
     bases = replica.bases((*VIEWS, *PARTS))
@@ -43,7 +48,12 @@ def lasting_of(replica: Replica) -> Mapping[str, Lasting]:
             lasting[name] = Lasting(state_bytes=own)
             continue
         masters = own if name in copies and name not in computed else 0
-        lasting[name] = Lasting(own * tensor.elements // tensor.nbytes, 1, copies[name] + own - masters, masters)
+        elements = own * tensor.elements // tensor.nbytes
+        of_experts = elements * any(
+            axis == EXPERTS and isinstance(placement, Shard)
+            for axis, placement in zip(plan.ways.axes, plan.layouts[name], strict=False)
+        )
+        lasting[name] = Lasting(elements, of_experts, 1, copies[name] + own - masters, masters)
     return lasting
 
 

@@ -1,4 +1,4 @@
-"""Axes: sets of dimensions that operators index by one variable, and those that tensor parallelism splits.
+"""Axes: sets of dimensions that operators index by one variable, and those that tensor and expert parallelism split.
 
 Of every weight that is contracted one axis is split: the one that an earlier weight shares (its rows, after that
 one's columns), else one of the result's. The axis that more weights have than their others, along which residuals run,
@@ -8,7 +8,7 @@ stays whole.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from planner.graph.ir import Node
 from planner.search.alternatives.labels import Labelling, node_contracts_weight
@@ -25,33 +25,11 @@ Member = tuple[str, str, Place]
 """A place of ("tensor" | "node", name)."""
 
 
-def tensor_parallel_places(coarse: CoarseGraph, labelling: Labelling, degree: int) -> Mapping[Name, list[Place]]:
-    """Return what of tensors and nodes lies on the axes that so many workers split, into equal parts."""
-    axes = _Axes(coarse, labelling)
-    weights = [(node, name) for node in coarse.graph.nodes for name in _contracted_weights(coarse, node)]
-    having = Counter(
-        axis for weight in dict.fromkeys(name for _, name in weights) for axis in set(axes.of_tensor(weight))
-    )
-    chosen = set[int]()
-    for node, weight in weights:
-        own = list(axes.of_tensor(weight))
-        most = max(map(having.__getitem__, own))
-        inner = [axis for axis in own if (having[axis] < most or most <= PAIR) and axes.divides(degree, axis)]
-        if inner and chosen.isdisjoint(own):
-            results = {axis for name in node.outputs for axis in axes.of_tensor(name)}
-            chosen.add(min(inner, key=lambda axis: axis not in results))
-    places = defaultdict[Name, list[Place]](list)
-    for (kind, name, place), axis in axes.numbers.items():
-        if axis in chosen:
-            places[kind, name].append(place)
-    return places
-
-
-class _Axes:
+class Axes:
     """Every axis by number, of each of its members."""
 
     def __init__(self, coarse: CoarseGraph, labelling: Labelling) -> None:
-        self._coarse = coarse
+        self._coarse, self._labelling = coarse, labelling
         indexed: list[tuple[Member, Member]] = [
             (("node", node, variable), ("tensor", tensor, dim))
             for node, places in labelling.places.items()
@@ -62,17 +40,57 @@ class _Axes:
         sets = DisjointSets[Member](dict.fromkeys(member for pair in indexed for member in pair))
         for pair in indexed:
             sets.tie(pair)
-        self.numbers = sets.set_numbers()
+        self._numbers = sets.set_numbers()
         self._extents = defaultdict[int, set[int]](set)
-        for member, axis in self.numbers.items():
+        for member, axis in self._numbers.items():
             self._extents[axis].add(self._extent(*member))
 
-    def of_tensor(self, name: str) -> Iterator[int]:
+    def places(self, chosen: Collection[int]) -> Mapping[Name, list[Place]]:
+        """Return what of tensors and nodes lies on these axes."""
+        places = defaultdict[Name, list[Place]](list)
+        for (kind, name, place), axis in self._numbers.items():
+            if axis in chosen:
+                places[kind, name].append(place)
+        return places
+
+    def of_tensor_parallelism(self, degree: int, others: Collection[int]) -> set[int]:
+        """Return the axes that so many workers split into equal parts, which are none of the others."""
+        weights = list(self._contracted_weights())
+        having = Counter(
+            axis for weight in dict.fromkeys(name for _, name in weights) for axis in set(self._of_tensor(weight))
+        )
+        chosen = set[int]()
+        for node, weight in weights:
+            own = [axis for axis in self._of_tensor(weight) if axis not in others]
+            most = max(map(having.__getitem__, own))
+            inner = [axis for axis in own if (having[axis] < most or most <= PAIR) and self._divides(degree, axis)]
+            if inner and chosen.isdisjoint(own):
+                results = {axis for name in node.outputs for axis in self._of_tensor(name)}
+                chosen.add(min(inner, key=lambda axis: axis not in results))
+        return chosen
+
+    def of_experts(self, degree: int) -> set[int]:
+        """Return the axes along which weights, what they multiply and results run side by side, in equal parts."""
+        chosen = set[int]()
+        for node, weight in self._contracted_weights():
+            others = (name for name in node.inputs if name != weight)
+            along = [set(self._of_tensor(name)) for name in (weight, *others, *node.outputs)]
+            chosen |= {axis for axis in set.intersection(*along) if self._divides(degree, axis)}
+        return chosen
+
+    def _contracted_weights(self) -> Iterator[tuple[Node, str]]:
+        """Yield nodes of the forward pass with each weight that they read other than element by element."""
+        graph = self._coarse.graph
+        for node in graph.nodes:
+            if node.forward is None and node_contracts_weight(node, self._coarse.signatures[node.name], graph):
+                yield from ((node, name) for name in node.inputs if graph.tensors[name].role == "weight")
+
+    def _of_tensor(self, name: str) -> Iterator[int]:
         """Yield the axes of a tensor's dimensions, of those that have one."""
         members = (("tensor", name, dim) for dim in range(len(self._coarse.graph.tensors[name].shape)))
-        return (self.numbers[member] for member in members if member in self.numbers)
+        return (self._numbers[member] for member in members if member in self._numbers)
 
-    def divides(self, degree: int, axis: int) -> bool:
+    def _divides(self, degree: int, axis: int) -> bool:
         """Whether all dimensions and variables of an axis have equal parts for so many workers."""
         return all(extent % degree == 0 for extent in self._extents[axis])
 
@@ -80,11 +98,3 @@ class _Axes:
         if isinstance(place, int):
             return self._coarse.graph.tensors[name].shape[place]
         return self._coarse.signatures[name].extents[place]
-
-
-def _contracted_weights(coarse: CoarseGraph, node: Node) -> list[str]:
-    """Return the weights that a node of the forward pass reads other than element by element."""
-    graph = coarse.graph
-    if node.forward is not None or not node_contracts_weight(node, coarse.signatures[node.name], graph):
-        return []
-    return [name for name in node.inputs if graph.tensors[name].role == "weight"]

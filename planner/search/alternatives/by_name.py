@@ -7,6 +7,7 @@ Megatron-LM) or split along the sequence (Korthikanti and others 2022).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import chain
 
 from msgspec.structs import replace
@@ -15,10 +16,10 @@ from planner.errors import PlanError
 from planner.graph.facts import no_data_parallelism
 from planner.layout import EVERYWHERE, REPLICATE, Shard
 from planner.parallel import Parallel
-from planner.search.alternatives.axes import tensor_parallel_places
+from planner.search.alternatives.axes import Axes, Place
 from planner.search.alternatives.labels import Labelling, Labels, is_weight_or_state
 from planner.search.alternatives.restriction import Patterns, Wanted, best_plan_keeping_to_patterns
-from planner.search.coarse.coarsen import CoarseGraph, NodeVariable, TensorVariable, Variable
+from planner.search.coarse.coarsen import CoarseGraph, Name, NodeVariable, TensorVariable, Variable
 from planner.search.solver.limits import Limits
 from planner.search.space import Outcome, Space
 
@@ -32,7 +33,7 @@ def named(space: Space, limits: Limits) -> Outcome:
         raise PlanError("searcher named: expected --parallel, as in --parallel tp=4,dp=2, found none")
     styles = _Styles(space.coarse, space.parallel)
     styles.check()
-    wanted = {"dp": styles.data, "cp": styles.context, "tp": styles.tensor}
+    wanted = {"dp": styles.data, "ep": styles.experts, "cp": styles.context, "tp": styles.tensor}
 
     def patterns_of_variable(v: int) -> Patterns:
         return [[wanted[axis](space.coarse.variables[v]) for axis in space.ways.axes]]
@@ -48,15 +49,25 @@ class _Styles:
         self._graph, self._parallel = coarse.graph, parallel
         labelling = Labelling(coarse)
         self._batch, self._sequence = labelling.batch, labelling.sequence
-        self._tensor = tensor_parallel_places(coarse, labelling, parallel.tp) if parallel.tp > 1 else {}
+        self._experts: Mapping[Name, list[Place]] = {}
+        self._tensor: Mapping[Name, list[Place]] = {}
+        if max(parallel.ep, parallel.tp) > 1:
+            axes = Axes(coarse, labelling)
+            experts = axes.of_experts(parallel.ep) if parallel.ep > 1 else set()
+            self._experts = axes.places(experts)
+            self._tensor = axes.places(axes.of_tensor_parallelism(parallel.tp, experts) if parallel.tp > 1 else ())
+        self._touched = {node: [tensor for tensor, _ in places] for node, places in labelling.places.items()}
 
     def check(self) -> None:
         """Raise a PlanError for an axis that divides nothing."""
         named, short = self._parallel, no_data_parallelism(self._graph, self._parallel.dp)
-        if named.zero and named.dp == 1:
+        if named.zero and named.dp == named.ep:
             raise PlanError(
-                f"parallel {named}: expected dp from 2 with zero, whose workers share out in a plan, found 1"
+                f"parallel {named}: expected dp from {2 * named.ep} with zero, whose workers share out in a plan,"
+                f" found {named.dp}"
             )
+        if named.ep > 1 and not self._experts:
+            raise PlanError(f"parallel {named}: expected experts, a multiple of ep={named.ep}, found none")
         if named.dp > 1 and short:
             raise PlanError(f"parallel {named}: expected at least {named.dp} samples for dp, found {short}")
         if (named.cp > 1 or named.sp) and not self._sequence.tensors:
@@ -80,9 +91,32 @@ class _Styles:
             return shards if self._parallel.zero >= (WEIGHTS if "weight" in roles else STATES) else {REPLICATE}
         return {*shards, REPLICATE}
 
+    def experts(self, variable: Variable) -> Wanted:
+        """What experts have, and what they compute, split by expert; all else as the batch.
+
+        Tokens go to experts and come back where nodes that have no weights of experts read by sample and write by
+        expert, or the other way.
+        """
+        by_batch, by_expert = _labelled(self._batch, variable), self._on_axes(self._experts, variable)
+        if by_expert and (isinstance(variable, TensorVariable) or self._computes_with_experts(variable)):
+            return by_expert
+        return {*by_batch, *by_expert} or {_whole(variable)}
+
+    def _computes_with_experts(self, variable: Variable) -> bool:
+        """Whether a node reads or writes what experts have and samples have not."""
+        touched = (tensor for name in variable.members for tensor in self._touched[name])
+        return any(("tensor", t) in self._experts and not self._batch.tensors.get(t) for t in touched)
+
+    @staticmethod
+    def _on_axes(places: Mapping[Name, list[Place]], variable: Variable) -> Wanted:
+        """Return what splits a variable along chosen axes; nothing where no member lies on one."""
+        chosen = {place for name in variable.members for place in places.get((_kind(variable), name), ())}
+        return {Shard(place) if isinstance(place, int) else place for place in chosen}
+
     def _dimensions_of_no_other_axis(self, variable: TensorVariable) -> list[int]:
-        """Return the dimensions that neither tensor parallelism nor what splits the sequence can split."""
-        split = {place for name in variable.members for place in self._tensor.get(("tensor", name), ())}
+        """Return the dimensions that no other axis can split."""
+        names = [("tensor", name) for name in variable.members]
+        split = {place for name in names for of in (self._tensor, self._experts) for place in of.get(name, ())}
         if self._parallel.cp > 1 or self._parallel.sp:
             split |= {dim for name in variable.members for dim in self._sequence.tensors.get(name, ())}
         return [dim for dim in range(len(variable.shape)) if dim not in split]
@@ -93,10 +127,10 @@ class _Styles:
 
     def tensor(self, variable: Variable) -> Wanted:
         """What lies on a chosen axis split along it; all else along the sequence, or not at all."""
-        kind = _kind(variable)
-        if chosen := {place for name in variable.members for place in self._tensor.get((kind, name), ())}:
-            return {Shard(place) if isinstance(place, int) else place for place in chosen}
-        is_model = any(is_weight_or_state(self._graph, name) for name in variable.members if kind == "tensor")
+        if chosen := self._on_axes(self._tensor, variable):
+            return chosen
+        is_tensor = isinstance(variable, TensorVariable)
+        is_model = is_tensor and any(is_weight_or_state(self._graph, name) for name in variable.members)
         if self._parallel.sp and not is_model:
             return self.context(variable)
         return {_whole(variable)}
