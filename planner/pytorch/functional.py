@@ -20,22 +20,25 @@ COUNTER = "num_batches_tracked"
 """What batch norm counts in and never reads."""
 
 
-def out_of_place(graph: Graph, buffers: Iterable[str] = (), kept: Iterable[str] = ()) -> dict[Node, Node]:
+CONTENT_OF = "content of"
+"""What says of a node, in its meta, of which placeholder it is a later content."""
+
+
+def out_of_place(graph: Graph, states: Iterable[str] = ()) -> dict[Node, Node]:
     """Let what reads a tensor after it was changed read the result, through the views that it reads it through.
 
-    Returns the last content of every one of the placeholders `buffers` that changes. Those in `kept`, of parameters,
-    must not. Raises a GraphError, with the line, for these, and for views of which nobody can tell where their elements
-    lie.
+    Returns the last content of every one of the placeholders `states` that changes. Raises a GraphError, with the line,
+    for views of which nobody can tell where their elements lie.
     """
-    contents = {node: node for node in graph.nodes if node.op == "placeholder" and node.name in set(buffers)}
+    contents = {node: node for node in graph.nodes if node.op == "placeholder" and node.name in set(states)}
     for node in list(graph.nodes):
         if isinstance(out := node.kwargs.get("out"), Node):
             _copy_into(node, out)
     changing = [node for node in graph.nodes if changes_first(node)]
     for node in changing:
-        _replace(node, contents, set(kept), is_last=node is changing[-1])
-    last = {buffer: content for content, buffer in contents.items() if content is not buffer}
-    return {buffer: content for buffer, content in last.items() if not _only_counts(buffer)}
+        _replace(node, contents, is_last=node is changing[-1])
+    last = {state: content for content, state in contents.items() if content is not state}
+    return {state: content for state, content in last.items() if not _only_counts(state)}
 
 
 def _only_counts(buffer: Node) -> bool:
@@ -76,26 +79,25 @@ def changes_first(node: Node) -> bool:
     return name.endswith("_") and not name.endswith("__") and node.op == "call_function"
 
 
-def _replace(node: Node, contents: dict[Node, Node], kept: set[str], *, is_last: bool) -> None:
+def _replace(node: Node, contents: dict[Node, Node], *, is_last: bool) -> None:
     """Write the tensor that a changed one is a view of anew, and read again every view of it.
 
-    `contents` says of which buffer a node has the content. What a view becomes is read as a view again, unless this is
+    `contents` says of which state a node has the content. What a view becomes is read as a view again, unless this is
     the last change.
     """
     changed = node.args[0]
     assert isinstance(changed, Node)
     path = ancestry(changed)
     root = path[0]
-    _refuse_kept(node, root, kept)
-    buffer = contents.get(root)
-    if buffer is None and any(packet(view) == "detach" for view in path):
+    state = contents.get(root)
+    if state is None and any(packet(view) == "detach" for view in path):
         raise GraphError(f"{where(node)}: {packet(node)} changes what has a gradient past that: copy it first")
     aliases = _aliases(root, node)
     readers = {alias: [user for user in alias.users if user > node] for alias in aliases}
     for user in readers.pop(changed):
         user.replace_input_with(changed, node)
     further = list(node.users) if len(path) > 1 and not is_last else []
-    if buffer is None and not further and not any(readers.values()):
+    if state is None and not further and not any(readers.values()):
         return
     _refuse_copies(node, aliases)
     with node.graph.inserting_before(node.next):
@@ -107,15 +109,10 @@ def _replace(node: Node, contents: dict[Node, Node], kept: set[str], *, is_last:
             user.replace_input_with(alias, view)
     for user in further:
         user.replace_input_with(node, same)
-    if buffer is not None:
-        contents[ancestry(whole)[0]] = buffer
-
-
-def _refuse_kept(node: Node, root: Node, kept: set[str]) -> None:
-    if root.op == "placeholder" and root.name in kept:
-        raise GraphError(
-            f"{where(node)}: {packet(node)} changes a parameter of the module: keep what forward changes in a buffer"
-        )
+    if state is not None:
+        contents[root := ancestry(whole)[0]] = state
+        for content in (root, whole):
+            content.meta[CONTENT_OF] = state.name
 
 
 def _refuse_copies(node: Node, aliases: Iterable[Node]) -> None:

@@ -32,6 +32,7 @@ from planner.pytorch.folding import (
     differentiable,
     folded,
     needed_for_all,
+    refuse_changed,
     refuse_untracked,
     refuse_unwritten,
     unreached,
@@ -119,7 +120,12 @@ def _imported(  # noqa: PLR0913, PLR0917 -- as `from_torch`
     trained = optimizer if isinstance(optimizer, Mapping) else None
 
     take = partial(_translated, trained=trained, opaque_unknown=opaque_unknown)
-    trace, translation = _selecting(lambda: traced(Step(module, loss, inputs, autocast), arguments, names), known, take)
+
+    def make() -> Trace:
+        refuse_changed(trace := traced(Step(module, loss, inputs, autocast), arguments, names))
+        return trace
+
+    trace, translation = _selecting(make, known, take)
     graph = training_graph(
         translation.t.builder,
         translation.metrics,

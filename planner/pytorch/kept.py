@@ -1,4 +1,4 @@
-"""Tensors that forward assigns to attributes: buffers are written in place, others must not reach the next step."""
+"""Tensors that forward assigns: registered ones are written in place, others must not reach the next step."""
 
 from __future__ import annotations
 
@@ -19,27 +19,35 @@ FLAT = "_flat_weights"
 
 
 class Kept:
-    """The buffers of a module, and what it keeps in other attributes, as they are before a call of it."""
+    """What a module registers, and what it keeps in other attributes, as they are before a call of it."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
-        self._buffers = {(part, name): value for part in module.modules() for name, value in part._buffers.items()}
+        self._registered = [
+            (held, name, value)
+            for part in module.modules()
+            for held in (part._parameters, part._buffers)
+            for name, value in held.items()
+        ]
         self._others = dict(_attributes(module))
 
     def assigned(self, *, marks: bool) -> set[str]:
-        """Write buffers that were assigned in place; return the other attributes that have other tensors now.
+        """Write parameters and buffers that were assigned in place; return the other attributes with other tensors.
 
         With `marks` these are marked as kept, for the call that follows.
         """
-        for (part, name), before in self._buffers.items():
-            after = part._buffers.get(name)
+        for held, name, before in self._registered:
+            after = held.get(name)
             if isinstance(before, Tensor) and isinstance(after, Tensor) and after is not before:
                 if after.shape != before.shape:
                     raise GraphError(
-                        f"forward gives the buffer {name} of shape {tuple(before.shape)} another, {tuple(after.shape)}"
+                        f"forward gives {name} of shape {tuple(before.shape)} another, {tuple(after.shape)}: let its "
+                        "shape stay"
                     )
+                if sum(other is before for *_, other in self._registered) > 1:
+                    raise GraphError(f"forward gives {name}, which has other names, another tensor: write it in place")
                 with torch.no_grad():
-                    part._buffers[name] = before.copy_(after)
+                    held[name] = before.copy_(after)
         names = {id(part): path for path, part in self._module.named_modules()}
         changed = set()
         for (part, name), value in list(_attributes(self._module)):

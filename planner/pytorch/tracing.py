@@ -99,7 +99,7 @@ class Trace:
     """A traced module: its nodes, its parameters by name, and what its data are called by placeholder.
 
     `negative` are the data whose examples hold negative whole numbers, as labels do that do not count. `states` are the
-    placeholders of buffers that the module changes.
+    placeholders of parameters and buffers that the module changes.
     """
 
     program: ExportedProgram
@@ -176,11 +176,7 @@ def traced(step: Step, arguments: Sequence[Any], names: Sequence[str]) -> Trace:
     for node in program.graph_module.graph.nodes:
         node.target = STOOD_FOR.get(node.target, node.target)
     parameters = dict(step.named_parameters(remove_duplicate=False))
-    trained = [
-        str(spec.arg.name) for spec in specs if is_parameter(spec) and parameters[str(spec.target)].requires_grad
-    ]
-    others = [str(spec.arg.name) for spec in specs if not is_data(spec) and spec.arg.name not in trained]
-    states = out_of_place(program.graph_module.graph, others, trained)
+    states = out_of_place(program.graph_module.graph, [str(spec.arg.name) for spec in specs if not is_data(spec)])
     output = program.graph_module.graph.output_node()
     output.args = (*output.args, tuple(states.values()))
     real_alone(program.graph_module)

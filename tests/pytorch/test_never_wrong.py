@@ -348,3 +348,73 @@ def test_decay_changes_what_has_a_gradient_of_zeros_and_not_what_has_none(functi
 def test_special_values_warn_nobody(recwarn):
     compare(Called(lambda self, h: (h - h).log() * (h * 1e200).exp() + (h - h) / (h - h)), *fresh())
     assert [warning for warning in recwarn if warning.category is RuntimeWarning] == []
+
+
+class Codes(nn.Module):
+    """Running means in parameters that no gradient reaches, each changed by what `change` does."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.fc, self.change = nn.Linear(6, 6), change
+        self.codes, self.sums = nn.Parameter(torch.randn(6)), nn.Parameter(torch.randn(6))
+
+    def forward(self, x):
+        y = self.fc(x)
+        loss = (y - self.codes.detach()).square().mean()
+        self.change(self, y)
+        return loss
+
+
+def assigned(self, y):
+    self.sums = nn.Parameter(0.9 * self.sums + y.mean(0))
+    self.codes = nn.Parameter(self.sums / 10)
+
+
+def in_place(self, y):
+    with torch.no_grad():
+        self.sums.mul_(0.9).add_(y.mean(0))
+        self.codes.copy_(self.sums / 10)
+
+
+def by_data(self, y):
+    self.sums.data = self.sums.data * 0.9 + y.mean(0).detach()
+    self.codes.data = self.sums.data / 10
+
+
+@pytest.mark.parametrize("change", [assigned, in_place, by_data])
+def test_parameters_without_a_gradient_are_what_forward_makes_of_them(change):
+    difference, _ = compare(Codes(change), *fresh())
+    assert difference < 1e-12
+
+
+class Clamped(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(6))
+
+    def forward(self, x):
+        self.weight.data.clamp_(-0.5, 0.5)
+        rows = torch.zeros_like(x)
+        rows[:] = self.weight
+        return (x * rows).sum()
+
+
+def test_a_parameter_with_a_gradient_that_forward_changes_is_refused():
+    with pytest.raises(GraphError, match=r"test_never_wrong\.py:\d+: forward changes the parameter weight"):
+        compare(Clamped(), *fresh())
+
+
+class Replaced(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one = self.other = nn.Parameter(torch.randn(6))
+        self.fc = nn.Linear(6, 6)
+
+    def forward(self, x):
+        self.one = nn.Parameter(x.mean(0))
+        return (self.fc(x) * self.other.detach()).sum()
+
+
+def test_one_of_two_names_of_a_parameter_is_not_given_another():
+    with pytest.raises(GraphError, match="one, which has other names"):
+        compare(Replaced(), *fresh())
