@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from planner.errors import GraphError
 from planner.pytorch.decomposing import copied
+from planner.pytorch.functional import changes_first
 from planner.pytorch.graphs import example, leaves, packet, where
 from planner.pytorch.operators.call import UnsupportedError, refuse_if
 from planner.pytorch.private import ComplexTensor, fake_mode_of
@@ -55,7 +56,7 @@ def _rewrite(module: GraphModule, node: Node, parts: dict[Node, tuple[Node, Node
     """Put the operators of the parts before a node; what reads a real result reads theirs."""
     operands = [part for operand in node.all_input_nodes for part in parts.get(operand, (operand,))]
     arguments, spec = tree_flatten((node.args, node.kwargs))
-    function = RULES.get(packet(node), node.target)
+    function = _function(node)
 
     def run(*tensors: Any) -> Any:
         given = dict(zip(operands, tensors, strict=True))
@@ -64,7 +65,7 @@ def _rewrite(module: GraphModule, node: Node, parts: dict[Node, tuple[Node, Node
         }
         values = given | pairs
         args, named = tree_unflatten([values.get(a, a) if isinstance(a, Node) else a for a in arguments], spec)
-        result = function(*args, **named)  # type: ignore[operator]
+        result = function(*args, **named)
         has_parts = isinstance(result, ComplexTensor) or not isinstance(result, torch.Tensor) or not result.is_complex()
         refuse_if(not has_parts, "its result has no parts")
         return [result.re, result.im] if isinstance(result, ComplexTensor) else result
@@ -85,12 +86,57 @@ def _rewrite(module: GraphModule, node: Node, parts: dict[Node, tuple[Node, Node
         module.graph.erase_node(node)
 
 
+def _function(node: Node) -> Any:
+    """Return what is called on complex numbers; of an operator that changes its operand, that which returns it."""
+    name = packet(node)
+    if not changes_first(node):
+        return RULES.get(name, node.target)
+    name = name.removesuffix("_")
+    return RULES.get(name) or getattr(getattr(aten, name), node.target._overloadname)  # type: ignore[union-attr]
+
+
 def _attach(part: GraphModule) -> None:
     """Let gradients flow to the parts of a complex number, which `ComplexTensor` detaches as it takes them."""
     for inner in list(part.graph.nodes):
         if packet(inner) == "detach":
             inner.replace_all_uses_with(inner.args[0])
             part.graph.erase_node(inner)
+
+
+def _arithmetic(function: Callable[..., Any], first: Any, second: Any, **named: Any) -> Any:
+    """Compute with two operands, of which one may be a real tensor, or a number."""
+    is_complex = [isinstance(operand, ComplexTensor) for operand in (first, second)]
+    if function is aten.mul and is_complex == [False, True]:
+        first, second = second, first
+    if function in {aten.mul, aten.div} and isinstance(first, ComplexTensor) and _is_real(second) and not named:
+        return ComplexTensor(function(first.re, second), function(first.im, second))
+    return function(_complex(first), _complex(second), **named)
+
+
+def _is_real(operand: Any) -> bool:
+    return isinstance(operand, torch.Tensor) and not isinstance(operand, ComplexTensor)
+
+
+def _complex(operand: Any) -> Any:
+    """Return a real tensor as a complex one; whole numbers in the precision of PyTorch's default."""
+    if not _is_real(operand):
+        return operand
+    real = operand if operand.is_floating_point() else operand.to(torch.get_default_dtype())
+    return ComplexTensor(real, torch.zeros_like(real))
+
+
+def _to(x: Any, *how: Any, **named: Any) -> Any:
+    """Return a tensor in the dtype that is among the arguments, of real numbers the real part alone."""
+    dtype = next((value for value in (*how, *named.values()) if isinstance(value, torch.dtype)), None)
+    x = _complex(x)
+    if dtype is None:
+        return x
+    return ComplexTensor(*(part.to(dtype.to_real()) for part in (x.re, x.im))) if dtype.is_complex else x.re.to(dtype)
+
+
+def _of_parts(function: Callable[..., Any], x: Any, *how: Any) -> Any:
+    """Return what an operator that only moves elements makes of both parts."""
+    return ComplexTensor(function(x.re, *how), function(x.im, *how))
 
 
 def _polar(length: Any, angle: Any) -> Any:
@@ -210,6 +256,9 @@ def _made(number: complex, shape: Any, dtype: Any = None, **_: Any) -> Any:
 
 
 RULES: Mapping[str, Callable[..., Any]] = {
+    **{name: partial(_arithmetic, getattr(aten, name)) for name in ("add", "sub", "mul", "div")},
+    **{f"fft_{name}": partial(_of_parts, getattr(torch.fft, name)) for name in ("fftshift", "ifftshift")},
+    "to": _to,
     "polar": _polar,
     "zeros": partial(_made, 0j),
     "ones": partial(_made, 1 + 0j),

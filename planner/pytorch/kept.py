@@ -23,12 +23,10 @@ class Kept:
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
-        self._registered = [
-            (held, name, value)
-            for part in module.modules()
-            for held in (part._parameters, part._buffers)
-            for name, value in held.items()
+        registered: list[dict[str, Any]] = [
+            held for part in module.modules() for held in (part._parameters, part._buffers)
         ]
+        self._registered = [(held, name, value) for held in registered for name, value in held.items()]
         self._others = dict(_attributes(module))
 
     def assigned(self, *, marks: bool) -> set[str]:

@@ -418,3 +418,25 @@ class Replaced(nn.Module):
 def test_one_of_two_names_of_a_parameter_is_not_given_another():
     with pytest.raises(GraphError, match="one, which has other names"):
         compare(Replaced(), *fresh())
+
+
+def pairs(x):
+    """Return real numbers, and complex ones, of x [n, 6]."""
+    return x[:, :3], torch.view_as_complex(x.view(-1, 3, 2))
+
+
+COMPLEX = {
+    "real and imaginary": lambda r, c: torch.exp(1j * r) * c - r + c * torch.arange(3),
+    "products and quotients": lambda r, c: c * r / (2 + r * r) + r * c + r / (3 + c * c.conj()),
+    "times alpha": lambda r, c: torch.add(c, r, alpha=2) - torch.sub(r, c, alpha=3),
+    "in place": lambda r, c: (c * r).sub_(c, alpha=2).div_(3).neg_().mul_(2j).add_(r),
+    "written": lambda r, c: (c * r).copy_(c * 3).masked_fill_(r > 0, 1.0),
+    "cast": lambda r, c: r.to(c.dtype) * c + c.to(torch.complex64).to(c.dtype) * 0,
+    "shifted": lambda r, c: torch.fft.fftshift(torch.fft.fft(c)) * r,
+}
+
+
+@pytest.mark.parametrize("name", COMPLEX)
+def test_complex_numbers_are_computed_with_as_in_pytorch(name):
+    module = Called(lambda self, x: torch.view_as_real(COMPLEX[name](*pairs(x))) * torch.arange(1.0, 3.0))
+    assert compare(module, *fresh())[0] < 1e-12
