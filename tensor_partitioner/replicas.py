@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
+from itertools import chain
 from typing import NamedTuple, Protocol
 
 import planner
@@ -14,9 +15,9 @@ from planner.errors import PlanError
 from planner.graph.facts import batch_size, sequence_length
 from planner.graph.ir import Graph, Node
 from planner.graph.layers import FEW, few_layers, layer_of
-from planner.graph.micro_batches import FORWARD
+from planner.graph.micro_batches import EVERY, FORWARD
 from planner.graph.samples import depending_on_samples
-from planner.layout import Ways
+from planner.layout import EVERYWHERE, Ways
 from planner.layout.ways import STAGES
 from planner.models import gpt, llama
 from planner.parallel import Parallel
@@ -111,10 +112,9 @@ def _inner_of_zoo(model: ZooModel, within: Parallel, micro_batch: int) -> Inner:
 def _replica_of_zoo(model: ZooModel, within: Parallel, samples: float) -> Replica:
     """Return a replica at work on so many samples, or on a part of one."""
     low, high = SMALL
-    at = (samples - low) / (high - low)
-    if at == 0:
+    if samples == low:
         return _built_of_zoo(model, within, low)
-    return between(_built_of_zoo(model, within, low), _built_of_zoo(model, within, high), at)
+    return between(_built_of_zoo(model, within, low), _built_of_zoo(model, within, high), low / high, samples / high)
 
 
 @lru_cache(MOST)
@@ -134,21 +134,43 @@ def _losing_alone(
 ) -> Replica:
     """Return a replica whose context parallel workers have a loss of their own tokens, as every framework computes it.
 
-    A plan gathers them: tokens of several samples, one after the other, are not what a split of each sequence gives.
-    What is behind the last layer is that of a part of the samples, with as many tokens; of a `sequence` that does not
-    divide, it is the plan's.
+    A plan gathers them: tokens of several samples, one after the other, are not what a split of each sequence gives;
+    and experts have places for those of a whole sample. What is behind the last layer, and what experts do, is that of
+    a part of the samples, with as many tokens; of a `sequence` that does not divide, it is the plan's.
     """
     context = replica_of(within, micro_batch)
     if within.cp == 1 or sequence is None or sequence % within.cp:
         return context
     forward = [share.node.name for share in context.shares if share.phase == FORWARD and share.node.forward is None]
     last = max((at for at, name in enumerate(forward) if layer_of(name) is not None), default=len(forward))
-    behind = set(forward[last + 1 :])
+    behind = {*forward[last + 1 :], *_alike_in_layers(context)}
     own = replica_of(replace(within, cp=1), micro_batch / within.cp)
-    alone = {s.node.name: s for s in own.shares if s.node.name in behind or s.node.forward in behind}
+    own_shares = (_beside_others(s, within) for s in own.shares)
+    alone = {s.node.name: s for s in own_shares if s.node.name in behind or s.node.forward in behind}
     shares = tuple(alone.get(share.node.name, share) for share in context.shares)
     held = {name: own.held[name] for share in alone.values() for name in share.writes}
     return replace(context, shares=shares, held={**context.held, **held})
+
+
+def _beside_others(share: NodeShare, within: Parallel) -> NodeShare:
+    """Return what a worker without context parallel ones does, as the first of these that stand in its place."""
+
+    def moved(transfers: tuple[Transfer, ...]) -> tuple[Transfer, ...]:
+        groups = ((w + w // within.tp * within.tp * (within.cp - 1) for w in t.workers) for t in transfers)
+        return tuple(replace(t, workers=tuple(group)) for t, group in zip(transfers, groups, strict=True))
+
+    return replace(share, before=moved(share.before), after=moved(share.after), once=moved(share.once))
+
+
+def _alike_in_layers(context: Replica) -> Iterator[str]:
+    """Yield the nodes of layers that all context parallel workers compute alike, and those beside them."""
+    plan, tensors = context.plan, context.graph.tensors
+    at = plan.ways.axes.index("cp")
+    shares = [share for share in context.shares if share.phase in EVERY and layer_of(share.node.name) is not None]
+    alike = [share for share in shares if plan.strategies[share.node.name][at] == EVERYWHERE]
+    named = chain.from_iterable((*share.reads, *share.writes) for share in alike)
+    between = {name for name in named if tensors[name].role == "activation"}
+    return (share.node.name for share in shares if not between.isdisjoint((*share.reads, *share.writes)))
 
 
 def _buildable(options: Iterable[tuple[str, object]]) -> dict[str, object]:
@@ -245,7 +267,7 @@ class GraphModel:
         parts = next((part for part in range(2, most + 1) if most % part == 0), None)
         if parts is None:
             raise PlanError(f"{self.name}: expected a graph of several samples for each, found one of {self.samples}")
-        return between(self._replica(within, parts), whole, (samples * parts / most - 1) / (parts - 1))
+        return between(self._replica(within, parts), whole, 1 / parts, samples / most)
 
     def searched(self, workers: int, samples: int, machine: Machine | None) -> Inner:
         """Search a plan of its graph, of three of its layers; a PlanError for other samples than its own."""
@@ -307,12 +329,13 @@ def _before_casts(graph: Graph, makers: Mapping[str, Node], name: str) -> str:
     return name
 
 
-def between(low: Replica, high: Replica, at: float) -> Replica:
-    """Return the replica with samples between those of two, or beyond: `at` 0 the first's, at 1 the other's.
+def between(low: Replica, high: Replica, part: float, samples: float) -> Replica:
+    """Return the replica at work on so many `samples`, as parts of the second's, of which the first has `part`.
 
-    Exchanges of sums are those of the second, in which data parallel workers have none. Of what does not grow with
-    samples, as weights, no more is read than there is.
+    Exchanges of sums are those of the second, in which data parallel workers have none; others that the two have not
+    in common grow with samples. Of what does not, as weights, no more is read than there is.
     """
+    at = (samples - part) / (1 - part)
 
     def line(first: float, second: float) -> int:
         return max(0, round(first + (second - first) * at))
@@ -326,7 +349,7 @@ def between(low: Replica, high: Replica, at: float) -> Replica:
 
     def transfers(first: tuple[Transfer, ...], second: tuple[Transfer, ...]) -> tuple[Transfer, ...]:
         if [t.kind for t in first] != [t.kind for t in second]:
-            return tuple(replace(t, nbytes=round(t.nbytes * at)) for t in second)
+            return tuple(replace(t, nbytes=round(t.nbytes * samples)) for t in second)
         return tuple(replace(b, nbytes=line(a.nbytes, b.nbytes)) for a, b in zip(first, second, strict=True))
 
     def product(first: Product, second: Product) -> Product:

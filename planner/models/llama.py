@@ -84,7 +84,7 @@ class Sized(Training):
     hidden: int | None = option(None, "Width of fully connected layers; default: 8/3 width, up to a multiple of 256.")
     tied: bool = option(False, "Whether embeddings are the output layer's weights too.")
     gated: bool = option(True, "Whether fully connected layers are SwiGLU, of three matrices; else GELU, of two.")
-    experts: int = option(0, "Experts of a layer; 0: every token passes the same.")
+    experts: int | None = option(None, "Experts of a layer; default: every token passes the same units.")
     chosen_experts: int = option(2, "Experts that a token passes.")
     capacity: float = option(1.25, "Tokens that an expert takes of a sample, times its equal share.")
 
@@ -108,7 +108,7 @@ def build_sized(layers: str, width: str, options: Sized) -> Graph:
             f"option chosen_experts: expected 1 to {options.experts} of the experts, found {options.chosen_experts}"
         )
     size = Size(int(layers), units, heads, groups, hidden, options.vocabulary, options.sequence)
-    of_experts = replace(size, experts=options.experts, chosen=options.chosen_experts)
+    of_experts = replace(size, experts=options.experts or 0, chosen=options.chosen_experts)
     return training(replace(of_experts, tied=options.tied, gated=options.gated), options, options.capacity)
 
 

@@ -11,16 +11,20 @@ from simulator.projection.stack import Stack
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Work on the device, seconds of exchanges among inner workers, and how many these are."""
+    """Work on the device, seconds of exchanges among inner workers, and how many these are.
+
+    So many seconds of them are `in_pieces`: gathers and reductions, of which products can go on with a piece.
+    """
 
     work: Work = field(default_factory=Work)
     exchanged_s: float = 0.0
+    in_pieces_s: float = 0.0
     exchanges: int = 0
 
     def __add__(self, other: Part) -> Part:
         """Do both."""
-        exchanged = self.exchanged_s + other.exchanged_s, self.exchanges + other.exchanges
-        return Part(self.work + other.work, *exchanged)
+        exchanged_s, in_pieces_s = self.exchanged_s + other.exchanged_s, self.in_pieces_s + other.in_pieces_s
+        return Part(self.work + other.work, exchanged_s, in_pieces_s, self.exchanges + other.exchanges)
 
     @property
     def device_s(self) -> float:
@@ -37,7 +41,7 @@ class Part:
 
     def hiding(self, pieces: int, slowdown: float) -> Part:
         """Return it with exchanges in so many pieces, of which all but one are made while there is work."""
-        hidden_s = min(self.exchanged_s * (1 - 1 / pieces), self.work.seconds)
+        hidden_s = min(self.in_pieces_s * (1 - 1 / pieces), self.work.seconds)
         return replace(self, exchanged_s=self.exchanged_s + (slowdown - 2) * hidden_s)
 
 

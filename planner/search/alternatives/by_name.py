@@ -107,6 +107,20 @@ class _Styles:
         touched = (tensor for name in variable.members for tensor in self._touched[name])
         return any(("tensor", t) in self._experts and not self._batch.tensors.get(t) for t in touched)
 
+    def _beside(self, by_expert: Wanted, variable: Variable) -> Wanted:
+        """Return what tensor parallel workers do with what experts have: all the same, but for tokens on their way.
+
+        Of these each sends and gets a part, and parts are gathered where the expert is.
+        """
+        others = {*_labelled(self._batch, variable), *by_expert}
+        if len(others) == len(by_expert):
+            return {_whole(variable)}
+        if not isinstance(variable, TensorVariable):
+            along = {*variable.signature.description.strategies} - others
+            return {EVERYWHERE} if self._computes_with_experts(variable) else {EVERYWHERE, *along}
+        parts = {Shard(dim) for dim, extent in enumerate(variable.shape) if extent % self._parallel.tp == 0}
+        return parts - others or {REPLICATE}
+
     @staticmethod
     def _on_axes(places: Mapping[Name, list[Place]], variable: Variable) -> Wanted:
         """Return what splits a variable along chosen axes; nothing where no member lies on one."""
@@ -129,6 +143,8 @@ class _Styles:
         """What lies on a chosen axis split along it; all else along the sequence, or not at all."""
         if chosen := self._on_axes(self._tensor, variable):
             return chosen
+        if by_expert := self._on_axes(self._experts, variable):
+            return self._beside(by_expert, variable)
         is_tensor = isinstance(variable, TensorVariable)
         is_model = is_tensor and any(is_weight_or_state(self._graph, name) for name in variable.members)
         if self._parallel.sp and not is_model:
