@@ -70,7 +70,7 @@ FUNCTIONS: Mapping[str, Function] = {
     "power": Function(np.power, "float", "**"),
     "negative": Function(np.negative, symbol="-"),
     "absolute": Function(np.absolute),
-    "sign": Function(np.sign),
+    "sign": Function(lambda x: np.where(np.isnan(x), 0, np.sign(x))),
     "maximum": Function(np.maximum),
     "minimum": Function(np.minimum),
     "floor": Function(np.floor),

@@ -9,6 +9,7 @@ from types import ModuleType
 import numpy as np
 
 from executor.kernels.call import Array, Kernel, KernelCall
+from executor.kernels.special import sign
 from tdl.catalog.loss import LEAST_LOG, LEAST_VARIANCE
 
 Row = Callable[..., Array]
@@ -82,7 +83,7 @@ LOSSES: dict[str, Row] = {
 
 SLOPES: dict[str, Row] = {
     "mse_loss": lambda xp, x, t: (2 * (x - t), 2 * (t - x)),
-    "l1_loss": lambda xp, x, t: (xp.sign(x - t), xp.sign(t - x)),
+    "l1_loss": lambda xp, x, t: (sign(xp, x - t), sign(xp, t - x)),
     "smooth_l1_loss": lambda xp, x, t: (xp.clip(x - t, -1, 1), xp.clip(t - x, -1, 1)),
     "binary_cross_entropy": lambda xp, x, t: (
         (x - t) / xp.maximum(x * (1 - x), LEAST_VARIANCE),

@@ -1,7 +1,8 @@
 """Kernels of element-wise functions, a row per operator: a function of the array module, the operands, the attributes.
 
 A row's result is a new array, complete before the output is written, so outputs may be the memory of operands. The rows
-are written apart from the descriptions, often in another form, so that each is a check of the other.
+are written apart from the descriptions, often in another form, so that each is a check of the other. A gradient that
+PyTorch chooses is chosen here, too, not multiplied by zero, which of what is no number makes none.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from types import ModuleType
 from typing import Any
 
 from executor.kernels.blocks import blocks
-from executor.kernels.call import Array, Kernel, KernelCall
+from executor.kernels.call import Array, Kernel, KernelCall, kept_where
 from executor.kernels.elementwise import broadcast
-from executor.kernels.special import logistic, special
+from executor.kernels.special import logistic, sign, special
 from tdl.catalog.pointwise import SIXTH, log_of
 
 
@@ -45,7 +46,7 @@ def atan2_backward(xp: ModuleType, grad: Array, a: Array, b: Array) -> tuple[Arr
 ARRAY_FUNCTIONS = {
     **{name: name for name in (
         "abs", "cbrt", "ceil", "cos", "cosh", "expm1", "floor", "isinf", "isnan", "log10", "log1p", "log2",
-        "reciprocal", "sign", "sin", "sinh", "sqrt", "square", "tan", "trunc", "fmod", "hypot", "maximum", "minimum",
+        "reciprocal", "sin", "sinh", "sqrt", "square", "tan", "trunc", "fmod", "hypot", "maximum", "minimum",
         "remainder", "logical_and", "logical_or", "logical_xor", "logical_not",
     )},
     "acos": "arccos", "acosh": "arccosh", "asin": "arcsin", "asinh": "arcsinh", "atan": "arctan", "atanh": "arctanh",
@@ -75,7 +76,7 @@ ROWS: dict[str, Callable[..., Array]] = {
     **{name: _array_function(function) for name, function in ARRAY_FUNCTIONS.items()},
     **{name: _python_operator(function) for name, function in PYTHON_OPERATORS.items()},
     **{f"{name}_scalar": _python_operator(function) for name, function in PYTHON_OPERATORS.items()},
-    "abs_backward": lambda xp, g, x: xp.where(x > 0, g, xp.where(x < 0, -g, 0)),
+    "abs_backward": lambda xp, g, x: g * sign(xp, x),
     "acos_backward": lambda xp, g, x: -g / xp.sqrt((1 - x) * (1 + x)),
     "acosh_backward": lambda xp, g, x: g / xp.sqrt((x - 1) * (x + 1) + 0.0),
     "asin_backward": lambda xp, g, x: g / xp.sqrt((1 - x) * (1 + x)),
@@ -84,7 +85,7 @@ ROWS: dict[str, Callable[..., Array]] = {
     "atanh_backward": lambda xp, g, x: g / ((1 - x) * (1 + x)),
     "cbrt_backward": lambda xp, g, x: g / (3 * xp.cbrt(x) ** 2),
     "clamp": clamp,
-    "clamp_backward": lambda xp, g, x, min=-math.inf, max=math.inf: g * ((x >= min) & (x <= max)),
+    "clamp_backward": lambda xp, g, x, min=-math.inf, max=math.inf: kept_where((x >= min) & (x <= max), g),
     "clone": lambda xp, x: x,
     "cos_backward": lambda xp, g, x: -g * xp.sin(x),
     "cosh_backward": lambda xp, g, x: g * xp.sinh(x),
@@ -111,6 +112,7 @@ ROWS: dict[str, Callable[..., Array]] = {
     "reciprocal_backward": lambda xp, g, x: -g / (x * x),
     "rsqrt": lambda xp, x: 1 / xp.sqrt(x),
     "rsqrt_backward": lambda xp, g, x: -0.5 * g * (1 / xp.sqrt(x)) ** 3,
+    "sign": sign,
     "silu": lambda xp, x: x * logistic(xp, x),
     "silu_backward": lambda xp, g, x: g * logistic(xp, x) * (1 + x * logistic(xp, -x)),
     "sin_backward": lambda xp, g, x: g * xp.cos(x),
@@ -132,6 +134,8 @@ ROWS: dict[str, Callable[..., Array]] = {
         xp.where(b == 0, 0, g * b * xp.power(a, b - 1)),
         xp.where((a == 0) & (b >= 0), 0, g * xp.power(a, b) * xp.log(a)),
     ),
+    "prelu": lambda xp, a, b: xp.where(a > 0, a, a * b),
+    "prelu_backward": lambda xp, g, a, b: (xp.where(a > 0, g, g * b), xp.where(a > 0, 0, g * a)),
     "remainder_backward": lambda xp, g, a, b: (g, -g * xp.floor(a / b)),
     "add_scalar": lambda xp, a, value: a + value,
     "rsub_scalar": lambda xp, a, value: value - a,

@@ -61,8 +61,12 @@ def count_extremes(call: KernelCall) -> None:
 
 
 def extreme_backward(call: KernelCall) -> None:
-    """Give the gradient to the elements that equal the extreme."""
-    call.xp.copyto(call.outputs[0], call.xp.where(call.inputs[1] == _wide(call, 2), _wide(call, 0), 0))
+    """Give the gradient to the elements that equal the extreme; others have none, or zero times it."""
+    grad, is_extreme = _wide(call, 0), call.inputs[1] == _wide(call, 2)
+    if call.flag("chosen"):
+        call.xp.copyto(call.outputs[0], call.xp.where(is_extreme, grad, 0))
+    else:
+        call.xp.multiply(grad, is_extreme, out=call.outputs[0])
 
 
 def cumsum(call: KernelCall) -> None:

@@ -119,13 +119,22 @@ def one_hot(call: KernelCall) -> None:
     call.xp.copyto(call.outputs[0], call.inputs[0][..., None] == places, casting="unsafe")
 
 
+def _order(xp: ModuleType, x: Array, dim: int, descending: bool) -> Array:
+    """Return where elements along a dimension are in order, of which what is no number is the greatest."""
+    if not descending:
+        return xp.argsort(x, axis=dim, kind="stable")
+    return x.shape[dim] - 1 - xp.flip(xp.argsort(xp.flip(x, dim), axis=dim, kind="stable"), dim)
+
+
 def _in_order(count: str | None, flag: str) -> Kernel:
     """Return the kernel of values in order along a dimension, and of where they were; `count` says how many."""
 
     def kernel(call: KernelCall) -> None:
         (x,), dim = call.inputs, call.integer("dim")
-        descending = bool(call.attributes.get(flag, flag == "largest"))
-        order = call.xp.argsort(-x if descending else x, axis=dim, kind="stable")
+        order = _order(call.xp, x, dim, bool(call.attributes.get(flag, flag == "largest")))
+        if call.flag("nan_first"):
+            numbers = ~call.xp.isnan(call.xp.take_along_axis(x, order, axis=dim))
+            order = call.xp.take_along_axis(order, call.xp.argsort(numbers, axis=dim, kind="stable"), axis=dim)
         if count is not None:
             order = call.xp.take(order, call.xp.arange(call.integer(count)), axis=dim)
         call.xp.copyto(call.outputs[0], call.xp.take_along_axis(x, order, axis=dim))

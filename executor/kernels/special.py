@@ -16,6 +16,11 @@ def special(xp: ModuleType) -> Any:
     return import_module("scipy.special" if xp is np else "cupyx.scipy.special")
 
 
+def sign(xp: ModuleType, x: Array) -> Array:
+    """1, -1 or 0, which is also that of what is no number."""
+    return xp.where(x == x, xp.sign(x), 0)  # noqa: PLR0124 -- of no number that is false
+
+
 def logistic(xp: ModuleType, x: Array) -> Array:
     """1 / (1 + exp(-x)), in which nothing overflows."""
     return 0.5 * (xp.tanh(0.5 * x) + 1)

@@ -19,7 +19,7 @@ import numpy as np
 import tdl
 from executor.cases import Array, Case, Draw
 from executor.verification.application import Application, Check
-from planner.graph.build import ONES, GraphBuilder
+from planner.graph.build import ONES, ZEROS, GraphBuilder
 from planner.graph.ir import FLOATING, Init, Node, Value
 from planner.graph.rules import Backward, Gradient, Gradients, Rule, apply_rule
 
@@ -182,7 +182,9 @@ class _Slopes:
         wanted = tuple(n in self.problem.free or n in self.problem.derived for n in range(len(self.node.inputs)))
         backward = Backward(self.builder, self.node, tuple(arriving), wanted, producers)
         gradients = apply_rule(self.problem.rule, backward)
-        self.values = evaluated(self.builder.nodes, values)
+        tensors = self.builder.tensors.values()
+        zeros = {tensor.name: np.zeros(tensor.shape) for tensor in tensors if tensor.init == ZEROS}
+        self.values = evaluated(self.builder.nodes, {**zeros, **values})
         self.gradients = gradients
 
     def _by_rule(self, number: int, direction: Array) -> tuple[float, float]:

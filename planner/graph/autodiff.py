@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from planner.errors import GraphError
-from planner.graph.build import ZEROS, GraphBuilder, WrittenGradient
+from planner.graph.build import GraphBuilder, WrittenGradient
 from planner.graph.ir import FLOATING, Node, renamed
-from planner.graph.rules import RULES, Backward, Gradient, apply_rule, flat, materialize
+from planner.graph.rules import RULES, Backward, Gradient, apply_rule, flat, materialize, zeros
 
 
 def gradients(builder: GraphBuilder, loss: str, wrt: Iterable[str], seed: float = 1.0) -> dict[str, str]:
@@ -111,12 +111,12 @@ class _Reverse:
 
     def _follow(self, written: WrittenGradient, node: Node) -> None:
         """Append the nodes of a gradient that was written, with the gradients that arrive."""
-        arriving = {result: total for result in written.results if (total := self._total(result)) is not None}
-        if not arriving:
+        arriving = {result: self._total(result) for result in written.results}
+        if all(total is None for total in arriving.values()):
             return
         names = {
-            stand_in: materialize(self.builder, arriving[result], result) if result in arriving else self._zeros(result)
-            for stand_in, result in zip(written.arriving, written.results, strict=True)
+            stand_in: zeros(self.builder, result) if total is None else materialize(self.builder, total, result)
+            for stand_in, (result, total) in zip(written.arriving, arriving.items(), strict=True)
         }
         before = len(self.builder.nodes), len(self.builder.tensors)
         for inner in written.nodes:
@@ -126,11 +126,6 @@ class _Reverse:
         self.builder.take_back(*before, (gradient for _, gradient in needed))
         for tensor, gradient in needed:
             self.contributions[tensor].append(gradient)
-
-    def _zeros(self, tensor: str) -> str:
-        """Return a gradient of zeros."""
-        like = self.builder.tensors[tensor]
-        return self.builder.input(_gradient_name(tensor), like.shape, ZEROS, like.dtype)
 
     def _total(self, tensor: str) -> Gradient | None:
         """Sum all contributions, once every reader of the tensor has been passed."""
@@ -157,7 +152,7 @@ class _Reverse:
     def _finished(self, tensor: str) -> str:
         total = self._total(tensor)
         if total is None and tensor in self.builder.flat:
-            return self._zeros(tensor)
+            return zeros(self.builder, tensor)
         if total is None:
             raise GraphError(f"the loss does not depend on tensor {tensor!r}")
         return materialize(self.builder, total, tensor)

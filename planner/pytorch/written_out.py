@@ -98,19 +98,24 @@ def _sinc(x: Tensor) -> Tensor:
     return torch.where(x == 0, 1, angle.sin() / angle)
 
 
-def _with_slope(function: Callable[..., Tensor], *slopes: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return a function of elements whose gradients are multiplied by others of them, whatever they would be.
+def _with_slope(function: Callable[..., Tensor], slope: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a function of elements whose gradient is multiplied by another of them, whatever it would be."""
+    return _with_gradient(function, lambda arriving, *given: arriving * slope(*given))
 
-    Its first arguments, one for each slope, are tensors of one shape.
+
+def _with_gradient(function: Callable[..., Tensor], *gradients: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a function of elements with gradients that are functions of the arriving one and of what it is given.
+
+    Its first arguments, one for each gradient, are tensors of one shape.
     """
 
     def written(*arguments: Any) -> Tensor:
-        operands = [torch.ops.planner.operand(x) for x in arguments[: len(slopes)]]
-        given = *operands, *arguments[len(slopes) :]
+        operands = [torch.ops.planner.operand(x) for x in arguments[: len(gradients)]]
+        given = *operands, *arguments[len(gradients) :]
         result = function(*given)
         arriving = torch.ops.planner.arriving(result, operands)
-        gradients = [arriving * slope(*given) for slope in slopes]
-        made: Tensor = torch.ops.planner.with_gradient([result], operands, [arriving], gradients)[0]
+        made_of = [gradient(arriving, *given) for gradient in gradients]
+        made: Tensor = torch.ops.planner.with_gradient([result], operands, [arriving], made_of)[0]
         return made
 
     return written
@@ -123,9 +128,10 @@ def _logit(x: Tensor, eps: float | None = None) -> Tensor:
     return x.log() - (1 - x).log()
 
 
-def _slope_of_logit(x: Tensor, eps: float | None = None) -> Tensor:
+def _gradient_of_logit(arriving: Tensor, x: Tensor, eps: float | None = None) -> Tensor:
     low, outside = (0.0, nan) if eps is None else (eps, 0.0)
-    return torch.where((x >= low) & (x <= 1 - low), torch.where(x == 0, inf, 1 / (x * (1 - x))), outside)
+    gradient = arriving * torch.where(x == 0, inf, 1 / (x * (1 - x)))
+    return torch.where((x >= low) & (x <= 1 - low), gradient, outside)
 
 
 def _celu(x: Tensor, alpha: float = 1.0) -> Tensor:
@@ -161,10 +167,10 @@ def _safe_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tens
 
 def _times_log(log: Callable[[Tensor], Tensor], pole: float) -> Callable[..., Tensor]:
     """Return x log(y), whose logarithm begins at a pole: zero where x is, though y has no logarithm."""
-    written = _with_slope(
+    written = _with_gradient(
         lambda x, y: torch.where(y.ne(y), nan, torch.where(x == 0, 0, x * log(y))),
-        lambda x, y: torch.where((x == 0) & (y <= pole), 0, log(y)),
-        lambda x, y: x / (y - pole),
+        lambda arriving, x, y: torch.where((x == 0) & (y <= pole), 0, arriving * log(y)),
+        lambda arriving, x, y: arriving * (x / (y - pole)),
     )
 
     def of_both(x: Any, y: Any) -> Tensor:
@@ -281,7 +287,10 @@ def _embedding(
     numbers = indices.reshape(-1)
     counts = (numbers[:, None] == numbers).sum(1).view(*indices.shape, 1)
     shares = torch.where(indices[..., None] == padding_idx, 0, 1 / counts).to(weight.dtype)
-    rows: Tensor = _with_slope(lambda rows, _: rows, lambda _, shares: shares)(weight[indices], shares)
+    shared = _with_gradient(
+        lambda rows, _: rows, lambda arriving, _, shares: torch.where(shares == 0, 0, arriving * shares)
+    )
+    rows: Tensor = shared(weight[indices], shares)
     return rows
 
 
@@ -344,7 +353,7 @@ def _embedding_bag(
 WRITTEN_OUT: Mapping[str, Callable[..., Any]] = {
     **WRITTEN_POOLS,
     "_safe_softmax": _safe_softmax,
-    "angle": _with_slope(_angle, torch.zeros_like),
+    "angle": _with_gradient(_angle, lambda _, x: torch.zeros_like(x)),
     "cdist": _cdist,
     "celu": _with_slope(_celu, _slope_of_celu),
     "diagonal_scatter": _diagonal_scatter,
@@ -363,7 +372,7 @@ WRITTEN_OUT: Mapping[str, Callable[..., Any]] = {
     "cummin": partial(_cumulative, sign=-1),
     "cumprod": _cumprod,
     "logcumsumexp": _logcumsumexp,
-    "logit": _with_slope(_logit, _slope_of_logit),
+    "logit": _with_gradient(_logit, _gradient_of_logit),
     "masked_scatter": _masked_scatter,
     "multi_margin_loss": _multi_margin_loss,
     "prod": _prod,
@@ -372,6 +381,7 @@ WRITTEN_OUT: Mapping[str, Callable[..., Any]] = {
     "randperm": _randperm,
     "rrelu": _rrelu,
     "sinc": _sinc,
+    "softshrink": lambda x, lambd=0.5: torch.where((x >= -lambd) & (x <= lambd), 0, x - x.sign() * lambd),
     "special_entr": _with_slope(_entr, lambda x: -(1 + x.log())),
     "special_log_ndtr": _with_slope(_log_ndtr, _slope_of_log_ndtr),
     "special_xlog1py": _times_log(torch.log1p, -1.0),

@@ -189,6 +189,11 @@ BINARY: Mapping[str, tuple[Function, Function | None, Function | None]] = {
         lambda a, b: unless(b == 0, b * power(a, b - 1)),
         lambda a, b: unless((a == 0) & (b >= 0), power(a, b) * fn.log(a)),
     ),
+    "prelu": (
+        lambda a, b: fn.where(a > 0, a, b * a),
+        lambda a, b: fn.where(a > 0, 1, b),
+        lambda a, b: unless(a > 0, a),
+    ),
     "remainder": (lambda a, b: a % b, lambda a, b: 1, lambda a, b: -fn.floor(a / b)),
 }
 

@@ -40,12 +40,16 @@ def mean(x: Operand, *, dims: Dims, count: float) -> Lambda:
 
 
 @op(category="reduction")
-def amax(x: Operand, *, dims: Dims) -> Lambda:
+def amax(x: Operand, *, dims: Dims, chosen: bool = False) -> Lambda:
+    """Find the greatest; `chosen` says of its gradient that elsewhere it is zero and not multiplied by that."""
+    del chosen
     return _along(x, dims, lambda read, i: Max(read, rank=len(dims)))
 
 
 @op(category="reduction")
-def amin(x: Operand, *, dims: Dims) -> Lambda:
+def amin(x: Operand, *, dims: Dims, chosen: bool = False) -> Lambda:
+    """Find the least, as `amax` the greatest."""
+    del chosen
     return _along(x, dims, lambda read, i: Min(read, rank=len(dims)))
 
 
@@ -87,9 +91,14 @@ def count_extremes(x: Operand, extreme: Operand, *, dims: Dims) -> Lambda:
 
 
 @op(category="elementwise")
-def extreme_backward(grad: Operand, x: Operand, extreme: Operand, *, dims: Dims) -> Lambda:
+def extreme_backward(grad: Operand, x: Operand, extreme: Operand, *, dims: Dims, chosen: bool = False) -> Lambda:
     kept = tuple(dim for dim in range(x.rank) if dim not in dims)
-    return tensor(lambda *i: where(x[i] == extreme[spread(i, kept)], grad[spread(i, kept)], 0), rank=x.rank)
+
+    def element(*i: Expr) -> Expr:
+        own, is_extreme = grad[spread(i, kept)], x[i] == extreme[spread(i, kept)]
+        return where(is_extreme, own, 0) if chosen else own * where(is_extreme, 1, 0)
+
+    return tensor(element, rank=x.rank)
 
 
 @op(category="reduction")

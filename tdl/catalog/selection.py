@@ -77,21 +77,28 @@ def sort(x: Operand, *, dim: int, descending: bool = False) -> Body:
 
 
 @op
-def topk(x: Operand, *, k: int, dim: int, largest: bool = True) -> Lambda:
-    """Find the k greatest (or least) values along a dimension, in order, and where they were."""
+def topk(x: Operand, *, k: int, dim: int, largest: bool = True, nan_first: bool = False) -> Lambda:
+    """Find the k greatest (or least) values along a dimension, in order, and where they were.
+
+    What is no number is the greatest; with `nan_first` it comes first in any case.
+    """
 
     def element(*i: Expr, place: Any = k) -> tuple[Placed, ...]:
         coordinates = (*i[:dim], place, *i[dim:])
-        return tuple(at(coordinates, found) for found in _ordered(x, coordinates, dim, largest, k))
+        return tuple(at(coordinates, found) for found in _ordered(x, coordinates, dim, largest, k, nan_first))
 
     return tensor(element, rank=x.rank - 1)
 
 
-def _ordered(x: Operand, i: tuple[Expr, ...], dim: int, descending: bool, k: int | None) -> tuple[Expr, Expr]:
+def _ordered(  # noqa: PLR0917 -- what elements, in what order
+    x: Operand, i: tuple[Expr, ...], dim: int, descending: bool, k: int | None, nan_first: bool = False
+) -> tuple[Expr, Expr]:
     """Value and place of the element that comes at i[dim] in a dimension in order; k says how many come at all."""
 
     def order(row: Array) -> Array:
-        return np.argsort(-row if descending else row, kind="stable")[:k]
+        is_none = np.isnan(row)
+        keys = is_none ^ (descending or nan_first), np.where(is_none, 0, -row if descending else row)
+        return np.lexsort(keys[::-1])[:k]
 
     like, row = 0 if k is None else None, x[*i[:dim], :, *i[dim + 1 :]]
     values = OpaqueFunction(lambda row: row[order(row)], like=like, name="sort", kind="same")

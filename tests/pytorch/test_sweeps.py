@@ -13,13 +13,16 @@ pytest.importorskip("expecttest")
 from tests.pytorch import fuzz, opinfo  # noqa: E402
 
 MODULES, SAMPLES = 12, 3
+WERE_WRONG = (500486, 501110, 501399, 501742, 700544, 701195, 701794)
+"""Seeds of modules with losses that are no number, and one that rounding alone takes to either side of a kink."""
+
 DESCRIBED = (
     "exp", "softmax", "cat", "gather", "cumsum", "pow", "maximum", "atan2", "std", "nn.functional.layer_norm",
     "nn.functional.relu6", "nn.functional.hardswish", "nn.functional.binary_cross_entropy", "index_select",
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(MODULES))
+@pytest.mark.parametrize("seed", [*range(MODULES), *WERE_WRONG])
 def test_modules_drawn_at_random_are_right_or_refused(seed):
     kind, why, steps = fuzz.outcome(seed) or ("right", "", "")
     assert kind in ("right", "refused"), (why, steps)

@@ -82,7 +82,8 @@ SCALAR_ORACLES = {
     "rpow_scalar": lambda a, value: torch.pow(value, a),
     **{f"{name}_scalar": scalar(name) for name in ("pow", "fmod", "remainder", "eq", "ne", "lt", "le", "gt", "ge")},
 }
-BINARY_ORACLES = {name: getattr(torch, name) for name in BINARY}
+BINARY_ORACLES = {name: getattr(torch, name) for name in BINARY if name != "prelu"}
+BINARY_ORACLES["prelu"] = lambda a, b: torch.where(a > 0, a, a * b)
 
 
 def attention(query, key, value, bias=None, *, scale, causal, dims=()):
@@ -155,7 +156,7 @@ def products(x, dims):
     return x
 
 
-def extreme_backward(grad, x, extreme, dims):
+def extreme_backward(grad, x, extreme, dims, chosen=False):
     grad, extreme = (spread(own, x, tuple(dim for dim in range(x.ndim) if dim not in dims)) for own in (grad, extreme))
     return grad * (x == extreme)
 
@@ -441,7 +442,7 @@ ORACLES = {
     "one_hot": lambda x, depth, dtype="int32": functional.one_hot(x.long(), depth),
     "sort": lambda x, dim, descending=False: tuple(torch.sort(x, dim=dim, descending=descending, stable=True)),
     "stop_gradient": lambda x: x,
-    "topk": lambda x, k, dim, largest=True: tuple(torch.topk(x, k, dim, largest)),
+    "topk": lambda x, k, dim, largest=True, nan_first=False: tuple(torch.topk(x, k, dim, largest)),
     "masked_fill": lambda x, mask, value, dims=None: x.masked_fill(spread(mask, x, dims) != 0, value),
     "lerp": torch.lerp,
     "tril": torch.tril,

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace as with_fields
 
 import tdl
-from tdl.expr import Call, Constant, Coordinate, Element, Expr, OpaqueElement, Reduce
+from tdl.expr import Call, Constant, Coordinate, Element, Expr, OpaqueElement, Reduce, walk
 from tdl.index import Affine, Digits
 from tdl.operator import describe_traced
 from tdl.trace import Traced, trace
@@ -93,7 +93,16 @@ def places(node: Expr, scope: Scope, path: Path = ()) -> Iterator[tuple[Path, Sc
     yield path, scope, node
     inner = (*scope, *node.variables) if isinstance(node, Reduce) else scope
     for number, child in enumerate(node.children):
-        yield from places(child, inner, (*path, number))
+        if not (number == 0 and _is_guard(node)):
+            yield from places(child, inner, (*path, number))
+
+
+def _is_guard(node: Expr) -> bool:
+    """True of a choice by whether what is chosen from is positive, which mostly is so of a wrong sum, too."""
+    match node:
+        case Call("where", (Call("greater", (guarded, Constant(0))), chosen, _)):
+            return any(part is guarded for part in walk(chosen))
+    return False
 
 
 def _rebuilt(node: Expr, path: Path, scope: Scope, label: str) -> Expr:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -33,6 +34,11 @@ def _reduction(
     known |= {letter: draw.array(*known["e"].shape) for letter in "mg" if letter in operands}
     attributes: dict[str, Value] = {"dims": dims, "count": count} if counts else {"dims": dims}
     return Case(tuple(known[letter] for letter in operands), attributes)
+
+
+def _extreme_backward(draw: Draw) -> Case:
+    case = _reduction(draw, operands="gxe")
+    return replace(case, attributes={**case.attributes, "chosen": draw.flag()})
 
 
 def _mask(draw: Draw, *shape: int) -> Array:
@@ -134,7 +140,7 @@ CASES: dict[str, Generate] = {
     "var": partial(_reduction, operands="xm", counts=True),
     "var_backward": partial(_reduction, operands="gxm", counts=True),
     "count_extremes": partial(_reduction, operands="xe"),
-    "extreme_backward": partial(_reduction, operands="gxe"),
+    "extreme_backward": _extreme_backward,
     "cumsum": _cumulative,
     "expand": _expand,
     "batch_norm_var": partial(_batch_norm, operands="xm", eps=False, counts=True),

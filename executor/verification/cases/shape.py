@@ -130,7 +130,7 @@ def _in_order(draw: Draw, flag: str) -> Case:
     shape = draw.shape()
     attributes: dict[str, Value] = {"dim": (dim := draw.size(0, len(shape) - 1)), flag: draw.flag()}
     if flag == "largest":
-        attributes["k"] = draw.size(1, shape[dim])
+        attributes |= {"k": draw.size(1, shape[dim]), "nan_first": draw.flag()}
     return Case((draw.array(*shape),), attributes)
 
 

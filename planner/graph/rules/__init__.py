@@ -6,7 +6,7 @@ so that the nodes which compute the statistics get no gradient of their own.
 """
 
 from planner.graph.rules import attention, compound, elementwise, language, matrix, reduction, shape
-from planner.graph.rules.base import Backward, Gradient, Gradients, Rule, apply_rule, flat, materialize
+from planner.graph.rules.base import Backward, Gradient, Gradients, Rule, apply_rule, flat, materialize, zeros
 
 RULES: dict[str, Rule] = {
     **elementwise.RULES,
@@ -18,4 +18,4 @@ RULES: dict[str, Rule] = {
     **language.RULES,
 }
 
-__all__ = ["RULES", "Backward", "Gradient", "Gradients", "Rule", "apply_rule", "flat", "materialize"]
+__all__ = ["RULES", "Backward", "Gradient", "Gradients", "Rule", "apply_rule", "flat", "materialize", "zeros"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.graph.rules.base import Backward, Gradients, Rule, materialize
+from planner.graph.rules.base import Backward, Gradients, Rule, materialize, zeros
 
 
 def _attention(b: Backward) -> Gradients:
@@ -16,7 +16,7 @@ def _operands(b: Backward) -> tuple[str, ...]:
     """Return the operands of the backward operators."""
     result, total = b.node.outputs
     arriving, of_total = b.arriving
-    gradient = b.emit_step("scale", (result,), 0, "nothing", factor=0.0) if arriving is None else b.gradient
+    gradient = zeros(b.builder, result) if arriving is None else b.gradient
     inner = b.emit_step("softmax_backward_sum", (gradient, result), 0, "inner", dim=3)
     if of_total is not None:
         inner = b.emit_step("sub", (inner, materialize(b.builder, of_total, total)), 0, "less")

@@ -8,7 +8,7 @@ from typing import cast
 
 import tdl
 from planner.errors import GraphError
-from planner.graph.build import ONES, GraphBuilder
+from planner.graph.build import ONES, ZEROS, GraphBuilder
 from planner.graph.ir import Node, Tensor, Value
 
 Gradient = str | float
@@ -122,6 +122,12 @@ def materialize(builder: GraphBuilder, gradient: Gradient, of: str) -> str:
     if name not in builder.tensors:
         builder.apply("scale", ones, name=name, role="gradient", factor=gradient)
     return name
+
+
+def zeros(builder: GraphBuilder, tensor: str) -> str:
+    """Return a gradient of zeros of a tensor that none arrives at."""
+    like = builder.tensors[tensor]
+    return builder.input(f"{tensor}.grad", like.shape, ZEROS, like.dtype)
 
 
 def flat(b: Backward) -> Gradients:

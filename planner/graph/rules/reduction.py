@@ -25,7 +25,7 @@ def _extreme(b: Backward) -> Gradients:
     x, dims = b.node.inputs[0], b.attrs("dims")
     count = b.emit_step("count_extremes", (x, b.result), 0, "count", **dims)
     share = b.emit_step("div", (b.gradient, count), 0, "share")
-    return (b.emit("extreme_backward", (share, x, b.result), 0, **dims),)
+    return (b.emit("extreme_backward", (share, x, b.result), 0, **dims, **b.attrs("chosen")),)
 
 
 def _prod(b: Backward) -> Gradients:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 import tdl
-from planner.graph.rules.base import Backward, Gradient, Gradients, Rule, integers, materialize, number
+from planner.graph.rules.base import Backward, Gradient, Gradients, Rule, integers, materialize, number, zeros
 
 
 def _reshape(b: Backward) -> Gradients:
@@ -18,9 +18,9 @@ def _reshape(b: Backward) -> Gradients:
 def _unbind(b: Backward) -> Gradients:
     """Stack the outputs' gradients; an output that nobody reads contributes zeros."""
     parts = []
-    for place, (output, gradient) in enumerate(zip(b.node.outputs, b.arriving, strict=True)):
+    for output, gradient in zip(b.node.outputs, b.arriving, strict=True):
         if gradient is None:
-            parts.append(b.emit_step("scale", (output,), 0, f"zeros.{place}", factor=0.0))
+            parts.append(zeros(b.builder, output))
         else:
             parts.append(materialize(b.builder, gradient, output))
     return (b.emit("stack", tuple(parts), 0, **b.attrs("dim")),)

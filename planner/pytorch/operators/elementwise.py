@@ -89,9 +89,7 @@ def _prelu(t: Translation, call: TracedCall) -> Value:
     value, slope = call["self"], call["weight"]
     if prod(slope.shape) != 1:
         slope = along(slope, 1, value.rank)
-    below = unary(t, "clamp", value, max=0.0)
-    result = binary(t, "add", unary(t, "relu", value), binary(t, "mul", below, slope))
-    return view(t, result, call.shapes[0])
+    return view(t, binary(t, "prelu", value, slope), call.shapes[0])
 
 
 def along(vector: Value, dim: int, rank: int) -> Value:

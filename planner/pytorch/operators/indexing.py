@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 from typing import cast
 
@@ -203,11 +204,15 @@ def _topk(t: Translation, call: TracedCall) -> tuple[Value, ...]:
     return _ordered(t, "topk", call["self"], dim, k=call.integer("k"), largest=call.flag("largest"))
 
 
+ENDS: Mapping[str, Mapping[str, bool]] = {"max": {"largest": True}, "min": {"largest": False, "nan_first": True}}
+"""Which element is taken; what is no number is greater than all, and less."""
+
+
 @of_vectors
 def extreme(t: Translation, call: TracedCall) -> tuple[Value, ...]:
     """Take the greatest or the least element of a dimension, and its place."""
     dim = call.dim(call["self"].rank)
-    results = _ordered(t, "topk", call["self"], dim, k=1, largest=call.op == "max")
+    results = _ordered(t, "topk", call["self"], dim, k=1, **ENDS[call.op])
     return results if call.flag("keepdim") else tuple(taken(t, result, dim, 0) for result in results)
 
 
@@ -228,7 +233,7 @@ def _argmax(t: Translation, call: TracedCall) -> Value:
     if dim is None:
         value, dim = view(t, value, (prod(value.shape),)), 0
     value = as_dtype(t, value, "int32") if t.dtype(value) == "bool" else value
-    _, places = _ordered(t, "topk", value, dim % max(1, value.rank), k=1, largest=call.op == "argmax")
+    _, places = _ordered(t, "topk", value, dim % max(1, value.rank), k=1, **ENDS[call.op[-3:]])
     call.ignore("keepdim")
     return view(t, places, call.shapes[0])
 

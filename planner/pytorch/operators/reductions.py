@@ -47,7 +47,8 @@ def _extreme(t: Translation, call: TracedCall) -> Value | tuple[Value, ...]:
         return binary(t, f"{kind}imum", *in_wider_dtype(t, value, call["other"]))
     if "dim" in call.arguments and kind == call.op:
         return extreme(t, call)
-    return reduce(t, f"a{kind}", value, _dims(call, value), call.flag("keepdim"))
+    chosen = {"chosen": True} if kind == call.op else {}  # amax and amin multiply by a mask
+    return reduce(t, f"a{kind}", value, _dims(call, value), call.flag("keepdim"), **chosen)
 
 
 @converter("var", "std")

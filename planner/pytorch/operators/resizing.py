@@ -12,6 +12,7 @@ from planner.pytorch.contents import Content, value_of
 from planner.pytorch.operations import contract
 from planner.pytorch.operators.call import TracedCall, converter
 from planner.pytorch.operators.elementwise import TORCH
+from planner.pytorch.operators.indexing import selected
 from planner.pytorch.translation import Translation
 from planner.pytorch.views import view
 
@@ -36,11 +37,15 @@ def _repeated(t: Translation, call: TracedCall) -> Value:
     "_upsample_bicubic2d_aa",
 )  # fmt: skip
 def _interpolated(t: Translation, call: TracedCall) -> Value:
-    """Resize each dimension by a matrix, which the resizing of unit vectors is."""
+    """Resize each dimension by a matrix, which the resizing of unit vectors is, or by the elements that it chooses."""
     value = call.first("self", "input")
     call.ignore("output_size")
     for dim in range(2, value.rank):
-        value = mapped(t, value, dim, _matrix(value.shape[dim], call, dim))
+        matrix = _matrix(value.shape[dim], call, dim)
+        if "nearest" in call.op:
+            value = selected(t, value, dim, value_of(t, Content(matrix.argmax(1))))
+        else:
+            value = mapped(t, value, dim, matrix)
     return value
 
 
