@@ -14,7 +14,7 @@ from torch.fx import Node
 
 from planner.errors import GraphError
 from planner.pytorch.contents import Content
-from planner.pytorch.functional import CONTENT_OF, WRITTEN, ancestry, changes_first
+from planner.pytorch.functional import WRITTEN, ancestry, changes_first
 from planner.pytorch.graphs import example, leaves, packet, where
 from planner.pytorch.private import OpOverload, schema_of
 from planner.pytorch.regions import UNTRACKED
@@ -171,25 +171,19 @@ def _filled(node: Node) -> torch.Tensor:
     return torch.full((), number, dtype=like.dtype).expand(like.shape)
 
 
-def differentiable(trace: Trace, of: AbstractSet[Node] | None = None) -> set[Node]:
-    """Return the nodes through which a gradient flows to others, if not told to parameters that stay as they are."""
-    nodes = set[Node]()
-    of = of if of is not None else {node for node in _trained(trace) if node.name not in trace.states}
+def differentiable(trace: Trace) -> set[Node]:
+    """Return the nodes through which a gradient flows to a parameter, none to those that the module changes."""
+    nodes, sources = set[Node](), trace.sources
     for node in trace.nodes:
-        reached = node in of or (node.op != "placeholder" and not nodes.isdisjoint(_differentiated(node)))
+        if node.op == "placeholder":
+            spec = sources[node.name]
+            is_trained = is_parameter(spec) and trace.parameters[str(spec.target)].requires_grad
+            reached = is_trained and node.name not in trace.states
+        else:
+            reached = not nodes.isdisjoint(_differentiated(node))
         if reached and any(isinstance(leaf, torch.Tensor) and _has_gradient(leaf) for leaf in leaves(example(node))):
             nodes.add(node)
     return nodes
-
-
-def _trained(trace: Trace) -> dict[Node, str]:
-    """Return the placeholders of parameters that take a gradient, with the parameters' names in the module."""
-    sources = trace.sources
-    specs = {node: sources[node.name] for node in trace.nodes if node.op == "placeholder"}
-    targets = {node: str(spec.target) for node, spec in specs.items() if is_parameter(spec)}
-    return {
-        node: name.removeprefix("module.") for node, name in targets.items() if trace.parameters[name].requires_grad
-    }
 
 
 def _differentiated(node: Node) -> list[Node]:
@@ -209,17 +203,6 @@ def refuse_untracked(trace: Trace) -> None:
         changed = node.all_input_nodes[0]
         if changed in reached and not ancestry(changed)[0].meta.get(UNTRACKED):
             raise GraphError(f"{where(node)}: {packet(node)} under no_grad changes what has a gradient: copy it first")
-
-
-def refuse_changed(trace: Trace) -> None:
-    """Raise a GraphError, with the line, for a parameter that the module changes, and that has a gradient as well."""
-    for state, name in _trained(trace).items():
-        contents = [node for node in trace.nodes if node.meta.get(CONTENT_OF) == state.name]
-        if contents and trace.first_result() in differentiable(trace, {state, *contents}):
-            raise GraphError(
-                f"{where(contents[0])}: forward changes the parameter {name}, which has a gradient as well: keep what "
-                "forward changes in a buffer, or detach() what the loss reads of it"
-            )
 
 
 def unreached(trace: Trace) -> frozenset[int]:

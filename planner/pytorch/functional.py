@@ -20,10 +20,6 @@ COUNTER = "num_batches_tracked"
 """What batch norm counts in and never reads."""
 
 
-CONTENT_OF = "content of"
-"""What says of a node, in its meta, of which placeholder it is a later content."""
-
-
 def out_of_place(graph: Graph, states: Iterable[str] = ()) -> dict[Node, Node]:
     """Let what reads a tensor after it was changed read the result, through the views that it reads it through.
 
@@ -110,9 +106,7 @@ def _replace(node: Node, contents: dict[Node, Node], *, is_last: bool) -> None:
     for user in further:
         user.replace_input_with(node, same)
     if state is not None:
-        contents[root := ancestry(whole)[0]] = state
-        for content in (root, whole):
-            content.meta[CONTENT_OF] = state.name
+        contents[ancestry(whole)[0]] = state
 
 
 def _refuse_copies(node: Node, aliases: Iterable[Node]) -> None:

@@ -32,7 +32,6 @@ from planner.pytorch.folding import (
     differentiable,
     folded,
     needed_for_all,
-    refuse_changed,
     refuse_untracked,
     refuse_unwritten,
     unreached,
@@ -121,11 +120,7 @@ def _imported(  # noqa: PLR0913, PLR0917 -- as `from_torch`
 
     take = partial(_translated, trained=trained, opaque_unknown=opaque_unknown)
 
-    def make() -> Trace:
-        refuse_changed(trace := traced(Step(module, loss, inputs, autocast), arguments, names))
-        return trace
-
-    trace, translation = _selecting(make, known, take)
+    trace, translation = _selecting(lambda: traced(Step(module, loss, inputs, autocast), arguments, names), known, take)
     graph = training_graph(
         translation.t.builder,
         translation.metrics,

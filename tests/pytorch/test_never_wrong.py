@@ -440,3 +440,16 @@ COMPLEX = {
 def test_complex_numbers_are_computed_with_as_in_pytorch(name):
     module = Called(lambda self, x: torch.view_as_real(COMPLEX[name](*pairs(x))) * torch.arange(1.0, 3.0))
     assert compare(module, *fresh())[0] < 1e-12
+
+
+class Masked(nn.Conv1d):
+    """As PixelCNN's layers are often written."""
+
+    def forward(self, x):
+        self.weight.data *= torch.tensor([1.0, 1.0, 0.0])
+        return super().forward(x.view(-1, 1, 6)).square().sum()
+
+
+def test_a_weight_that_forward_masks_is_refused():
+    with pytest.raises(GraphError, match=r"changes the parameter weight, .* as weight \* mask"):
+        compare(Masked(1, 2, 3), *fresh())
