@@ -227,7 +227,7 @@ def work_of(run: Sequence[NodeShare], readers: Readers, device: Device, kernels:
     part = 1 / len(products)
     total = Work()
     for product in products:
-        dtype = kernels.products if kernels.products and product.batch == 1 else kernel.dtype
+        dtype = kernels.products if kernels.products and run[0].with_weights else kernel.dtype
         one = Kernel(kernel.category, dtype, kernel.operations * part, kernel.nbytes * part, product)
         seconds, roof_s = _kernel_s(device, one)
         total += Work(seconds, roof_s, 1, one.operations)
@@ -236,7 +236,7 @@ def work_of(run: Sequence[NodeShare], readers: Readers, device: Device, kernels:
 
 def converted(shares: Iterable[NodeShare]) -> Mapping[str, int]:
     """Return the operands that products convert to 8 bits, and their bytes before."""
-    multiplying = (share for share in shares if share.products and all(one.batch == 1 for one in share.products))
+    multiplying = (share for share in shares if share.products and share.with_weights)
     return {name: nbytes for share in multiplying for name, nbytes in share.reads.items()}
 
 

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from planner.graph.ir import FLOATING, ITEM_BYTES, Graph, Node
+from planner.graph.samples import depending_on_samples
 from planner.layout import Exchange, Region, Ways, collectives, elements, owned_by_all
 from planner.plans.plan import Plan
 from planner.plans.traffic import NodeTraffic
@@ -59,7 +60,8 @@ class NodeShare:
     """The worker's share of a node: operations, bytes by tensor, shapes of products, exchanges before and after it.
 
     `dtype` is what it computes in. `once` are exchanges of sums over all micro-batches. A view moves no elements. All
-    workers together do `repeats` times what a product takes.
+    workers together do `repeats` times what a product takes. One `with_weights` has them, or their gradient, among what
+    it reads and writes.
     """
 
     node: Node
@@ -76,6 +78,7 @@ class NodeShare:
     is_view: bool = False
     attention: Attention | None = None
     repeats: float = 1.0
+    with_weights: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,6 +138,8 @@ class _Shares:
         self._work: dict[object, NodeWork] = {}
         self._whole: dict[object, float] = {}
         self._fetched: set[tuple[str, str, tuple[Region, ...]]] = set()
+        graph = plan.graph
+        self._of_samples = depending_on_samples(graph.tensors, graph.nodes).difference(graph.accumulated)
 
     def share(self, work: NodeTraffic) -> NodeShare:
         """Return the worker's share of a node."""
@@ -163,6 +168,7 @@ class _Shares:
             is_view=work.signature.description.moves_elements and same_elements(share),
             attention=self._attention(node, share),
             repeats=self._repeats(work, share),
+            with_weights=not self._of_samples.issuperset((*node.inputs, *node.outputs)),
         )
 
     def _node_work(self, work: NodeTraffic) -> NodeWork:

@@ -35,6 +35,7 @@ CASES = [
     ("llama-3.1-405b", "tp=8,sp,pp=16,dp=4,zero=2,micro-batch=1,schedule=interleaved:2", 64, "adamw"),
     ("llama-2-70b", "pp=4,dp=2,micro-batch=1,schedule=gpipe", 16, "adam"),
     ("mixtral-8x7b", "tp=2,dp=4", 16, "adamw"),
+    ("mixtral-8x7b", "tp=2,sp,dp=4,ep=4,zero=1", 16, "adamw"),
     ("bloom-176b", "tp=4,pp=12,dp=8,micro-batch=1", 192, "adam"),
 ]
 

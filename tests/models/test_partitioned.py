@@ -6,6 +6,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+import planner
 from planner.models import build
 from planner.plans.check import check_plan
 from planner.plans.plan import single_worker
@@ -90,3 +91,8 @@ def test_searched_plans(name):
     plan = search(graph(name), SearchOptions(ways=(2, 2), searcher="recursive", placements="S,R"))
     np.testing.assert_array_equal(plan.bytes, Recount(plan).count())
     check_run(name, plan)
+
+
+@pytest.mark.parametrize("spec", ["dp=4,ep=4", "dp=4,ep=2", "dp=2,ep=2,tp=2,sp", "dp=2,ep=2,cp=2"])
+def test_experts_that_data_parallel_workers_share_out(spec):
+    check_run("mixtral", planner.plan(graph("mixtral"), parallel=spec))

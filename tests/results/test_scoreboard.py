@@ -31,7 +31,7 @@ from tensor_partitioner.page.published import published_scores
 FOLDER = ROOT / "results" / "scoreboard"
 ROWS = {
     "korthikanti": 8, "korthikanti_memory": 12, "megatron_2021": 10, "neusight": 52, "tensorflow_2017": 12,
-    "vtrain_single_node": 600, "llm_foundry": 209, "nemo_h100": 64,
+    "vtrain_single_node": 600, "llm_foundry": 209, "nemo_h100": 64, "grok_h100": 18,
 }  # fmt: skip
 
 

@@ -5,7 +5,7 @@ import pytest
 
 import planner
 from planner.errors import PlanError
-from planner.layout import Shard
+from planner.layout import Shard, collectives
 from planner.parallel import Parallel
 from planner.program.lower import lower
 from tensor_partitioner.commands.plan import main
@@ -18,8 +18,10 @@ SMALL = {
     "mlp-4-24": {"batch": 8},
     "cnn-5-8": {"batch": 8, "image": 6, "classes": 8},
     "rnn-2-8": {"batch": 8, "unroll": 3, "input_width": 8, "classes": 8},
+    "llama-1-16": {"batch": 8, "sequence": 8, "vocabulary": 48, "heads": 4, "experts": 4, "hidden": 24},
 }
 SPECS = ("tp=4", "tp=2,sp", "dp=2,tp=4", "dp=4,tp=2,zero=1", "dp=2,tp=2,sp,zero=3", "dp=2,cp=2,tp=2,zero=2")
+OF_EXPERTS = ("dp=4,ep=4", "dp=4,ep=2,zero=2", "dp=4,ep=2,tp=2,sp", "dp=2,ep=2,cp=2,tp=2,sp")
 
 
 def model(name):
@@ -32,8 +34,9 @@ def weight_bytes(graph):
 
 def cases():
     """Every spec of every model that has what it splits."""
-    with_sequence = ("transformer-2-64",)
-    return [(n, spec) for n in SMALL for spec in SPECS if n in with_sequence or not {"sp", "cp=2"} & {*spec.split(",")}]
+    with_sequence = ("transformer-2-64", "llama-1-16")
+    specs = [(n, s) for n in SMALL for s in SPECS if n in with_sequence or not {"sp", "cp=2"} & {*s.split(",")}]
+    return [*specs, *(("llama-1-16", spec) for spec in OF_EXPERTS)]
 
 
 @pytest.mark.parametrize(("name", "spec"), cases())
@@ -53,6 +56,24 @@ def test_tensor_parallelism_moves_what_megatron_does():
     activations = (4 * layers + 2) * all_reduce * width
     losses = plan.total_bytes - activations
     assert 2 * all_reduce <= losses <= 4 * all_reduce
+
+
+@pytest.mark.parametrize("spec", ["dp=4,ep=4", "dp=4,ep=4,tp=2,sp", "dp=8,ep=4"])
+def test_tokens_go_to_experts_and_back_all_with_all(spec):
+    """Four exchanges a layer: to experts and back, in either pass. Of every sample an expert takes 5 tokens, of which
+    all but those of its own worker's samples move, once however many tensor parallel workers there are."""
+    samples, experts, tokens, width = 8, 4, 5, 16  # 5: 1.25 x 2 chosen x 8 tokens / 4 experts
+    plan = planner.plan(model("llama-1-16"), parallel=spec)
+    at, others = plan.ways.axes.index("ep"), Parallel.read(spec).ep - 1
+    moved = [
+        exchange.moved()
+        for work in plan.traffic().work
+        for _, exchange, _ in work.exchanges()
+        if (one := collectives((exchange,))[0]) is not None and (one.kind, one.steps) == ("all-to-all", (at,))
+    ]
+    elements = samples * experts * tokens * width
+    assert [exchange.sum() for exchange in moved] == [elements * others // (others + 1)] * 4
+    assert all((np.count_nonzero(exchange, axis=1) == others).all() for exchange in moved)
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -119,7 +140,9 @@ def test_a_plan_with_axes_is_saved_and_read(tmp_path):
     assert read.ways.axes == ("dp", "tp")
     text = (tmp_path / "plan.json").read_text()
     (tmp_path / "plan.json").write_text(text.replace('["dp", "tp"]', '["dp", "xp"]'))
-    with pytest.raises(PlanError, match=r"\$.axes: expected one of 'pp', 'dp', 'cp', 'tp', '' for each of 2 ways"):
+    with pytest.raises(
+        PlanError, match=r"\$.axes: expected one of 'pp', 'dp', 'ep', 'cp', 'tp', '' for each of 2 ways"
+    ):
         planner.load(tmp_path / "plan.json")
 
 
@@ -134,6 +157,8 @@ def test_a_plan_with_axes_is_saved_and_read(tmp_path):
         ("tp=2,tp=2", "tp once"),
         ("tp=2,zero=1", "dp or cp from 2 with zero"),
         ("dp=2,sp", "tp from 2 with sp"),
+        ("dp=4,ep=3", "ep that divides dp, 4, found 3"),
+        ("ep=2", "ep that divides dp, 1, found 2"),
         ("dp=2,schedule=2f2b", "expected schedule"),
         ("dp=2,schedule=1f1b:2", "interleaved:CHUNKS"),
         ("dp=2,recompute=half", "expected recompute"),
@@ -149,6 +174,8 @@ def test_what_cannot_be_read(text, message):
 def test_a_plan_has_data_parallel_workers_that_share_out():
     with pytest.raises(PlanError, match="dp from 2 with zero"):
         planner.plan(model("transformer-2-64"), parallel="cp=2,zero=1")
+    with pytest.raises(PlanError, match="dp from 4 with zero"):
+        planner.plan(model("llama-1-16"), parallel="dp=2,ep=2,zero=1")
 
 
 def test_a_plan_has_several_workers():
@@ -172,6 +199,7 @@ def test_what_does_not_go_with_it(others):
         ("mlp-2-12", "dp=16", "at least 16 samples for dp, found fewer"),
         ("mlp-2-12", "cp=2", "tokens or vectors"),
         ("cnn-5-8", "tp=2,sp", "tokens or vectors"),
+        ("mlp-2-12", "dp=2,ep=2", "experts, a multiple of ep=2, found none"),
     ],
 )
 def test_what_divides_nothing(name, spec, message):
@@ -180,7 +208,7 @@ def test_what_divides_nothing(name, spec, message):
 
 
 def test_how_it_is_spelled():
-    for text in ("tp=4,sp", "dp=2,cp=2,tp=4,sp,zero=1", "dp=8"):
+    for text in ("tp=4,sp", "dp=2,cp=2,tp=4,sp,zero=1", "dp=8", "dp=8,ep=4,tp=2"):
         assert sorted(str(Parallel.read(text)).split(",")) == sorted(text.split(","))
 
 

@@ -1,4 +1,4 @@
-"""What a layer's tensor parallel workers exchange, against Korthikanti et al. (2022), Sec 4.2."""
+"""What a layer's workers exchange and hold: tensor parallel ones as in Korthikanti et al. (2022), and experts."""
 
 from collections import Counter
 
@@ -6,7 +6,11 @@ import pytest
 
 import planner
 from planner.parallel import Parallel
-from simulator.projection.replica import replica
+from simulator.projection.cluster import cluster
+from simulator.projection.network import Grid, Network
+from simulator.projection.replica import Transfer, replica
+from tensor_partitioner.projection import inner_of, project
+from tensor_partitioner.replicas import ZooModel
 
 MODELS = {
     "transformer-3-16": {"sequence": 8, "vocabulary": 16, "heads": 4, "flash": True},
@@ -14,9 +18,10 @@ MODELS = {
 }
 
 
-def exchanges_of_a_layer(name, *, sp):
-    graph = planner.model(name, batch=4, micro_batches=2, dtype="mixed", optimizer="adam", **MODELS[name])
-    shares = replica(planner.plan(graph, parallel=Parallel(tp=2, sp=sp))).shares
+def exchanges_of_a_layer(name, parallel, **options):
+    options |= MODELS[name]
+    graph = planner.model(name, batch=4, micro_batches=2, dtype="mixed", optimizer="adam", **options)
+    shares = replica(planner.plan(graph, parallel=parallel)).shares
     return Counter(
         (share.phase, one.kind)
         for share in shares
@@ -28,7 +33,7 @@ def exchanges_of_a_layer(name, *, sp):
 @pytest.mark.parametrize("name", MODELS)
 def test_sequence_parallel(name):
     """Two gathers and two scatters in either pass, and two gathers again of what the forward pass did not keep."""
-    assert exchanges_of_a_layer(name, sp=True) == {
+    assert exchanges_of_a_layer(name, Parallel(tp=2, sp=True)) == {
         ("forward", "all-gather"): 2,
         ("forward", "reduce-scatter"): 2,
         ("backward", "all-gather"): 4,
@@ -39,4 +44,66 @@ def test_sequence_parallel(name):
 @pytest.mark.parametrize("name", MODELS)
 def test_tensor_parallel(name):
     """Two all-reduces in either pass, which are halves here."""
-    assert exchanges_of_a_layer(name, sp=False) == {("forward", "all-reduce"): 4, ("backward", "all-reduce"): 4}
+    assert exchanges_of_a_layer(name, Parallel(tp=2)) == {("forward", "all-reduce"): 4, ("backward", "all-reduce"): 4}
+
+
+def test_tokens_of_experts():
+    """To experts and back, in either pass."""
+    assert exchanges_of_a_layer("llama-3-16", Parallel(dp=2, ep=2), experts=4) == {
+        ("forward", "all-to-all"): 2,
+        ("backward", "all-to-all"): 2,
+    }
+
+
+@pytest.mark.parametrize("zero", range(4))
+def test_memory_of_experts(zero):
+    """Experts are in as many parts; what ZeRO shares out of all weights is in as many parts as before."""
+    layers, experts, width, hidden, sharers = 3, 4, 64, 96, 8
+    of_experts = layers * experts * 3 * width * hidden
+    options = {"sequence": 64, "vocabulary": 512, "heads": 4, "hidden": hidden, "experts": experts}
+    options |= {"dtype": "mixed", "optimizer": "adam"}
+
+    def lines(ep):
+        way = Parallel(dp=sharers, ep=ep, zero=zero)
+        found = project(
+            f"llama-{layers}-{width}", options, batch=16, parallel=way, machine="hgx-h100", stack="megatron"
+        )
+        return {line.what: line.nbytes for line in found.memory}
+
+    whole, shared = lines(1), lines(4)
+    elsewhere = of_experts * 3 // 4
+    assert whole["weights as computed with"] - shared["weights as computed with"] == pytest.approx(
+        2 * elsewhere * (zero < 3), abs=1
+    )
+    assert whole["gradients"] - shared["gradients"] == pytest.approx(4 * elsewhere * (zero < 2), abs=1)
+    assert whole["master weights"] - shared["master weights"] == pytest.approx(4 * elsewhere * (zero < 1), abs=1)
+    assert whole["state of the optimizer"] - shared["state of the optimizer"] == pytest.approx(
+        8 * elsewhere * (zero < 1), abs=1
+    )
+
+
+def test_who_has_the_same_weights():
+    """Ranks in Megatron's order: 2 replicas of 2 x 2 x 2 for experts, context and tensors."""
+    network = Network(cluster("hgx-h100-nodes-2"), Grid(1, 2, 8, 2, 2))
+
+    def seconds(*ranks):
+        return network.transfer_s(Transfer("all-reduce", ranks, 1 << 24))
+
+    assert network.replicas_s("all-reduce", 1 << 24) == seconds(0, 2, 4, 6, 8, 10, 12, 14)
+    assert network.replicas_s("all-reduce", 1 << 24, of_experts=True) == seconds(0, 2, 8, 10)
+
+
+def test_context_parallel_workers_have_experts_for_tokens_of_their_own():
+    """Every worker's experts take half of a sample's places, as those of half a sample do."""
+    options = {"sequence": 64, "vocabulary": 512, "heads": 4, "experts": 4, "dtype": "mixed", "optimizer": "adam"}
+    source = ZooModel.of("llama-3-64", options)
+    alone, halved = (inner_of(source, 8, Parallel(dp=4, ep=2, cp=cp)).replica for cp in (1, 2))
+
+    def operations(inner):
+        named = ("gate", "up", "down")
+        return [
+            s.operations for s in inner.shares if any(f"experts.{part}" in s.node.name for part in named) and s.products
+        ]
+
+    assert [2 * count for count in operations(halved)] == operations(alone)
+    assert operations(alone)
