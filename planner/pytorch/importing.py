@@ -62,6 +62,9 @@ TAKEN_WHOLE = (
 )  # fmt: skip
 """Operators that are called as they are, with their gradients: most work on matrices, rows or sequences as wholes."""
 
+OF_MEMORY = ("as_strided", "as_strided_scatter")
+"""Operators whose results depend on where elements lie in memory, and that are not called with copies, therefore."""
+
 TRANSFORMED = {"_add_batch_dim": "torch.vmap", "_remove_batch_dim": "torch.vmap"}
 """By functions that a trace shows, the one that the user calls."""
 
@@ -163,7 +166,8 @@ def _translated(trace: Trace, trained: Iterable[nn.Parameter] | None, opaque_unk
     whole, reached = set[Node](), differentiable(trace)
     while refused := (translation := _with_cuts(trace, frozen, whole)).refused:
         if not sum(decompose(trace.program.graph_module, *pair) for pair in refused.items()):
-            calls = {node for node in refused.keys() - whole if opaque_unknown or _may_be_called(node, reached)}
+            waiting = [node for node in refused.keys() - whole if packet(node) not in OF_MEMORY]
+            calls = {node for node in waiting if opaque_unknown or _may_be_called(node, reached)}
             if not calls:
                 if defect := next(iter(translation.defects.values()), None):
                     raise DefectError(_listed(refused)) from defect
@@ -291,6 +295,8 @@ class _Pass:
             raise UnsupportedError(
                 f"{name}() makes a number of a tensor, which would be one for all batches: keep it a tensor"
             )
+        if name in OF_MEMORY:
+            raise UnsupportedError(f"{name} reads what lies in memory, which other tensors share: use slices or unfold")
         if name not in CONVERTERS and node not in self.whole:
             raise UnsupportedError(f"{node.target._schema.name} has no operator here (or --opaque-unknown)")
         call = self._call(name, node)

@@ -130,8 +130,10 @@ def _detached(module: GraphModule, node: Node, result: Node, operands: Sequence[
 def _returns_operand(node: Node) -> bool:
     """Return True if PyTorch returns the very tensor that an operator is given first."""
     operands = node.all_input_nodes
-    if not isinstance(node.target, OpOverload) or not operands or changes_first(node):
+    if not isinstance(node.target, OpOverload) or not operands:
         return False
+    if changes_first(node):
+        return True
     examples = [example(operand) for operand in operands]
     with fake_mode_of(examples), torch.no_grad():
         arguments, named = torch.fx.map_arg((node.args, node.kwargs), example)

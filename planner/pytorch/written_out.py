@@ -240,6 +240,15 @@ def _fill_diagonal(x: Tensor, fill_value: float, wrap: bool = False) -> Tensor:
     return torch.where(torch.arange(rows)[:, None] == torch.arange(columns), fill_value, x)
 
 
+def _diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """Read a diagonal of matrices, which is every so many elements of their rows behind each other."""
+    laid = x.movedim((dim1, dim2), (-2, -1))
+    *_, rows, columns = laid.shape
+    first = offset if offset >= 0 else -offset * columns
+    count = max(0, min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns))
+    return laid.flatten(-2)[..., first : first + count * (columns + 1) : columns + 1][..., :count]
+
+
 def _diagonal_scatter(x: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
     laid = x.movedim((dim1, dim2), (-2, -1))
     rows, columns = torch.arange(laid.shape[-2]), torch.arange(laid.shape[-1])
@@ -356,6 +365,7 @@ WRITTEN_OUT: Mapping[str, Callable[..., Any]] = {
     "angle": _with_gradient(_angle, lambda _, x: torch.zeros_like(x)),
     "cdist": _cdist,
     "celu": _with_slope(_celu, _slope_of_celu),
+    "diagonal": _diagonal,
     "diagonal_scatter": _diagonal_scatter,
     "embedding": _embedding,
     "embedding_bag": _embedding_bag,

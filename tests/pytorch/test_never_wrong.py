@@ -450,6 +450,34 @@ class Masked(nn.Conv1d):
         return super().forward(x.view(-1, 1, 6)).square().sum()
 
 
-def test_a_weight_that_forward_masks_is_refused():
+class Scaled(nn.Linear):
+    def forward(self, x):
+        with torch.no_grad():
+            self.weight.mul_(0.9)
+        return super().forward(x).square().sum()
+
+
+@pytest.mark.parametrize("module", [Masked(1, 2, 3), Scaled(6, 2)], ids=["masked", "scaled"])
+def test_a_weight_that_forward_changes_is_refused(module):
     with pytest.raises(GraphError, match=r"changes the parameter weight, .* as weight \* mask"):
-        compare(Masked(1, 2, 3), *fresh())
+        compare(module, *fresh())
+
+
+DIAGONALS = {
+    "of rows": lambda x: torch.diagonal(x[:, :3]),
+    "of columns": lambda x: torch.diagonal(x.t()[1:4], 1),
+    "below": lambda x: torch.diagonal(x[:, 2:], -1),
+    "outside": lambda x: torch.diagonal(x, -4).sum() + x,
+    "of several": lambda x: torch.diagonal(x.view(2, 2, 6)[:, :, 1:4], dim1=2, dim2=0) * x[:2, :2],
+    "summed": lambda x: x[:3, 1:4].trace() * x,
+}
+
+
+@pytest.mark.parametrize("name", DIAGONALS)
+def test_a_diagonal_is_read_wherever_its_matrix_lies(name):
+    assert compare(Called(lambda self, x: DIAGONALS[name](x).square()), *fresh())[0] < 1e-12
+
+
+def test_memory_that_tensors_share_is_not_read_by_strides():
+    with pytest.raises(GraphError, match="use slices or unfold"):
+        compare(Called(lambda self, x: x[:, 1:].as_strided((3, 5), (6, 1))), *fresh())
