@@ -38,7 +38,7 @@ from planner.plans.phases import ACCUMULATION, WEIGHTS, Phases, is_repeated, kin
 Moved = tuple[str, Exchange, int]
 """A tensor, an exchange of it, and how often it is made in an iteration."""
 
-Sharing = tuple[str, int | None, str, str, frozenset[int]]
+Sharing = tuple[str, bool, str, int, str, frozenset[int]]
 """Which reads share what they fetch: those of a node or a backward group, of which tensor, from which peers."""
 
 
@@ -134,7 +134,7 @@ class Traffic:
         self.phases: Phases = (
             like.phases if like else phases_of_plan(plan.graph, plan.ways, plan.strategies, plan.schedule)
         )
-        self._groups: Mapping[str, tuple[str, int]] = like._groups if like else backward_groups(plan.graph)
+        self._groups: Mapping[tuple[str, str], int] = like._groups if like else backward_groups(plan.graph)
         self._adding_up = frozenset(plan.graph.accumulated)
         places = {phase: place for place, phase in enumerate(self.phases.order)}
         self._nodes = sorted(
@@ -180,7 +180,7 @@ class Traffic:
         """Return the nodes, those together that may share what they fetch."""
         groups: dict[object, list[Node]] = {}
         for node in self._nodes:
-            groups.setdefault(self._group_sharing_reads(node), []).append(node)
+            groups.setdefault(self._may_share_reads(node), []).append(node)
         return groups.values()
 
     def _cause_of_bytes(self, nodes: Sequence[Node]) -> object:
@@ -191,7 +191,8 @@ class Traffic:
             read = tuple(numbers.setdefault(name, len(numbers)) for name in node.inputs)
             lying = tuple((layouts[name], tensors[name].dtype) for name in (*node.inputs, *node.outputs))
             often = self._runs(node), self._adding_up.isdisjoint(node.outputs)
-            cause.append((id(self.signatures[node.name]), self.plan.strategies[node.name], read, lying, often))
+            shared = tuple(self._groups.get((node.name, name), 0) for name in node.inputs)
+            cause.append((id(self.signatures[node.name]), self.plan.strategies[node.name], read, shared, lying, often))
         return tuple(cause)
 
     def _bytes_of_nodes(self, nodes: Sequence[Node]) -> NDArray[np.int64]:
@@ -242,7 +243,8 @@ class Traffic:
         held = all(map(operator.eq, compress(need, computes), compress(exchange.sources, computes)))
         if held and exchange.reducer is None:
             return Read(node.name, tensor, operands, need, None)
-        shared = earlier.setdefault((*self._group_sharing_reads(node), tensor, exchange.fixed), [])
+        number = self._groups.get((node.name, tensor), 0)
+        shared = earlier.setdefault((*self._may_share_reads(node), number, tensor, exchange.fixed), [])
         for read in shared:
             if read.need == need:
                 return Read(node.name, tensor, operands, need, None, same_as=read)
@@ -251,7 +253,7 @@ class Traffic:
         shared.append(read)
         return read
 
-    def _group_sharing_reads(self, node: Node) -> tuple[str, int | None, str]:
-        """Return what is equal for nodes that share what they fetch: one itself, or those of a backward group."""
+    def _may_share_reads(self, node: Node) -> tuple[str, bool, str]:
+        """Return what is equal for nodes that may share what they fetch: one itself, or those of a forward node."""
         kind = kind_of(self.phases.of_node[node.name])
-        return *self._groups.get(node.name, (node.name, None)), BACKWARD if kind == WEIGHTS else kind
+        return node.forward or node.name, node.forward is not None, BACKWARD if kind == WEIGHTS else kind

@@ -77,9 +77,10 @@ class Recount:
     def times(self, node):
         return self.plan.graph.micro_batches if node.name in self.often else 1
 
-    def fours(self, node):
-        """Which four of its forward node's backward nodes one is of; -1 for what is no backward node."""
-        alike = [other.name for other in self.plan.graph.nodes if other.forward == node.forward]
+    def fours(self, node, name):
+        """Which four of its forward node's backward nodes that read a tensor one is of; -1 for no backward node."""
+        nodes = self.plan.graph.nodes
+        alike = [other.name for other in nodes if other.forward == node.forward and name in other.inputs]
         return -1 if node.forward is None else alike.index(node.name) // 4
 
     def move(self, having, wanting, fixed, item):
@@ -166,7 +167,7 @@ class Recount:
                 masks.append(mask)
             partial = [i for i, p in enumerate(self.plan.layouts[name]) if str(p) == "P+"]
             terms = tuple(i for i in partial if self.plan.strategies[node.name][i] == "+")
-            key = (node.forward or node.name, self.fours(node), name, terms, self.times(node))
+            key = (node.forward or node.name, self.fours(node, name), name, terms, self.times(node))
             if key in self.fetches:
                 masks = [one | other for one, other in zip(self.fetches[key], masks, strict=True)]
             self.fetches[key] = masks

@@ -1,6 +1,7 @@
 """What joins many tensors: the gradients of its parts share what they fetch, four and four."""
 
 import random
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -44,25 +45,62 @@ def graph_of(layers):
 
 
 def test_groups_of_four():
-    groups = backward_groups(graph_of(9))
-    sizes = [list(groups.values()).count(group) for group in set(groups.values())]
-    assert max(sizes) == 4
-    widest = max(number for _, number in groups.values())
-    assert widest == 2  # ten parts: four, four and two
+    graph = graph_of(9)
+    nodes = {node.name: node for node in graph.nodes}
+    groups = Counter((nodes[name].forward, tensor, number) for (name, tensor), number in backward_groups(graph).items())
+    assert max(groups.values()) == 4
+    assert max(number for *_, number in groups) == 2  # ten parts: four, four and two
+
+
+class Long(torch.autograd.Function):
+    """A gradient of many operators, of which the first and the last read the operand."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return (grad * x).sin().cos().tanh().exp() * x
+
+
+class Written(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.layer(Long.apply(self.layer(x)))
+
+
+def graph_of_written():
+    module = Written()
+    user = UserModel(module, (torch.randn(8, 4),), F.cross_entropy, [torch.randint(4, (8,))], None)
+    return imported(user)
+
+
+def test_groups_are_of_what_reads_one_tensor():
+    graph = graph_of_written()
+    assert max(Counter(node.forward for node in graph.nodes if node.forward).values()) > 4
+    assert set(backward_groups(graph).values()) == {0}
 
 
 @pytest.mark.parametrize("ways", [(2,), (3,), (2, 2)], ids=str)
 @pytest.mark.parametrize("number", range(4))
-def test_random_plans_are_counted_as_they_are_lowered(ways, number):
-    plan = random_plan(graph_of(6), Ways(ways), random.Random(f"{ways} {number}"))
+@pytest.mark.parametrize("graph", [graph_of(6), graph_of_written()], ids=["dense", "written"])
+def test_random_plans_are_counted_as_they_are_lowered(graph, ways, number):
+    plan = random_plan(graph, Ways(ways), random.Random(f"{ways} {number}"))
     check_plan(plan)
     np.testing.assert_array_equal(plan.bytes, Recount(plan).count())
     np.testing.assert_array_equal(plan.bytes, lower(plan).bytes)
 
 
 @pytest.mark.parametrize("placements", ["S", "S,R", "S,R,P"])
-def test_searched_plans_cost_what_is_counted(placements):
-    plan = planned(graph_of(9), 4, placements=placements)
+@pytest.mark.parametrize("graph", [graph_of(9), graph_of_written()], ids=["dense", "written"])
+def test_searched_plans_cost_what_is_counted(graph, placements):
+    plan = planned(graph, 4, placements=placements)
     assert plan.search.cost == plan.total_bytes == int(Recount(plan).count().sum())
 
 

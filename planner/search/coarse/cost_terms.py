@@ -29,7 +29,7 @@ def cost_terms(
     """
     phases, adding_up = phases_of_nodes(graph), frozenset(graph.accumulated)
     group_of = backward_groups(graph)
-    groups: dict[tuple[tuple[str, int], str, str], dict[str, Reader]] = {}
+    groups: dict[tuple[str, int, str, str], dict[str, Reader]] = {}
     for node in graph.nodes:
         signature, runs = found[node.name], runs_of(phases[node.name], graph)
         together = as_terms.get(node.name, frozenset())
@@ -38,11 +38,12 @@ def cost_terms(
             terms = tuple(sorted(together)) if together.issuperset(operands) else operands if partial else None
             reader = needs_of_operands(signature, operands), terms
             yield (node.name,), tensor, _fetch_cost_of_readers(graph.tensors[tensor].shape, [reader]), runs
-            if node.name in group_of:
-                groups.setdefault((group_of[node.name], tensor, phases[node.name]), {})[node.name] = reader
+            if node.forward is not None:
+                group = node.forward, group_of[node.name, tensor], tensor, phases[node.name]
+                groups.setdefault(group, {})[node.name] = reader
         for output, tensor in enumerate(node.outputs):
             yield (node.name,), tensor, StoreCost(signature, output), 1 if tensor in adding_up else runs
-    for (_, tensor, phase), readers in groups.items():
+    for (*_, tensor, phase), readers in groups.items():
         for size in range(2, len(readers) + 1):
             for nodes in combinations(readers, size):
                 yield (
