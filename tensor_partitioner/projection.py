@@ -66,8 +66,12 @@ def inner_of(source: Source, batch: int, parallel: Parallel) -> Inner:
     """Return the inner workers of a replica at work on a micro-batch of a batch; raises as `project`."""
     micro_batch = batch // parallel.dp if parallel.micro_batch is None else parallel.micro_batch
     parallel.micro_batches(batch)
-    within = Parallel(dp=parallel.ep, ep=parallel.ep, tp=parallel.tp, cp=parallel.cp, sp=parallel.sp)
-    return source.inner(within, micro_batch)
+    return source.inner(within_replica(parallel), micro_batch)
+
+
+def within_replica(parallel: Parallel) -> Parallel:
+    """Return how the inner workers of a replica divide what it does."""
+    return Parallel(dp=parallel.ep, ep=parallel.ep, cp=parallel.cp, tp=parallel.tp, sp=parallel.sp)
 
 
 def project_inner(
@@ -77,7 +81,7 @@ def project_inner(
     require_devices(machine, parallel.workers)
     runs = (stack_named(stack) if isinstance(stack, str) else stack).multiplying_in(inner.products)
     device = machine.built.devices[0]
-    inner_workers = parallel.tp * parallel.cp * parallel.ep
+    inner_workers = within_replica(parallel).workers
     grid = Grid(parallel.pp, parallel.dp // parallel.ep, inner_workers, parallel.cp, parallel.ep)
     network = Network(machine, grid)
     blocks, tied_bytes = _with_tied(blocks_of(inner.replica, runs, device, network), inner.replica, parallel.pp)

@@ -128,6 +128,7 @@ def project(job: Job) -> Projection:
 
 
 WAITING = "waiting for the slowest device"
+EXCHANGES = "tensor, context and expert parallel exchanges"
 
 
 class _Projecting:
@@ -340,7 +341,7 @@ class _Projecting:
             "kernels at the roof": count * once.work.roof_s,
             "kernels below the roof": count * (once.work.seconds - once.work.roof_s + added_s),
             "recomputation": count * again.work.seconds,
-            "tensor and context parallel exchanges": count * (once.exchanged_s + again.exchanged_s) + end.inner_s,
+            EXCHANGES: count * (once.exchanged_s + again.exchanged_s) + end.inner_s,
             "weights gathered and gradients scattered, exposed": count * gathered_s,
             "waiting for the host": count * host_s,
             "pipeline bubble and messages": end.pipeline_s - count * busy_s if self._parallel.pp > 1 else 0.0,

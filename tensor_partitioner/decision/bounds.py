@@ -58,9 +58,10 @@ def micro_batch_s(blocks: tuple[Block, ...], recompute: str) -> float:
 def least_bytes(blocks: tuple[Block, ...], parallel: Parallel, stack: Stack) -> float:
     """Bytes that some device holds at least: of weights, states and gradients, and of a micro-batch's activations.
 
-    `blocks` are at work on a micro-batch. What all stages have is spread evenly, and inner workers share all of it.
+    `blocks` are at work on a micro-batch. What all stages have is spread evenly, and inner workers share all of it, as
+    if all weights were of experts where these are shared out.
     """
     lasting = sum(line.nbytes for line in lasting_lines(blocks, parallel, stack))
     layers = ((before.boundary_bytes, block) for before, block in pairwise(blocks) if block.name.isdecimal())
     kept = sum(kept_bytes(block, nbytes, parallel.recompute) for nbytes, block in layers)
-    return (lasting + kept / parallel.cp) / (parallel.pp * parallel.tp)
+    return (lasting / parallel.ep + kept / parallel.cp) / (parallel.pp * parallel.tp)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 
+from planner.layout.ways import AXES
 from planner.parallel import Parallel
 
 MOST_MICRO_BATCH = 16
@@ -23,7 +24,7 @@ class Shape:
     """What candidates depend on: devices in all and in a node, samples, layers that repeat (0: none), tokens a sample.
 
     `stores_scores` is True for a model whose attention keeps its matrix, which selective recomputation makes again;
-    `updates` for one whose weights are updated.
+    `updates` for one whose weights are updated. `experts` are those of a layer, 1 without any.
     """
 
     devices: int
@@ -33,6 +34,7 @@ class Shape:
     sequence: int
     stores_scores: bool
     updates: bool = True
+    experts: int = 1
 
 
 def divisors(number: int) -> list[int]:
@@ -48,11 +50,12 @@ def candidates(shape: Shape) -> Iterator[Parallel]:
             continue
         for micro_batch in _micro_batches(shape.batch // dp, pp):
             count = shape.batch // dp // micro_batch
-            settings = _zero(shape, dp, pp), _schedules(shape, pp, count), _recompute(shape)
-            for zero, schedule, recompute in product(*settings):
+            settings = _experts(shape, dp), _zero(shape, dp, pp), _schedules(shape, pp, count), _recompute(shape)
+            for ep, zero, schedule, recompute in product(*settings):
                 yield Parallel(
                     pp=pp,
                     dp=dp,
+                    ep=ep,
                     cp=cp,
                     tp=tp,
                     sp=tp > 1 and shape.sequence > 1,
@@ -76,18 +79,22 @@ def _degrees(shape: Shape) -> Iterator[tuple[int, int, int]]:
 
 def undivided(shape: Shape, pins: Mapping[str, int | str]) -> Iterator[Parallel]:
     """Yield ways to take all samples at once, with pinned degrees: a micro-batch a stage, nothing computed again."""
-    held = {"pp": 1, "cp": 1} | {axis: degree for axis, degree in pins.items() if axis in ("pp", "cp", "tp", "dp")}
+    held = {"pp": 1, "cp": 1} | {axis: degree for axis, degree in pins.items() if axis in ("pp", *AXES)}
     zeros = (int(pins["zero"]),) if "zero" in pins else (0, 3)
     for tp, cp, pp in _degrees(shape):
         dp = shape.devices // (tp * cp * pp)
-        degrees = {"tp": tp, "cp": cp, "pp": pp, "dp": dp}
-        if shape.batch % (dp * pp) or degrees != degrees | held:
+        if shape.batch % (dp * pp):
             continue
-        sp = tp > 1 and shape.sequence > 1
-        for zero in zeros:
-            if zero in _zero(shape, dp, pp):
-                micro_batch = shape.batch // (dp * pp)
-                yield Parallel(pp=pp, dp=dp, cp=cp, tp=tp, sp=sp, zero=zero, micro_batch=micro_batch)
+        sp, micro_batch = tp > 1 and shape.sequence > 1, shape.batch // (dp * pp)
+        for ep, zero in product(_experts(shape, dp), zeros):
+            degrees = {"tp": tp, "cp": cp, "pp": pp, "dp": dp, "ep": ep}
+            if zero in _zero(shape, dp, pp) and degrees == degrees | held:
+                yield Parallel(pp=pp, dp=dp, ep=ep, cp=cp, tp=tp, sp=sp, zero=zero, micro_batch=micro_batch)
+
+
+def _experts(shape: Shape, dp: int) -> list[int]:
+    """Return among how many data parallel workers experts may be shared out."""
+    return [ep for ep in divisors(shape.experts) if dp % ep == 0]
 
 
 def _micro_batches(samples: int, pp: int) -> list[int]:
@@ -132,7 +139,7 @@ def by_hand(ways: Iterable[Parallel]) -> Iterator[list[Parallel]]:
     Of each the ways that are among these, those with least recomputation and the largest micro-batch first; stages take
     a sample at once, in as many chunks as there are.
     """
-    every = [way for way in ways if way.cp == 1]
+    every = [way for way in ways if way.cp == way.ep == 1]
     data = [way for way in every if way.dp == way.workers > 1]
     for zero in (0, 3):
         alike = (way for way in data if way.zero == zero)
@@ -156,6 +163,8 @@ def family(parallel: Parallel) -> str:
         parts.append("tensor")
     if parallel.cp > 1:
         parts.append("context")
+    if parallel.ep > 1:
+        parts.append("expert")
     if parallel.dp > 1:
         parts.append({0: "data (DDP)", 1: "ZeRO-1", 2: "ZeRO-2", 3: "FSDP (ZeRO-3)"}[parallel.zero])
     return " x ".join(parts) or "one device"

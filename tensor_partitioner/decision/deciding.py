@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec.structs import replace as msgspec_replace
 
 from planner.errors import GraphError, PlanError
-from planner.export.transformers import transformer_of
+from planner.export.transformers import Transformer, transformer_of
 from planner.graph.facts import sequence_length, weight_dtype
 from planner.graph.ir import Graph
 from planner.parallel import Parallel
@@ -42,7 +42,7 @@ from tensor_partitioner.decision.simulating import Simulating
 from tensor_partitioner.decision.sources import degrees_of, source_of
 from tensor_partitioner.decision.typed import STACK, commands
 from tensor_partitioner.decision.why import AS_FAST, left_open, verdict, why, why_searched
-from tensor_partitioner.projection import project_inner, project_source
+from tensor_partitioner.projection import project_inner, project_source, within_replica
 from tensor_partitioner.replicas import Inner, Source
 from topologies import Machine
 
@@ -113,7 +113,7 @@ class _Deciding:
 
     def _blocks(self, inner: Inner, within: Parallel) -> tuple[Block, ...]:
         """Return all blocks of a replica at work on a micro-batch, as they are projected."""
-        network = Network(self.cluster, Grid(1, 1, within.tp * within.cp, within.cp))
+        network = Network(self.cluster, Grid(1, 1, within.workers, within.cp, within.ep))
         stack = self.stack.multiplying_in(inner.products)
         blocks = blocks_of(inner.replica, stack, self.cluster.built.devices[0], network)
         return repeated(blocks, inner.layers) if inner.layers else blocks
@@ -139,7 +139,12 @@ class _Deciding:
             sequence=self._sequence or 1,
             stores_scores=any(block.selected_bytes for block in blocks),
             updates=bool(self._single[0].replica.graph.updates),
+            experts=max(1, self._transformer.experts) if self._transformer else 1,
         )
+
+    @cached_property
+    def _transformer(self) -> Transformer | None:
+        return transformer_of(self._single[0].replica.graph)
 
     def largest_batch(self) -> int:
         """Return the largest power of two times the devices that fits with no accumulation, or one sample a device."""
@@ -191,7 +196,9 @@ class _Deciding:
         excess = {c: (nbytes, -KEPT.index(c.recompute)) if nbytes > capacity else () for c, nbytes in least.items()}
         tried, found = self._by_hand(every, excess, batch)
         rest = (row for row in every if row[-1] not in tried)
-        waiting = [(excess[c], (c.tp * c.cp, c.cp), bound_s, number, False, c) for bound_s, number, c in rest]
+        waiting = [
+            (excess[c], (c.tp * c.cp * c.ep, c.cp, c.ep), bound_s, number, False, c) for bound_s, number, c in rest
+        ]
         heapify(waiting)
         seen, unfinished, left_out, lower_s = {kind for _, kind, *_ in found}, set[str](), 0, float("inf")
         best_s = {kind: step.seconds for _, kind, _, step in sorted(found, key=_slowest_first) if step.fits}
@@ -239,7 +246,7 @@ class _Deciding:
 
     def _nearer_bound_s(self, candidate: Parallel, batch: int) -> float:
         """Return a bound of a candidate by what its inner workers take for a micro-batch; 0 where they cannot be."""
-        within = Parallel(tp=candidate.tp, cp=candidate.cp, sp=candidate.sp)
+        within = within_replica(candidate)
         key = within, candidate.micro_batch or 0, candidate.recompute
         if key not in self._micro_batch_s:
             self._micro_batch_s[key] = self._inner_s(within, *key[1:])
@@ -255,7 +262,7 @@ class _Deciding:
 
     def _projected(self, candidate: Parallel, batch: int) -> Projection | None:
         """Project a candidate; None where the model cannot be divided so, which is not tried twice."""
-        within = Parallel(tp=candidate.tp, cp=candidate.cp, sp=candidate.sp)
+        within = within_replica(candidate)
         if (within, candidate.micro_batch or 0) in self._failed:
             self.impossible += 1
             return None
@@ -297,8 +304,7 @@ class _Deciding:
         rows.sort(key=lambda row: (not row.fits, row.seconds_per_step if row.fits else row.needed_bytes))
         if not rows:
             raise PlanError(f"{self.source.name}: none of {tally.considered} candidates can divide it")
-        transformer = transformer_of(self._single[0].replica.graph)
-        heads = None if transformer is None else transformer.heads
+        heads = None if self._transformer is None else self._transformer.heads
         told = tuple(_with_why(row, rows, heads) for row in rows)
         best_s, alone_s = told[0].seconds_per_step, self._alone_s(batch, told[0])
         lower_s = min(best_s, tally.lower_bound_s)
@@ -375,7 +381,7 @@ def _candidate(name: str, kind: str, bound_s: float, projection: Projection, mod
     """Record a candidate."""
     shares, tokens = projection.shares, model.sequence
     exposed = (
-        "tensor and context parallel exchanges",
+        "tensor, context and expert parallel exchanges",
         "weights gathered and gradients scattered, exposed",
         "gradients reduced, exposed",
     )

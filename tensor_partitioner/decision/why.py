@@ -27,7 +27,7 @@ CAUSES = {
     "kernels at the roof": ("more to compute", "less to compute"),
     "kernels below the roof": ("smaller, slower kernels", "larger, faster kernels"),
     "recomputation": ("recomputation", "less recomputation"),
-    "tensor and context parallel exchanges": ("tensor parallel exchanges", "fewer tensor parallel exchanges"),
+    "tensor, context and expert parallel exchanges": ("tensor parallel exchanges", "fewer tensor parallel exchanges"),
     "weights gathered and gradients scattered, exposed": ("weights gathered in the open", "fewer weights gathered"),
     "waiting for the host": ("waiting for the host", "less waiting for the host"),
     "pipeline bubble and messages": ("the pipeline's bubble", "a smaller bubble"),

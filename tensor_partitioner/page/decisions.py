@@ -136,6 +136,8 @@ def _sentences(decision: Decision, parallel: Parallel) -> Iterator[str]:
             "exchange activations twice a layer and pass"
             + (", and what they would all compute is split along the sequence." if parallel.sp else ".")
         )
+    if parallel.ep > 1:
+        yield f"A layer's experts are shared out by {parallel.ep} data parallel groups each, which exchange tokens."
     if parallel.cp > 1:
         yield f"Every sequence is split over {parallel.cp} context parallel devices, which exchange keys and values."
     if parallel.zero:

@@ -39,13 +39,14 @@ MODELS = (
     ("mlp-4-512", {"dtype": "mixed", "optimizer": "adam"}),
 )
 MACHINES = ("hgx-h100", "p4d.24xlarge", "dgx-a100", "p4d-nodes-2")
+EXPERTS = ("llama-4-64", {**SMALL, "experts": 4}, "p4d-nodes-2", 32, "megatron")
 
 
 def shape_of(name, options, machine, batch):
     layers = with_few_layers(name, options)[2] or 0
     stores = "transformer" in name and not options.get("flash", False)
     devices = cluster(machine).devices
-    return Shape(devices, 8, batch, layers, options.get("sequence", 1), stores)
+    return Shape(devices, 8, batch, layers, options.get("sequence", 1), stores, experts=options.get("experts", 1))
 
 
 def cases(count, seed):
@@ -63,7 +64,7 @@ def projections(name, options, machine, batch, stack):
             continue
 
 
-@pytest.mark.parametrize(("name", "options", "machine", "batch", "stack"), cases(6, seed=1))
+@pytest.mark.parametrize(("name", "options", "machine", "batch", "stack"), [*cases(6, seed=1), EXPERTS])
 def test_nothing_is_faster_than_what_is_recommended(name, options, machine, batch, stack):
     """Every candidate is projected, whatever its bound; plans of a search come besides."""
     decision = decide(name, machine, batch=batch, stack=stack, budget_s=600, **options)
@@ -76,7 +77,7 @@ def test_nothing_is_faster_than_what_is_recommended(name, options, machine, batc
     assert decision.candidates[: len(named)] == tuple(named)
 
 
-@pytest.mark.parametrize(("name", "options", "machine", "batch", "stack"), cases(4, seed=2))
+@pytest.mark.parametrize(("name", "options", "machine", "batch", "stack"), [*cases(4, seed=2), EXPERTS])
 def test_no_step_is_below_its_bound(name, options, machine, batch, stack):
     device = cluster(machine).built.devices[0]
     source, runs = ZooModel.of(name, options), stack_named(stack)

@@ -154,7 +154,7 @@ def test_a_projection_is_near_the_simulation_of_all_events(parallel):
     computed_s = shares["kernels at the roof"] + shares["kernels below the roof"] + shares["optimizer"]
     assert 0 <= events.compute_seconds[0] - computed_s <= launches_s
     if way.tp > 1:
-        inside_s = shares["tensor and context parallel exchanges"]
+        inside_s = shares["tensor, context and expert parallel exchanges"]
         assert inside_s == pytest.approx(events.exposed_seconds, rel=1e-9)
     else:
         reduced_s, tensors = shares["gradients reduced, exposed"], len(graph.updates)
@@ -213,7 +213,7 @@ def test_exchanges_that_are_hidden_leave_a_piece_and_what_they_slow_down():
     plain, hiding = (
         step("tp=8,sp,micro-batch=1", 8, stack, **FLASH, machine="hgx-h100") for stack in ("megatron", "nemo")
     )
-    cause, slowdown = "tensor and context parallel exchanges", STACKS["nemo"].slowdown
+    cause, slowdown = "tensor, context and expert parallel exchanges", STACKS["nemo"].slowdown
     left_s = plain.shares[cause] * (1 / 8 + (slowdown - 1) * 7 / 8)
     assert left_s <= hiding.shares[cause] < 1.2 * left_s  # beside the embedding there is little work
 
