@@ -15,7 +15,7 @@ def backward_groups(graph: Graph) -> Mapping[tuple[str, str], int]:
     """Return, per backward node and tensor that it reads, the number of its group among its forward node's.
 
     >>> from planner.models import build
-    >>> backward_groups(build("mlp-2-4", batch=2))["fc2.grad_a", "out.grad"]
+    >>> backward_groups(build("mlp-2-4", batch=2))["fc2.grad_a", "fc2.grad"]
     0
     """
     before: Counter[tuple[str, str]] = Counter()
