@@ -95,13 +95,14 @@ def _degrees(row: Row, stack: str) -> Parallel:
     """Return the degrees; what is left of the devices is data parallel."""
     pp, tp, cp = row.pp or 1, row.tp or 1, row.cp or 1
     others = pp * tp * cp
-    devices = row.devices or (row.nodes * (row.per_node or USUAL_NODE) if row.nodes else others * (row.dp or 1))
+    devices = row.devices or (
+        row.nodes * (row.per_node or USUAL_NODE) if row.nodes else others * max(row.dp or 1, row.ep or 1)
+    )
     if devices % others:
         raise SetError(f"expected devices in multiples of tp {tp} x pp {pp} x cp {cp}, found {devices}")
-    dp = devices // others
-    if row.dp is not None and row.dp != dp:
+    dp, ep = devices // others, row.ep or 1
+    if row.dp is not None and dp not in (row.dp, row.dp * ep):  # some count those alone who have the same experts
         raise SetError(f"expected tp {tp} x pp {pp} x cp {cp} x dp {row.dp} devices, found {devices}")
-    ep = row.ep or 1
     if dp % ep:
         raise SetError(f"expected ep that divides {dp} data parallel devices, found {ep}")
     sharded = row.framework is not None and SHARDED.search(row.framework.lower()) is not None

@@ -387,6 +387,21 @@ def test_every_tensor_parallel_worker_has_a_head_of_keys():
     assert dict(run_of(row, Path()).options)["groups"] == 16
 
 
+def test_experts_are_shared_out_among_data_parallel_devices():
+    """Data parallel devices are all that have samples of their own, or those alone who have the same experts."""
+    row = Row(line=2, model="mixtral-8x7b", gpu="H100", devices=64, tp=4, ep=8, global_batch=64, micro_batch=1)
+    for dp in (None, 16, 2):
+        (way,) = run_of(replace(row, dp=dp), Path()).ways
+        assert (way.dp, way.ep, way.tp, way.workers) == (16, 8, 4, 64)
+    with pytest.raises(SetError, match="expected ep that divides 16 data parallel devices, found 32"):
+        run_of(replace(row, ep=32), Path())
+    sized = replace(row, model="mine", layers=4, hidden=1024, heads=16, experts=8, chosen=1, capacity=1.5)
+    options = dict(run_of(sized, Path()).options)
+    assert (options["experts"], options["chosen_experts"], options["capacity"], options["gated"]) == (8, 1, 1.5, False)
+    shared, whole = (predict_row(replace(sized, ep=ep, seconds=1.0), Path()) for ep in (8, 1))
+    assert shared.needed_bytes < whole.needed_bytes
+
+
 def test_the_null_of_others_knows_nothing_of_a_row(tmp_path):
     """Of two runs alike but for their seconds, 1 and 2, each is predicted to take what the other did."""
     (tmp_path / "two.csv").write_text("model,gpu,devices,global_batch,seconds\n" + "".join(
