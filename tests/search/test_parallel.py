@@ -21,7 +21,7 @@ SMALL = {
     "llama-1-16": {"batch": 8, "sequence": 8, "vocabulary": 48, "heads": 4, "experts": 4, "hidden": 24},
 }
 SPECS = ("tp=4", "tp=2,sp", "dp=2,tp=4", "dp=4,tp=2,zero=1", "dp=2,tp=2,sp,zero=3", "dp=2,cp=2,tp=2,zero=2")
-OF_EXPERTS = ("dp=4,ep=4", "dp=4,ep=2,zero=2", "dp=4,ep=2,tp=2,sp", "dp=2,ep=2,cp=2,tp=2,sp")
+OF_EXPERTS = ("dp=4,ep=4", "dp=4,ep=4,zero=1", "dp=4,ep=2,zero=2", "dp=4,ep=2,tp=2,sp", "dp=2,ep=2,cp=2,tp=2,sp")
 
 
 def model(name):
@@ -96,6 +96,16 @@ def test_zero_shares_out_what_its_stage_says():
     reduced = 2 * (k - 1) * weight_bytes(graph)  # reduce-scatter and all-gather, whatever comes between
     assert all(0 <= plans[stage].total_bytes - reduced < reduced / 100 for stage in range(3))
     assert plans[3].total_bytes > plans[2].total_bytes
+
+
+@pytest.mark.parametrize("ep", [1, 2, 4])
+def test_all_data_parallel_workers_share_out_what_is_of_no_expert(ep):
+    """Experts are in as many parts whatever their groups: those of a group, and of each those who have the same."""
+    graph = planner.model("llama-1-16", **SMALL["llama-1-16"], optimizer="adam")
+    plan = planner.plan(graph, parallel=f"dp=4,ep={ep},zero=3")
+    weights = {name for name, tensor in graph.tensors.items() if tensor.role in {"weight", "state"} and tensor.shape}
+    assert any("experts" in name for name in weights)
+    assert all(isinstance(placement, Shard) for name in weights for placement in plan.layouts[name])
 
 
 def test_a_dimension_is_cut_along_its_own_axis_alone():
@@ -174,8 +184,6 @@ def test_what_cannot_be_read(text, message):
 def test_a_plan_has_data_parallel_workers_that_share_out():
     with pytest.raises(PlanError, match="dp from 2 with zero"):
         planner.plan(model("transformer-2-64"), parallel="cp=2,zero=1")
-    with pytest.raises(PlanError, match="dp from 4 with zero"):
-        planner.plan(model("llama-1-16"), parallel="dp=2,ep=2,zero=1")
 
 
 def test_a_plan_has_several_workers():

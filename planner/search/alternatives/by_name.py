@@ -61,10 +61,9 @@ class _Styles:
     def check(self) -> None:
         """Raise a PlanError for an axis that divides nothing."""
         named, short = self._parallel, no_data_parallelism(self._graph, self._parallel.dp)
-        if named.zero and named.dp == named.ep:
+        if named.zero and named.dp == 1:
             raise PlanError(
-                f"parallel {named}: expected dp from {2 * named.ep} with zero, whose workers share out in a plan,"
-                f" found {named.dp}"
+                f"parallel {named}: expected dp from 2 with zero, whose workers share out in a plan, found 1"
             )
         if named.ep > 1 and not self._experts:
             raise PlanError(f"parallel {named}: expected experts, a multiple of ep={named.ep}, found none")
@@ -78,10 +77,13 @@ class _Styles:
             raise PlanError(f"parallel {named}: expected a weight with an axis that tp={named.tp} divides, found none")
 
     def data(self, variable: Variable) -> Wanted:
-        """The batch split; what has none is everywhere or, under ZeRO, shared out as its stage says."""
-        along = _labelled(self._batch, variable)
-        if along or not self._parallel.zero:
-            return along or {_whole(variable)}
+        """The batch split; what has none as all data parallel workers have it."""
+        return _labelled(self._batch, variable) or self._without_samples(variable)
+
+    def _without_samples(self, variable: Variable) -> Wanted:
+        """Return what data parallel workers do with what has no samples: all or, under ZeRO, as its stage says."""
+        if not self._parallel.zero:
+            return {_whole(variable)}
         if not isinstance(variable, TensorVariable):
             return {*variable.signature.description.strategies, EVERYWHERE}
         whole = self._dimensions_of_no_other_axis(variable)
@@ -92,7 +94,7 @@ class _Styles:
         return {*shards, REPLICATE}
 
     def experts(self, variable: Variable) -> Wanted:
-        """What experts have, and what they compute, split by expert; all else as the batch.
+        """What experts have, and what they compute, split by expert; all else as `data`.
 
         Tokens go to experts and come back where nodes that have no weights of experts read by sample and write by
         expert, or the other way.
@@ -100,7 +102,7 @@ class _Styles:
         by_batch, by_expert = _labelled(self._batch, variable), self._on_axes(self._experts, variable)
         if by_expert and (isinstance(variable, TensorVariable) or self._computes_with_experts(variable)):
             return by_expert
-        return {*by_batch, *by_expert} or {_whole(variable)}
+        return {*by_batch, *by_expert} or self._without_samples(variable)
 
     def _computes_with_experts(self, variable: Variable) -> bool:
         """Whether a node reads or writes what experts have and samples have not."""
