@@ -64,11 +64,15 @@ def read_named(path: str | Path) -> NamedPlan | None:
 
 
 def of_replica(plan: Plan, parallel: str, batch: int, layers: int | None) -> Plan:
-    """Return the plan of one replica's inner workers as one that tells of all workers."""
+    """Return the plan of one replica's inner workers as one that tells of all workers.
+
+    It was found for fewer samples: of what the search said of bytes, those that it moves with these are left.
+    """
     details: dict[str, int | float | str] = {PARALLEL: parallel, BATCH: batch}
     if layers is not None:
         details[LAYERS] = layers
-    return replace(plan, search=structs.replace(plan.search, details=details))
+    search, moved = plan.search, {plan.search.winner: plan.total_bytes} if plan.search.winner else {}
+    return replace(plan, search=structs.replace(search, bytes=moved, lower_bound=None, bound_by="", details=details))
 
 
 def require_whole(plan: Plan) -> Plan:

@@ -194,6 +194,15 @@ def test_a_saved_plan_is_projected_as_its_model(batch, parallel, tmp_path):
     assert found["memory"] == expected["memory"]
 
 
+@pytest.mark.parametrize("parallel", ["dp=2048", "dp=2048,tp=2", "dp=2048,ep=4", "dp=1024,micro-batch=1,ep=2,tp=2"])
+def test_one_replica_s_plan_is_shown(parallel, tmp_path, capsys):
+    """Whatever samples its workers take at once: it is found for one."""
+    model = ("llama-5-64", *TINY, "--experts", 4, "--batch", 4096, "--parallel", parallel)
+    assert run(plan_command, *model, "-o", tmp_path / "plan.json") == 0
+    capsys.readouterr()
+    assert run(plan_command, tmp_path / "plan.json", "--json", tmp_path / "shown.json") == 0
+
+
 def test_one_replica_s_plan_is_no_plan_of_every_worker(tmp_path, capsys):
     plan = tmp_path / "plan.json"
     model = ("transformer-5-64", *TINY, "--batch", 4096, "--parallel", "tp=2,dp=2048,micro-batch=1")
