@@ -47,7 +47,8 @@ def blocks_of(replica: Replica, stack: Stack, device: Device, network: Network) 
     blocks = _Blocks(replace(replica, shares=shares), stack.kernels, device, network).blocks()
     if not stack.hides_exchanges:
         return tuple(blocks)
-    return tuple(block.hiding(network.grid.inner, stack.slowdown) for block in blocks)
+    pieces = network.grid.inner // network.grid.experts
+    return tuple(block.hiding(pieces, stack.slowdown) for block in blocks)
 
 
 def repeated(blocks: Sequence[Block], layers: int) -> tuple[Block, ...]:

@@ -25,6 +25,11 @@ def unshared(block: Block, parallel: Parallel) -> float:
     return (1 + block.expert_share * (parallel.ep - 1)) / (parallel.dp * parallel.cp)
 
 
+def shared(block: Block, parallel: Parallel) -> float:
+    """Return the part of a block's weights that other workers have, too: all but experts that nobody else has."""
+    return 1 - block.expert_share * (parallel.ep == parallel.dp * parallel.cp)
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryLine:
     """Bytes, and what for."""
@@ -80,11 +85,11 @@ def other_lines(blocks: Sequence[Block], parallel: Parallel, stack: Stack, devic
     lines = [MemoryLine("gradients of activations", largest)]
     if parallel.dp * parallel.cp > 1:
         if parallel.zero >= WEIGHTS:
-            gathered = sorted(block.weight_bytes for block in blocks)[-2:]
-            lines.append(MemoryLine("gathered weights", sum(gathered)))
+            gathered = sorted(block.weight_bytes * shared(block, parallel) for block in blocks)[-2:]
+            lines.append(MemoryLine("gathered weights", round(sum(gathered))))
         if parallel.zero >= GRADIENTS:
-            reduced = max(block.gradient_bytes + gradient_bytes(block, stack) for block in blocks)
-            lines.append(MemoryLine("gradients to be scattered", reduced))
+            reduced = max((b.gradient_bytes + gradient_bytes(b, stack)) * shared(b, parallel) for b in blocks)
+            lines.append(MemoryLine("gradients to be scattered", round(reduced)))
         elif stack.overlaps_gradients:
             lines.append(MemoryLine("buckets of gradients", 2 * BUCKET_BYTES))
     lines.append(MemoryLine("context and communicators", round(device.spec.reserved_bytes)))

@@ -1,14 +1,17 @@
 """What a layer's workers exchange and hold: tensor parallel ones as in Korthikanti et al. (2022), and experts."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 import planner
 from planner.parallel import Parallel
+from simulator.projection.blocks import blocks_of
 from simulator.projection.cluster import cluster
 from simulator.projection.network import Grid, Network
 from simulator.projection.replica import Transfer, replica
+from simulator.projection.stack import STACKS
 from tensor_partitioner.projection import inner_of, project
 from tensor_partitioner.replicas import ZooModel
 
@@ -80,6 +83,33 @@ def test_memory_of_experts(zero):
     assert whole["state of the optimizer"] - shared["state of the optimizer"] == pytest.approx(
         8 * elsewhere * (zero < 1), abs=1
     )
+
+
+def test_experts_that_nobody_else_has_are_not_gathered():
+    """Of two layers at once what is of no expert: attention, two norms and the router."""
+    width, experts = 64, 8
+    options = {"sequence": 64, "vocabulary": 8, "heads": 4, "hidden": 96, "experts": experts, "dtype": "mixed"}
+    way = Parallel(dp=experts, ep=experts, zero=3)
+    found = project(f"llama-3-{width}", options, batch=16, parallel=way, machine="hgx-h100", stack="megatron")
+    lines = {line.what: line.nbytes for line in found.memory}
+    elements = 4 * width * width + 2 * width + width * experts
+    assert lines["gathered weights"] == pytest.approx(2 * 2 * elements, abs=2)
+    assert lines["gradients to be scattered"] == pytest.approx((2 + 4) * elements, abs=2)
+
+
+@pytest.mark.parametrize("ep", [1, 4])
+def test_exchanges_are_hidden_in_as_many_pieces_whoever_shares_out_experts(ep):
+    stack, machine = STACKS["nemo"], cluster("hgx-h100")
+    options = {"sequence": 64, "vocabulary": 512, "heads": 4, "hidden": 1 << 17, "experts": 4, "dtype": "mixed"}
+    inner = inner_of(ZooModel.of("llama-3-64", options), 32, Parallel(dp=4, ep=ep, tp=2, sp=True)).replica
+    network = Network(machine, Grid(1, 4 // ep, 2 * ep, 1, ep))
+    open_, hidden = (
+        blocks_of(inner, replace(stack, hides_exchanges=hides), machine.built.devices[0], network)[1].forward
+        for hides in (False, True)
+    )
+    most_s = min(open_.in_pieces_s / 2, open_.work.seconds)
+    assert open_.exchanged_s - hidden.exchanged_s == pytest.approx((2 - stack.slowdown) * most_s)
+    assert open_.in_pieces_s / 2 < open_.work.seconds
 
 
 def test_who_has_the_same_weights():
