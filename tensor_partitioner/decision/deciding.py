@@ -21,7 +21,7 @@ from simulator.projection.block import Block
 from simulator.projection.blocks import blocks_of, repeated
 from simulator.projection.cluster import Cluster, cluster, cluster_of
 from simulator.projection.network import Grid, Network
-from simulator.projection.projection import Projection
+from simulator.projection.projection import EXCHANGES, Projection
 from simulator.projection.stack import Stack, stack_named
 from tensor_partitioner.decision.bounds import LeastWork, least_bytes, micro_batch_s, with_bubble
 from tensor_partitioner.decision.candidates import KEPT, Shape, by_hand, candidate_name, candidates, family, undivided
@@ -381,7 +381,7 @@ def _candidate(name: str, kind: str, bound_s: float, projection: Projection, mod
     """Record a candidate."""
     shares, tokens = projection.shares, model.sequence
     exposed = (
-        "tensor, context and expert parallel exchanges",
+        EXCHANGES,
         "weights gathered and gradients scattered, exposed",
         "gradients reduced, exposed",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from planner.parallel import Parallel
+from simulator.projection.projection import EXCHANGES, WAITING
 from tensor_partitioner.decision.record import ALL_ALIKE, OWN, Candidate, Decision, MachineFacts, ModelFacts
 from tensor_partitioner.display import number, percent, quantity
 from tensor_partitioner.display import seconds as format_seconds
@@ -27,13 +28,13 @@ CAUSES = {
     "kernels at the roof": ("more to compute", "less to compute"),
     "kernels below the roof": ("smaller, slower kernels", "larger, faster kernels"),
     "recomputation": ("recomputation", "less recomputation"),
-    "tensor, context and expert parallel exchanges": ("tensor parallel exchanges", "fewer tensor parallel exchanges"),
+    EXCHANGES: ("activations exchanged in the open", "fewer activations exchanged"),
     "weights gathered and gradients scattered, exposed": ("weights gathered in the open", "fewer weights gathered"),
     "waiting for the host": ("waiting for the host", "less waiting for the host"),
     "pipeline bubble and messages": ("the pipeline's bubble", "a smaller bubble"),
     "gradients reduced, exposed": ("gradients reduced in the open", "gradients that are hidden"),
     "optimizer": ("a longer update", "a shorter update"),
-    "waiting for the slowest device": ("waiting for the slowest device", "less waiting for the slowest device"),
+    WAITING: ("waiting for the slowest device", "less waiting for the slowest device"),
 }
 """What costs a candidate seconds that has more of a cause than the best, and what wins some back that has less."""
 
@@ -45,7 +46,7 @@ OF_THE_SLOWEST = (
     "kernels at the roof",
     "kernels below the roof",
     "pipeline bubble and messages",
-    "waiting for the slowest device",
+    WAITING,
 )
 """Causes that are of the slowest worker, which all wait for."""
 

@@ -137,7 +137,7 @@ def _sentences(decision: Decision, parallel: Parallel) -> Iterator[str]:
             + (", and what they would all compute is split along the sequence." if parallel.sp else ".")
         )
     if parallel.ep > 1:
-        yield f"A layer's experts are shared out by {parallel.ep} data parallel groups each, which exchange tokens."
+        yield f"Every {parallel.ep} of the data parallel groups share out a layer's experts, and exchange tokens."
     if parallel.cp > 1:
         yield f"Every sequence is split over {parallel.cp} context parallel devices, which exchange keys and values."
     if parallel.zero:
