@@ -118,7 +118,12 @@ def build_experts(name: str, options: Experts) -> Graph:
 
 
 def training(size: Size, options: Training, capacity: float = 1.0) -> Graph:
-    """Return the training graph: inputs "tokens" [batch, sequence] and "labels" [batch sequence], mean loss."""
+    """Return the training graph: inputs "tokens" [batch, sequence] and "labels" [batch sequence], mean loss.
+
+    Raises GraphError for experts of no capacity.
+    """
+    if not capacity:
+        raise GraphError(f"option capacity: expected above 0, found {capacity}")
     b = GraphBuilder(options.dtype)
     words = tokens(b, "tokens", (options.samples, size.sequence), size.vocabulary)
     weight = table(b, "embedding", size.vocabulary, size.width)

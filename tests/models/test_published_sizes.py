@@ -52,6 +52,18 @@ def test_heads_that_do_not_divide(options):
         build("llama-1-32", **options)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"capacity": 0.0}, "option capacity: expected above 0, found 0.0"),
+        ({"chosen_experts": 5}, "option chosen_experts: expected 1 to 4 of the experts, found 5"),
+    ],
+)
+def test_experts_that_cannot_be(options, message):
+    with pytest.raises(GraphError, match=message):
+        build("llama-1-32", heads=2, experts=4, **options)
+
+
 def test_a_classifier_is_its_backbone_embedding_and_classes():
     convolutions = parameters(build("wresnet-50-1")) - 2048 * 1000
     assert parameters(build("classifier-360232")) == convolutions + 2048 * 512 + 512 * 360_232
