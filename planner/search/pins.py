@@ -119,7 +119,8 @@ class Degree:
 
     def __post_init__(self) -> None:
         """Refuse what named parallelism refuses."""
-        Parallel(**EVERY_AXIS | {self.axis: self.degree})  # type: ignore[arg-type]
+        groups = {"dp": self.degree or 1} if self.axis == "ep" else {}
+        Parallel(**EVERY_AXIS | groups | {self.axis: self.degree})  # type: ignore[arg-type]
 
     @property
     def asked(self) -> str:

@@ -56,6 +56,13 @@ def test_commands_for_a_model_of_the_zoo_run_as_they_stand(decided):
     run_all(decision)
 
 
+def test_commands_for_experts_that_all_share_out_run_as_they_stand(decided):
+    words = ("llama-2-64", *SMALL, "--experts", 8, "--batch", 16, "--topo", "hgx-h100")
+    decision = decided(*words, "--pin", "ep=8", "--pin", "zero=1")
+    assert all("dp=8,ep=8,zero=1" in candidate.name for candidate in decision.candidates)
+    run_all(decision)
+
+
 def test_commands_for_a_module_of_pytorch_run_as_they_stand(decided, tmp_path):
     pytest.importorskip("torch")
     (tmp_path / "model.py").write_text(MODULE)
