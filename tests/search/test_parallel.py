@@ -5,7 +5,7 @@ import pytest
 
 import planner
 from planner.errors import PlanError
-from planner.layout import Shard, collectives
+from planner.layout import REPLICATE, Shard, collectives
 from planner.parallel import Parallel
 from planner.program.lower import lower
 from tensor_partitioner.commands.plan import main
@@ -213,6 +213,77 @@ def test_what_does_not_go_with_it(others):
 def test_what_divides_nothing(name, spec, message):
     with pytest.raises(PlanError, match=message):
         planner.plan(planner.model(name, batch=8), parallel=spec)
+
+
+MODULES = """
+import torch
+from torch import nn
+
+
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 4)
+
+    def forward(self, x):
+        x = x + self.first(x).tanh()
+        return self.last(x + self.second(x).tanh())
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale, self.last = nn.Parameter(torch.ones(4)), nn.Linear(8, 3)
+        self.up, self.down = nn.Parameter(torch.randn(4, 8, 6)), nn.Parameter(torch.randn(4, 6, 8))
+
+    def forward(self, x):
+        hidden = torch.einsum("nw,ewf->nef", x, self.up).relu()
+        return self.last(torch.einsum("new,e->nw", torch.einsum("nef,efw->new", hidden, self.down), self.scale))
+
+
+def trained(module, *shape):
+    return module, torch.zeros(8, *shape), nn.functional.cross_entropy, torch.zeros(8, dtype=torch.long)
+
+
+def residual():
+    return trained(Residual(), 8)
+
+
+def filters():
+    layers = nn.Conv2d(4, 4, 3, groups=4), nn.ReLU(), nn.Conv2d(4, 8, 1), nn.Flatten(), nn.Linear(32, 4)
+    return trained(nn.Sequential(*layers), 4, 4, 4)
+
+
+def scaled():
+    return trained(Scaled(), 8)
+"""
+
+
+@pytest.fixture
+def modules(tmp_path):
+    pytest.importorskip("torch")
+    (tmp_path / "modules.py").write_text(MODULES)
+    return f"{tmp_path / 'modules.py'}:"
+
+
+@pytest.mark.parametrize("name", ["residual", "filters"])
+def test_what_is_no_expert(name, modules):
+    """A residual that ties what a matrix reads to what it makes, and filters that have a channel each."""
+    graph = planner.model(modules + name)
+    assert planner.plan(graph, parallel="dp=2").total_bytes
+    with pytest.raises(PlanError, match="expected experts, a multiple of ep=2, found none"):
+        planner.plan(graph, parallel="dp=2,ep=2")
+
+
+def test_a_factor_of_each_expert_goes_with_it(modules):
+    """Tensor parallelism splits nothing of it."""
+    graph = planner.model(modules + "scaled")
+    scale, up = (
+        next(n for n, t in graph.tensors.items() if t.role == "weight" and t.shape == s) for s in ((4,), (4, 8, 6))
+    )
+    plan = planner.plan(graph, parallel="dp=2,ep=2,tp=2")
+    assert plan.layouts[scale] == (Shard(0), REPLICATE)
+    assert plan.layouts[up][0] == Shard(0)
 
 
 def test_how_it_is_spelled():

@@ -62,7 +62,7 @@ class Axes:
         chosen = set[int]()
         for node, weight in weights:
             own = [axis for axis in self._of_tensor(weight) if axis not in others]
-            most = max(map(having.__getitem__, own))
+            most = max(map(having.__getitem__, own), default=0)
             inner = [axis for axis in own if (having[axis] < most or most <= PAIR) and self._divides(degree, axis)]
             if inner and chosen.isdisjoint(own):
                 results = {axis for name in node.outputs for axis in self._of_tensor(name)}
@@ -70,12 +70,19 @@ class Axes:
         return chosen
 
     def of_experts(self, degree: int) -> set[int]:
-        """Return the axes along which weights, what they multiply and results run side by side, in equal parts."""
+        """Return the axes along which weights, what they multiply and results run side by side, in equal parts.
+
+        What is beside each other are matrices: a factor, or a filter, of every channel is no expert.
+        """
         chosen = set[int]()
         for node, weight in self._contracted_weights():
-            others = (name for name in node.inputs if name != weight)
-            along = [set(self._of_tensor(name)) for name in (weight, *others, *node.outputs)]
-            chosen |= {axis for axis in set.intersection(*along) if self._divides(degree, axis)}
+            places = [(name, {*variables} - {None}) for name, variables in self._labelling.places[node.name]]
+            of_weight = set.union(*(variables for name, variables in places if name == weight))
+            others = [variables for name, variables in places if name != weight]
+            along = of_weight.intersection(*others)
+            if of_weight.intersection(set.union(*others)) > along:
+                axes = (self._numbers["node", node.name, variable] for variable in along if variable is not None)
+                chosen.update(axis for axis in axes if self._divides(degree, axis))
         return chosen
 
     def _contracted_weights(self) -> Iterator[tuple[Node, str]]:
