@@ -7,6 +7,9 @@ import torch
 from executor.kernels import Kernel, KernelCall
 from executor.torch.computed import Tensors, computed, written
 
+SHORT = range(8, 32)
+"""Elements of rows of which PyTorch finds the greatest one by one, half as fast as of their halves side by side."""
+
 
 def _dim(call: KernelCall, x: torch.Tensor) -> int:
     """Return the dimension along which rows run."""
@@ -15,8 +18,13 @@ def _dim(call: KernelCall, x: torch.Tensor) -> int:
 
 def amax(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
     """Greatest of the elements along `dims`."""
-    dims = call.integers("dims")
-    return (operands[0].amax(dims) if dims else operands[0],)
+    (x,), dims = operands, call.integers("dims")
+    if not dims:
+        return (x,)
+    if dims == (x.ndim - 1,) and x.shape[-1] in SHORT:
+        half = (x.shape[-1] + 1) // 2
+        x = torch.maximum(x[..., :half], x[..., -half:])
+    return (x.amax(dims),)
 
 
 def sum_exp(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
+from itertools import chain
 
 from planner.graph.ir import Node
 from planner.search.alternatives.labels import Labelling, node_contracts_weight
@@ -80,7 +81,7 @@ class Axes:
             of_weight = set.union(*(variables for name, variables in places if name == weight))
             others = [variables for name, variables in places if name != weight]
             along = of_weight.intersection(*others)
-            if of_weight.intersection(set.union(*others)) > along:
+            if of_weight.intersection(chain.from_iterable(others)) > along:
                 axes = (self._numbers["node", node.name, variable] for variable in along if variable is not None)
                 chosen.update(axis for axis in axes if self._divides(degree, axis))
         return chosen
