@@ -12,10 +12,11 @@ from pathlib import Path
 from msgspec.structs import replace as msgspec_replace
 
 from planner.errors import GraphError, PlanError
-from planner.export.transformers import Transformer, transformer_of
+from planner.export.transformers import transformer_of
 from planner.graph.facts import sequence_length, weight_dtype
 from planner.graph.ir import Graph
 from planner.parallel import Parallel
+from planner.search.alternatives.axes import experts_of
 from planner.search.pins import Degree
 from simulator.projection.block import Block
 from simulator.projection.blocks import blocks_of, repeated
@@ -139,12 +140,8 @@ class _Deciding:
             sequence=self._sequence or 1,
             stores_scores=any(block.selected_bytes for block in blocks),
             updates=bool(self._single[0].replica.graph.updates),
-            experts=max(1, self._transformer.experts) if self._transformer else 1,
+            experts=experts_of(self._single[0].replica.graph),
         )
-
-    @cached_property
-    def _transformer(self) -> Transformer | None:
-        return transformer_of(self._single[0].replica.graph)
 
     def largest_batch(self) -> int:
         """Return the largest power of two times the devices that fits with no accumulation, or one sample a device."""
@@ -304,7 +301,8 @@ class _Deciding:
         rows.sort(key=lambda row: (not row.fits, row.seconds_per_step if row.fits else row.needed_bytes))
         if not rows:
             raise PlanError(f"{self.source.name}: none of {tally.considered} candidates can divide it")
-        heads = None if self._transformer is None else self._transformer.heads
+        transformer = transformer_of(self._single[0].replica.graph)
+        heads = None if transformer is None else transformer.heads
         told = tuple(_with_why(row, rows, heads) for row in rows)
         best_s, alone_s = told[0].seconds_per_step, self._alone_s(batch, told[0])
         lower_s = min(best_s, tally.lower_bound_s)

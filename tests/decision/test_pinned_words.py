@@ -4,11 +4,13 @@ import json
 
 import pytest
 
+import planner
 from planner.parallel import Parallel
 from simulator.projection.cluster import cluster
 from tensor_partitioner.commands.decide import main
 from tensor_partitioner.decision import decide
 from tensor_partitioner.decision.candidates import Shape, undivided
+from tests.pages import ROOT
 from tests.project.test_plan_command import run
 
 MODEL = ("transformer-4-64", "--heads", 4, "--sequence", 32, "--vocabulary", 256, "--topo", "hgx-h100")
@@ -32,6 +34,14 @@ def test_only_ways_with_the_pinned_words_are_looked_at(pins):
     for candidate in decision.candidates:
         way = Parallel.read(candidate.parallel)
         assert {axis: str(getattr(way, axis)) for axis in held} == held
+
+
+def test_experts_of_a_module_are_shared_out():
+    pytest.importorskip("torch")
+    decision = decide(planner.model(f"{ROOT}/examples/mixture.py:small"), "hgx-h100", pins=("ep=2",), budget_s=60)
+    ways = [Parallel.read(candidate.parallel) for candidate in decision.candidates]
+    assert len(ways) > 1
+    assert {way.ep for way in ways} == {2}
 
 
 def test_the_largest_batch_is_that_of_ways_with_the_pinned_degrees():

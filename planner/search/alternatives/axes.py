@@ -7,11 +7,13 @@ stays whole.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from itertools import chain
 
-from planner.graph.ir import Node
+from planner.graph.ir import Graph, Node
+from planner.layout import signatures
 from planner.search.alternatives.labels import Labelling, node_contracts_weight
 from planner.search.coarse.coarsen import CoarseGraph, Name
 from planner.search.coarse.disjoint import DisjointSets
@@ -24,6 +26,13 @@ Place = int | str
 
 Member = tuple[str, str, Place]
 """A place of ("tensor" | "node", name)."""
+
+
+def experts_of(graph: Graph) -> int:
+    """Return how many experts stand beside each other, the most in any layer; 1 without any."""
+    coarse = CoarseGraph(graph, signatures(graph), {}, (), (), {})
+    axes = Axes(coarse, Labelling(coarse))
+    return max(map(axes.parts, axes.of_experts(1)), default=1)
 
 
 class Axes:
@@ -98,9 +107,12 @@ class Axes:
         members = (("tensor", name, dim) for dim in range(len(self._coarse.graph.tensors[name].shape)))
         return (self._numbers[member] for member in members if member in self._numbers)
 
+    def parts(self, axis: int) -> int:
+        """Return into how many equal parts all dimensions and variables of an axis can be cut."""
+        return math.gcd(*self._extents[axis])
+
     def _divides(self, degree: int, axis: int) -> bool:
-        """Whether all dimensions and variables of an axis have equal parts for so many workers."""
-        return all(extent % degree == 0 for extent in self._extents[axis])
+        return self.parts(axis) % degree == 0
 
     def _extent(self, kind: str, name: str, place: Place) -> int:
         if isinstance(place, int):
