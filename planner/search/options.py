@@ -23,9 +23,9 @@ WAYS = "Factors to split by, outermost first.  [default: the best]"
 TIES = f"Coarsening rules to apply: {RULES_TEXT}.  [default: by searcher and the graph's size]"
 UNTIE = "Coarsening rules to do without.  [default: none]"
 PARALLEL = (
-    "Named parallelism, instead of a search: degrees tp=, cp=, dp=, pp=, innermost first; sp: what tensor parallel "
-    "workers would all compute is split along the sequence; zero=1 to 3; "
-    "micro-batch=: samples a data parallel worker takes at once.  [default: none]"
+    "Named parallelism, instead of a search: degrees tp=, cp=, dp=, pp=, innermost first; ep=: how many of the "
+    "data parallel workers share out experts; sp: what tensor parallel workers would all compute is split along the "
+    "sequence; zero=1 to 3; micro-batch=: samples a data parallel worker takes at once.  [default: none]"
 )
 PIN = (
     "What tensors or nodes must have, by glob: a placement for all steps, or one for each, as in 'l*.mlp.up.w=S0'; "
