@@ -56,8 +56,8 @@ HELP = f"""Decide how to train a MODEL on all devices of a machine: the fastest 
 
 Data parallelism, ZeRO 1 to 3 (FSDP), tensor, context, expert and pipeline parallelism with every schedule, their
 products, and plans that are searched, with every micro-batch and recomputation. {MODEL_HELP} A model of the zoo is
-trained by {OPTIMIZER} in the mixed precision that the device has, where nothing else is said. Exit status 1 where nothing
-fits."""
+trained by {OPTIMIZER} in the mixed precision that the device has, where nothing else is said. Exit status 1 where
+nothing fits."""
 EXAMPLES = (
     "decide gpt2 --topo hgx-h100 --batch 64",
     "decide llama-3.1-8b --topo hgx-h100-nodes-8 --batch 512 --json decision.json",
