@@ -54,7 +54,7 @@ class Batch:
             name, shape = tensor.name, _shape(graph, tensor)
             if name not in tensors:
                 raise ValueError(f"expected a tensor {name}, found {', '.join(tensors) or 'none'}")
-            array = array_of(tensors[name].cpu())
+            array = array_of(_known(name, tensors[name]).cpu())
             is_part = _is_part(name, shape, array, ranks, fill)
             if tensor.dtype == "int32":
                 check_numbers(name, tensor, array)
@@ -71,6 +71,14 @@ class Batch:
         whole = self._whole[tile.tensor.name]
         part = whole[_places(tile)]
         out[...] = xp.asarray(part.astype(tile.tensor.dtype, copy=False))
+
+
+def _known(name: str, value: object) -> torch.Tensor:
+    """Return a tensor that has its elements; ValueError for anything else."""
+    if not isinstance(value, torch.Tensor) or value.is_meta:
+        kind = "one without memory" if isinstance(value, torch.Tensor) else type(value).__name__
+        raise ValueError(f"{name}: expected a tensor, found {kind}: torch.as_tensor makes one")
+    return value
 
 
 def _places(tile: Tile) -> tuple[slice | NDArray[np.int64], ...]:

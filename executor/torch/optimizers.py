@@ -128,7 +128,7 @@ class PlannedUpdates:
     def __init__(self, trainer: Trainer, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = optimizer
         self._trainer = trainer
-        self._bound = _bound(updates_of(trainer.graph), module, optimizer)
+        self._bound = _bound(trainer.graph, module, optimizer)
         self._gradients: dict[nn.Parameter, torch.Tensor] = {}
         self._steps = self._steps_before = 0
         self._changes()
@@ -216,14 +216,21 @@ class PlannedUpdates:
         optimizer.state.clear()
 
 
-def _bound(
-    updates: Mapping[str, Update], module: nn.Module, optimizer: torch.optim.Optimizer
-) -> Mapping[nn.Parameter, Update]:
-    """Return each parameter's update; a PlanError where those trained are not the optimizer's."""
+def _bound(graph: Graph, module: nn.Module, optimizer: torch.optim.Optimizer) -> Mapping[nn.Parameter, Update]:
+    """Return each parameter's update; a PlanError where those trained are not the optimizer's.
+
+    It may hold others that have no gradient: that the graph does not read, or that forward changes.
+    """
     parameters = dict(module.named_parameters(remove_duplicate=False))
-    bound = {parameters[name]: update for name, update in updates.items()}
+    bound = {parameters[name]: update for name, update in updates_of(graph).items()}
+    tensors = {name: entry.tensor for name, entry in graph.entries.items() if name in parameters}
+    idle = {parameters[name] for name, tensor in tensors.items() if tensor is None or tensor in graph.updates}
     owned = {parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad}
-    names = [name for name, parameter in module.named_parameters() if (parameter in bound) != (parameter in owned)]
+    names = [
+        name
+        for name, parameter in module.named_parameters()
+        if (parameter in bound) != (parameter in owned - (idle - bound.keys()))
+    ]
     if names or not owned <= {*parameters.values()}:
         raise PlanError(
             f"expected an optimizer of the parameters that the plan trains, found another ({', '.join(names[:3])}): "

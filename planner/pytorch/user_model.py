@@ -246,8 +246,6 @@ def optimizer_of(model: UserModel) -> Optimizer | dict[nn.Parameter, Optimizer] 
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise GraphError(f"expected an optimizer of PyTorch or planner.Optimizer, found {optimizer!r}")
     kind = type(optimizer).__name__
-    if type(optimizer) not in OPTIMIZERS:
-        raise GraphError(f"{kind} has no operator here: {EXPECTED_OPTIMIZERS}")
     if any(map(_has_stepped, optimizer.state.values())):
         raise GraphError(f"{kind} has taken steps already: plan with a new one; distribute() takes states over")
     settings = {p: settings_of(type(optimizer), group) for group in optimizer.param_groups for p in group["params"]}
@@ -269,6 +267,8 @@ def _has_stepped(state: Mapping[str, Any]) -> bool:
 
 def settings_of(kind: type[torch.optim.Optimizer], group: Mapping[str, Any]) -> Optimizer:
     """Return what an optimizer of PyTorch does with a group of parameters, and what its keys `CLIPPING` ask for."""
+    if kind not in OPTIMIZERS:
+        raise GraphError(f"{kind.__name__} has no operator here: {EXPECTED_OPTIMIZERS}")
     if used := [name for name in REFUSED if group.get(name)]:
         raise GraphError(f"{kind.__name__}: {', '.join(used)} has no operator here")
     name, decay = OPTIMIZERS[kind], float(group.get("weight_decay", 0.0))

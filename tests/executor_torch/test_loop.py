@@ -354,3 +354,44 @@ def test_a_module_on_the_meta_device_is_initialized_part_by_part(alone, tmp_path
     torch.save(given.module.state_dict(), tmp_path / "weights.pt")
     read = distribute(absent.module, plan, weights=tmp_path / "weights.pt").state_dict()
     assert all(torch.equal(read[name], value) for name, value in given.module.state_dict().items())
+
+
+class WithHead(nn.Module):
+    """A layer, beside one that no loss reads and a mean that forward keeps in a parameter."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.head, self.mean = nn.Linear(6, 3), nn.Linear(6, 9), nn.Parameter(torch.zeros(3))
+
+    def forward(self, x):
+        y = self.layer(x)
+        result = y - self.mean.detach()
+        with torch.no_grad():
+            self.mean.mul_(0.9).add_(y.mean(0))
+        return result
+
+
+def test_an_optimizer_may_hold_parameters_without_gradients(alone):
+    torch.manual_seed(0)
+    module, data = WithHead().double(), (torch.randn(8, 6, dtype=torch.float64), torch.randint(3, (8,)))
+    optimizer = torch.optim.AdamW(module.parameters(), weight_decay=0.1)
+    graph = imported(UserModel(module, data[:1], nn.functional.cross_entropy, data[1:], optimizer))
+    training = distribute(module, planner.plan(graph, workers=1), optimizer)
+    losses = [training.step(*data).item() for _ in range(3)]
+    theirs = torch.optim.AdamW(module.parameters(), weight_decay=0.1)
+    for loss in losses:
+        theirs.zero_grad()
+        expected = nn.functional.cross_entropy(module(data[0]), data[1])
+        expected.backward()
+        theirs.step()
+        assert loss == pytest.approx(expected.item(), rel=1e-12)
+
+
+def test_what_is_no_tensor_and_what_is_no_planned_optimizer_is_said_in_a_line(alone):
+    given = model()
+    plan = planner.plan(imported(given), workers=1)
+    training = distribute(given.module, plan)
+    with pytest.raises(ValueError, match=r"input: expected a tensor, found ndarray: torch\.as_tensor makes one"):
+        training.step(given.inputs[0].numpy(), given.targets)
+    with pytest.raises(planner.GraphError, match="LBFGS has no operator here: expected PyTorch's SGD"):
+        distribute(given.module, plan, torch.optim.LBFGS(given.module.parameters()))
