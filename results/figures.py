@@ -131,8 +131,11 @@ def predictions(data: Any) -> str:
     for one in data["sets"]:
         scores = one["scores"]["test"]
         kind = "time" if scores["time"]["rows"] else "memory"
-        said.append(f"{one['set']} {scores[kind]['error_mean']:.1%}{'' if kind == 'time' else ' of bytes'}")
-    return f"mean error on rows that were not fitted on: {', '.join(said)}"
+        seen = "*" if any("in sight" in assumed for assumed in one["assumed"]) else ""
+        said.append(f"{one['set']}{seen} {scores[kind]['error_mean']:.1%}{'' if kind == 'time' else ' of bytes'}")
+    return (
+        f"mean error on rows that no figure was fitted on (*: rules were written with them in sight): {', '.join(said)}"
+    )
 
 
 FIGURES: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
