@@ -16,6 +16,7 @@ from executor.data import HeldOut, data_tensors
 from executor.data.arrays import check_numbers
 from executor.torch.state_files import array_of
 from executor.values import Array, ArrayModule, Tile, indices, rows
+from planner.errors import InputError
 from planner.graph.entries import groups
 from planner.graph.ir import Graph, Tensor
 from planner.pytorch.tracing import in_order, names_of
@@ -47,6 +48,7 @@ class Batch:
         ranks = 1 if cluster is None else cluster.size
         inputs, targets = (inputs if isinstance(inputs, Mapping) else _listed(inputs)), _listed(targets)
         names = names_of(module, inputs, len(targets))
+        _refuse_surplus(names, graph.given)
         tensors = dict(zip(names, (*in_order(inputs), *targets), strict=True))
         self._whole: dict[str, HostArray] = {}
         offers: dict[str, HostArray | int] = {}
@@ -71,6 +73,15 @@ class Batch:
         whole = self._whole[tile.tensor.name]
         part = whole[_places(tile)]
         out[...] = xp.asarray(part.astype(tile.tensor.dtype, copy=False))
+
+
+def _refuse_surplus(names: Sequence[str], planned: Sequence[str]) -> None:
+    """Raise an InputError for tensors that the module was not planned with: nothing would read them."""
+    if planned and (surplus := [name for name in names if name not in planned]):
+        raise InputError(
+            f"expected the {len(planned)} inputs and targets that the module was planned with ({', '.join(planned)}), "
+            f"found {len(names)}, {', '.join(surplus)} among them: leave out what it was not planned with"
+        )
 
 
 def _known(name: str, value: object) -> torch.Tensor:
@@ -124,4 +135,4 @@ def _put_together(name: str, array: HostArray, offers: list[HostArray | int]) ->
 
 
 def _listed(tensors: Tensors) -> Sequence[torch.Tensor]:
-    return (tensors,) if isinstance(tensors, torch.Tensor) else tensors
+    return tensors if isinstance(tensors, tuple | list) else (tensors,)

@@ -115,8 +115,8 @@ class Distributed:
 
         Inputs and targets are as the module was planned with, inputs in order or by name: on every rank the whole
         batch, or its rows in the order of the ranks. Raises ValueError for tensors of other shapes and for whole
-        batches that differ between ranks, DataError for labels that are no classes, PlanError for an optimizer that
-        was changed in a way that needs another plan.
+        batches that differ between ranks, InputError for tensors that it was not planned with, DataError for labels
+        that are no classes, PlanError for an optimizer that was changed in a way that needs another plan.
         """
         self.trainer.load(self._batch(inputs, targets), self.steps)
         if self._updates is not None:

@@ -4,10 +4,10 @@
  "nodes": [{"name": "fc1", "op": "mm", "inputs": ["x", "w"], "outputs": ["fc1"], "attrs": {"transpose_b": true}}],
  "updates": {"w": "w.next"}, "metrics": {"loss": "loss"}}
 
-A graph that was imported also has "entries": {"fc.weight": {"tensor": "w", "shape": [4, 4], "dtype": "float32"}}. One
-of several micro-batches has "micro_batches": 4, "accumulated": ["w.grad"]. Keys that hold their default (no init,
-attributes, hints or entries) are left out. An attribute's tuples are JSON arrays; an
-infinite one, which JSON has no number for, is {"float": "inf"} or {"float": "-inf"}.
+A graph that was imported also has "entries": {"fc.weight": {"tensor": "w", "shape": [4, 4], "dtype": "float32"}} and
+"given": ["x"]. One of several micro-batches has "micro_batches": 4, "accumulated": ["w.grad"]. Keys that hold their
+default (no init, attributes, hints or entries) are left out. An attribute's tuples are JSON arrays; an infinite one,
+which JSON has no number for, is {"float": "inf"} or {"float": "-inf"}.
 """
 
 from __future__ import annotations
@@ -79,6 +79,7 @@ class _Graph(_Record):
     entries: dict[str, Any] = {}
     micro_batches: Annotated[int, msgspec.Meta(ge=1)] = 1
     accumulated: tuple[str, ...] = ()
+    given: tuple[str, ...] = ()
 
 
 def to_data(graph: Graph) -> dict[str, Any]:
@@ -96,6 +97,7 @@ def to_data(graph: Graph) -> dict[str, Any]:
         {name: _Entry(**asdict(entry)) for name, entry in graph.entries.items()},
         graph.micro_batches,
         graph.accumulated,
+        graph.given,
     )
     data: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(record))
     return data
@@ -125,6 +127,7 @@ def from_data(data: object, path: str = "$") -> Graph:
         entries,
         micro_batches=outer.micro_batches,
         accumulated=outer.accumulated,
+        given=outer.given,
     )
     try:
         check(graph)

@@ -107,8 +107,9 @@ class Graph(Shown):
 
     `updates` maps each tensor that the iteration changes (weights, optimizer state) to the tensor that replaces it;
     `metrics` names the tensors reported while training ("loss", "logits", "labels"). `entries` are those of the state
-    dict of the module that the graph was imported from, by name. Of several `micro_batches` it is one's; the tensors
-    `accumulated` add up over all before anything reads them (see `micro_batches.py`). `name` is what people call it.
+    dict of the module that the graph was imported from, by name, `given` the names of its inputs and targets, those too
+    that nothing reads. Of several `micro_batches` it is one's; the tensors `accumulated` add up over all before
+    anything reads them (see `micro_batches.py`). `name` is what people call it.
     """
 
     tensors: Mapping[str, Tensor]
@@ -116,6 +117,7 @@ class Graph(Shown):
     updates: Mapping[str, str]
     metrics: Mapping[str, str]
     entries: Mapping[str, Entry] = field(default_factory=dict)
+    given: tuple[str, ...] = field(default=(), kw_only=True)
     micro_batches: int = 1
     accumulated: tuple[str, ...] = ()
     name: str = field(default="", compare=False)

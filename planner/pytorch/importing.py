@@ -135,7 +135,7 @@ def _imported(  # noqa: PLR0913, PLR0917 -- as `from_torch`
             raise GraphError(f"{min(translation.updates)} changes in forward: expected one micro-batch")
         graph = replace(graph, updates={**graph.updates, **translation.updates})
         check(graph)
-    return replace(graph, entries=entries(module, trace, graph))
+    return replace(graph, entries=entries(module, trace, graph), given=tuple(names))
 
 
 def _selecting(

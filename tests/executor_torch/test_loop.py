@@ -395,3 +395,36 @@ def test_what_is_no_tensor_and_what_is_no_planned_optimizer_is_said_in_a_line(al
         training.step(given.inputs[0].numpy(), given.targets)
     with pytest.raises(planner.GraphError, match="LBFGS has no operator here: expected PyTorch's SGD"):
         distribute(given.module, plan, torch.optim.LBFGS(given.module.parameters()))
+
+
+class Weighed(nn.Module):
+    """A loss of samples, with weights if they are given; of `mask` nothing is read."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(6, 3)
+
+    def forward(self, x, y, weights=None, mask=None):
+        losses = nn.functional.cross_entropy(self.fc(x), y, reduction="none")
+        return (losses if weights is None else losses * weights).mean()
+
+
+def test_what_was_not_planned_is_refused_and_not_left_unread(alone):
+    given = model()
+    training = distribute(given.module, planned(given), given.optimizer)
+    with pytest.raises(
+        planner.InputError,
+        match=r"expected the 2 inputs and targets .* \(input, target\), found 3, input1 among them: ",
+    ):
+        training.step(given.inputs * 2, given.targets)
+    x, y, mask = torch.randn(8, 6), torch.randint(3, (8,)), torch.ones(8)
+    batch = {"x": x, "y": y, "mask": mask}
+    weighed = UserModel(Weighed(), batch, None, (), None)
+    training = distribute(weighed.module, planned(weighed))
+    expected = weighed.module(**batch).item()
+    assert training.step(batch).item() == pytest.approx(expected, rel=1e-6)
+    for surplus in ({"weights": mask}, {"unknown": mask}):
+        with pytest.raises(planner.InputError, match=rf"\(x, y, mask\), found 4, {min(surplus)} among them"):
+            training.step(batch | surplus)
+    with pytest.raises(planner.InputError, match=r"\(x, y, mask\), found 4, target among them"):
+        training.step(batch, y)
