@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 
 import planner
 from executor.torch import distribute
+from planner.errors import InputError
 from planner.pytorch import graph_of
 from planner.pytorch.user_model import UserModel, imported, optimizer_of
 from tests.executor_torch.test_torchrun import run
@@ -413,7 +414,7 @@ def test_what_was_not_planned_is_refused_and_not_left_unread(alone):
     given = model()
     training = distribute(given.module, planned(given), given.optimizer)
     with pytest.raises(
-        planner.InputError,
+        InputError,
         match=r"expected the 2 inputs and targets .* \(input, target\), found 3, input1 among them: ",
     ):
         training.step(given.inputs * 2, given.targets)
@@ -424,7 +425,7 @@ def test_what_was_not_planned_is_refused_and_not_left_unread(alone):
     expected = weighed.module(**batch).item()
     assert training.step(batch).item() == pytest.approx(expected, rel=1e-6)
     for surplus in ({"weights": mask}, {"unknown": mask}):
-        with pytest.raises(planner.InputError, match=rf"\(x, y, mask\), found 4, {min(surplus)} among them"):
+        with pytest.raises(InputError, match=rf"\(x, y, mask\), found 4, {min(surplus)} among them"):
             training.step(batch | surplus)
-    with pytest.raises(planner.InputError, match=r"\(x, y, mask\), found 4, target among them"):
+    with pytest.raises(InputError, match=r"\(x, y, mask\), found 4, target among them"):
         training.step(batch, y)
