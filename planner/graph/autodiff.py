@@ -9,7 +9,7 @@ from dataclasses import replace
 from planner.errors import GraphError
 from planner.graph.build import GraphBuilder, WrittenGradient
 from planner.graph.ir import FLOATING, Node, renamed
-from planner.graph.rules import RULES, Backward, Gradient, apply_rule, flat, materialize, zeros
+from planner.graph.rules import RULES, UNBOUNDED, Backward, Gradient, apply_rule, flat, level, materialize, zeros
 
 
 def gradients(builder: GraphBuilder, loss: str, wrt: Iterable[str], seed: float = 1.0) -> dict[str, str]:
@@ -44,7 +44,7 @@ class _Reverse:
         self.names: dict[str, str] = {}
 
     def run(self) -> dict[str, str]:
-        first_readers = self._first_readers()
+        first_readers, before = self._first_readers(), (len(self.builder.nodes), len(self.builder.tensors))
         for number in range(len(self.forward) - 1, -1, -1):
             node = self.forward[number]
             if self._leads_on(node):
@@ -52,16 +52,26 @@ class _Reverse:
             for tensor in first_readers.get(number, ()):
                 self._total(tensor)
         totals = {tensor: self._finished(tensor) for tensor in self.wrt}
-        self.builder.rename(self.names)
+        self.builder.take_back(*before, totals.values())
+        self.builder.rename({old: new for old, new in self.names.items() if old in self.builder.tensors})
         return {tensor: self.names.get(name, name) for tensor, name in totals.items()}
 
     def _dependents(self, wrt: tuple[str, ...]) -> set[str]:
-        """Return what depends on `wrt` and may have a gradient: no whole numbers, nothing behind a stopped gradient."""
-        needed = set(wrt)
+        """Return what depends on `wrt` and may have a gradient: no whole numbers, nothing behind a stopped gradient.
+
+        A gradient of zeros is one where it meets an operator that may make no number of it, as PyTorch's does.
+        """
+        needed, unbounded = set(wrt), set[str]()
         for node in self.forward:
-            is_flat = RULES.get(node.op) is flat and node.outputs[0] not in self.operands
-            if not needed.isdisjoint(self._reads(node)) and not is_flat:
-                needed.update(name for name in node.outputs if self.builder.tensors[name].dtype in FLOATING)
+            reads = self._reads(node)
+            rule = None if node.outputs[0] in self.operands else RULES.get(node.op)
+            is_flat = rule is flat or (rule is level and unbounded.isdisjoint(reads))
+            if needed.isdisjoint(reads) or is_flat:
+                continue
+            reached = [name for name in node.outputs if self.builder.tensors[name].dtype in FLOATING]
+            needed.update(reached)
+            if node.op in UNBOUNDED or not unbounded.isdisjoint(reads):
+                unbounded.update(reached)
         return needed
 
     def _reads(self, node: Node) -> tuple[str, ...]:

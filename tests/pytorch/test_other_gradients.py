@@ -142,3 +142,34 @@ def test_a_number_has_a_slope():
     _, gap, tensors = differences(SlopeOfANumber(), (torch.ones(3, dtype=torch.float64),))
     assert gap < 1e-12
     assert max(tensors.values()) < 1e-12
+
+
+LEVEL = {
+    "floor": torch.floor, "ceil": torch.ceil, "round": torch.round, "trunc": torch.trunc, "sign": torch.sign
+}  # fmt: skip
+NO_NUMBER = {
+    "a deviation of one": lambda x: (3 * x[:, None]).std(1),
+    "a root of zero": lambda x: (x - x.detach()).sqrt(),
+    "a scaled root": lambda x: (x - x.detach()).sqrt() * 2 + x,
+    "a share of nothing": lambda x: x / (x - x.detach()),
+}
+
+
+@pytest.mark.parametrize("name", LEVEL)
+@pytest.mark.parametrize("made", NO_NUMBER.values(), ids=NO_NUMBER)
+def test_a_gradient_of_zeros_makes_no_number_where_pytorchs_does(name, made):
+    weights = torch.tensor([0.3, -0.7, 1.1], dtype=torch.float64)
+    module = Applied(lambda x: torch.nan_to_num(LEVEL[name](made(x)), 1.0, 2.0, -2.0) + x, [0.5, 1.5, -2.5])
+    graph, _, _ = differences(module, (weights,), steps=1)
+    _, expected = eager_steps(module, (weights,), steps=1)
+    _, kept = imported_steps(graph, module, (weights,), steps=1)
+    assert np.isnan(expected["x"]).all()
+    assert np.isnan(kept["x"]).all()
+
+
+def test_a_gradient_of_zeros_costs_nothing_where_all_of_it_is_numbers():
+    module = Applied(lambda x: torch.tanh(x * 3).floor() * x.sin() + x, [0.5, 1.5, -2.5])
+    graph, gap, tensors = differences(module, (torch.ones(3, dtype=torch.float64),))
+    assert gap < 1e-12
+    assert max(tensors.values()) < 1e-12
+    assert "tanh_backward" not in {node.op for node in graph.nodes}

@@ -6,7 +6,17 @@ so that the nodes which compute the statistics get no gradient of their own.
 """
 
 from planner.graph.rules import attention, compound, elementwise, language, matrix, reduction, shape
-from planner.graph.rules.base import Backward, Gradient, Gradients, Rule, apply_rule, flat, materialize, zeros
+from planner.graph.rules.base import (
+    Backward,
+    Gradient,
+    Gradients,
+    Rule,
+    apply_rule,
+    flat,
+    level,
+    materialize,
+    zeros,
+)
 
 RULES: dict[str, Rule] = {
     **elementwise.RULES,
@@ -18,4 +28,22 @@ RULES: dict[str, Rule] = {
     **language.RULES,
 }
 
-__all__ = ["RULES", "Backward", "Gradient", "Gradients", "Rule", "apply_rule", "flat", "materialize", "zeros"]
+UNBOUNDED = frozenset((
+    "acos", "acosh", "asin", "atanh", "cbrt", "div", "hypot", "log", "log10", "log1p", "log2", "pow", "pow_scalar",
+    "reciprocal", "rsqrt", "sqrt", "torch_call",
+))  # fmt: skip
+"""Operators of which some finite operands, or any that are not known here, have no finite result or slope."""
+
+__all__ = [
+    "RULES",
+    "UNBOUNDED",
+    "Backward",
+    "Gradient",
+    "Gradients",
+    "Rule",
+    "apply_rule",
+    "flat",
+    "level",
+    "materialize",
+    "zeros",
+]

@@ -131,8 +131,14 @@ def zeros(builder: GraphBuilder, tensor: str) -> str:
 
 
 def flat(b: Backward) -> Gradients:
-    """No gradient flows: the slope is zero wherever there is one, or the gradient is stopped."""
+    """No gradient flows: there is no slope, or the gradient is stopped."""
     return (None,) * len(b.node.inputs)
+
+
+def level(b: Backward) -> Gradients:
+    """The slope is zero: so is the gradient, which is asked for where something behind may make no number of that."""
+    zero = 0.0 if not b.shape(0) else expand(b, materialize(b.builder, 0.0, b.result), 0, (*range(b.rank()),), 1.0)
+    return (zero,)
 
 
 def number(b: Backward, name: str) -> float:

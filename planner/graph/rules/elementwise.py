@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from planner.graph.ir import Value
-from planner.graph.rules.base import Backward, Gradients, Rule, flat, integers, number
+from planner.graph.rules.base import Backward, Gradients, Rule, flat, integers, level, number
 from tdl.catalog.pointwise import BINARY, OPERATORS, SCALAR, UNARY
 
 
@@ -120,12 +120,15 @@ def _lerp(b: Backward) -> Gradients:
     )
 
 
+LEVEL = ("ceil", "floor", "round", "sign", "trunc")
+"""Operators whose slope is zero wherever there is one."""
+
 FLAT = (
-    *(name for name, (_, slope) in UNARY.items() if slope is None and name != "clone"),
+    *(name for name, (_, slope) in UNARY.items() if slope is None and name not in ("clone", *LEVEL)),
     *(name for name, slopes in BINARY.items() if None in slopes),
     *(f"{comparison}_scalar" for comparison in ("eq", "ne", "lt", "le", "gt", "ge")),
 )
-"""Operators whose slope is zero wherever there is one."""
+"""Operators through which no gradient flows."""
 
 RULES: dict[str, Rule] = {
     "relu": _of_result("threshold_backward"),
@@ -144,6 +147,7 @@ RULES: dict[str, Rule] = {
     **{name: _of_row(name) for name, (_, slope) in {**UNARY, **SCALAR}.items() if slope is not None},
     **{name: _of_binary_row(name) for name, slopes in BINARY.items() if None not in slopes},
     **dict.fromkeys(FLAT, flat),
+    **dict.fromkeys(LEVEL, level),
     **dict.fromkeys(("clone", "add_scalar", "fmod_scalar", "remainder_scalar"), lambda b: b.arriving),
     "rsub_scalar": _neg,
     **dict.fromkeys(("tril", "triu", "dropout"), _same),
