@@ -9,6 +9,7 @@ from types import ModuleType
 import numpy as np
 
 from executor.kernels.call import Array, Kernel, KernelCall
+from executor.kernels.softmax import dim_of
 from executor.kernels.special import sign
 from tdl.catalog.loss import LEAST_LOG, LEAST_VARIANCE
 
@@ -17,9 +18,17 @@ Row = Callable[..., Array]
 
 def _chosen(call: KernelCall, scores: Array, labels: Array) -> tuple[Array, Array]:
     """Where labels are among this run's classes, and the scores of the labels (anything where they are not)."""
-    start, stop = call.ranges["c"]
+    (start, stop), dim = call.ranges["c"], dim_of(call, scores.ndim)
     inside = (labels >= start) & (labels < stop)
-    return inside, scores[call.xp.arange(len(labels)), (labels - start) * inside]
+    places = call.xp.expand_dims((labels - start) * inside, dim)
+    return inside, call.xp.take_along_axis(scores, places, dim).squeeze(dim)
+
+
+def _hit(call: KernelCall, labels: Array) -> Array:
+    """True for this run's classes that are the labels."""
+    dim = dim_of(call, labels.ndim + 1)
+    classes = call.xp.arange(*call.ranges["c"]).reshape(-1, *(1,) * (labels.ndim - dim))
+    return call.xp.expand_dims(labels, dim) == classes
 
 
 def _mean(call: KernelCall, losses: Array) -> None:
@@ -38,8 +47,7 @@ def nll_loss(call: KernelCall) -> None:
 def nll_loss_backward(call: KernelCall) -> None:
     """Minus the gradient over `count` at the labels, else zero."""
     grad, labels = call.inputs
-    hit = labels[:, None] == call.xp.arange(*call.ranges["c"])
-    call.xp.multiply(hit, -grad / call.number("count"), out=call.outputs[0])
+    call.xp.multiply(_hit(call, labels), -grad / call.number("count"), out=call.outputs[0])
 
 
 def cross_entropy(call: KernelCall) -> None:
@@ -53,10 +61,11 @@ def cross_entropy(call: KernelCall) -> None:
 def cross_entropy_backward(call: KernelCall) -> None:
     """(softmax - one-hot label) * factor."""
     x, maximum, total, labels = call.inputs
-    gradient = x - maximum[:, None]
+    dim = dim_of(call, x.ndim)
+    gradient = x - call.xp.expand_dims(maximum, dim)
     call.xp.exp(gradient, out=gradient)
-    gradient /= total[:, None]
-    gradient -= labels[:, None] == call.xp.arange(*call.ranges["c"])
+    gradient /= call.xp.expand_dims(total, dim)
+    gradient -= _hit(call, labels)
     call.xp.multiply(gradient, call.number("factor"), out=call.outputs[0])
 
 

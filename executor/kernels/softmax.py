@@ -8,10 +8,13 @@ from executor.kernels.blocks import add_up, blocks
 from executor.kernels.call import Array, Kernel, KernelCall
 
 
-def _dim(call: KernelCall) -> int:
-    """Return the number of the dimension along which rows run."""
-    rank: int = call.inputs[0].ndim
+def dim_of(call: KernelCall, rank: int) -> int:
+    """Return the number of the dimension along which rows of an array run."""
     return call.integer("dim") % rank if "dim" in call.attributes else rank - 1
+
+
+def _dim(call: KernelCall) -> int:
+    return dim_of(call, call.inputs[0].ndim)
 
 
 def _row(call: KernelCall, operand: int) -> Array:

@@ -5,15 +5,11 @@ from __future__ import annotations
 import torch
 
 from executor.kernels import Kernel, KernelCall
+from executor.kernels.softmax import dim_of
 from executor.torch.computed import Tensors, computed, written
 
 SHORT = range(8, 32)
 """Elements of rows of which PyTorch finds the greatest one by one, half as fast as of their halves side by side."""
-
-
-def _dim(call: KernelCall, x: torch.Tensor) -> int:
-    """Return the dimension along which rows run."""
-    return call.integer("dim") % x.ndim if "dim" in call.attributes else x.ndim - 1
 
 
 def amax(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
@@ -29,36 +25,36 @@ def amax(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
 
 def sum_exp(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
     """Sum of exp(x - maximum) over this run's part of every row."""
-    (x, maximum), dim = operands, _dim(call, operands[0])
+    (x, maximum), dim = operands, dim_of(call, operands[0].ndim)
     return ((x - maximum.unsqueeze(dim)).exp_().sum(dim),)
 
 
 def softmax(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
     """exp(x - maximum) / total."""
     x, maximum, total = operands
-    dim = _dim(call, x)
+    dim = dim_of(call, x.ndim)
     torch.div((x - maximum.unsqueeze(dim)).exp_(), total.unsqueeze(dim), out=out)
 
 
 def softmax_backward_sum(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
     """Sum of gradient times result over this run's part of every row."""
-    return ((operands[0] * operands[1]).sum(_dim(call, operands[0])),)
+    return ((operands[0] * operands[1]).sum(dim_of(call, operands[0].ndim)),)
 
 
 def softmax_backward(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
     """Compute result * (gradient - inner)."""
     grad, result, inner = operands
-    torch.mul(grad - inner.unsqueeze(_dim(call, grad)), result, out=out)
+    torch.mul(grad - inner.unsqueeze(dim_of(call, grad.ndim)), result, out=out)
 
 
 def cross_entropy_backward(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
     """(softmax - one-hot label) * factor."""
-    x, maximum, total, labels = operands
-    gradient = (x - maximum[:, None]).exp_().div_(total[:, None])
-    start, stop = call.ranges["c"]
-    places, last = labels[:, None].long() - start, stop - start - 1
+    (x, *rows), (start, stop), dim = operands, call.ranges["c"], dim_of(call, operands[0].ndim)
+    maximum, total, labels = (row.unsqueeze(dim) for row in rows)
+    gradient = (x - maximum).exp_().div_(total)
+    places, last = labels.long() - start, stop - start - 1
     here = (places >= 0) & (places <= last)
-    gradient.scatter_add_(1, places.clamp_(0, last), here.to(gradient.dtype).neg_())
+    gradient.scatter_add_(dim, places.clamp_(0, last), here.to(gradient.dtype).neg_())
     torch.mul(gradient, call.number("factor"), out=out)
 
 

@@ -56,7 +56,6 @@ class Axes:
         self._parents: dict[Axis, Axis] = {}
         self._origins: list[tuple[Axis, int, int]] = []
         self._wanted: list[tuple[Axis, int]] = []
-        self._stacked: list[Axis] = []
 
     def declare(self, source: str, groups: Iterable[tuple[int, ...]], shape: Sequence[int]) -> None:
         """Note that a source's dimensions are these groups of axes of its tensor, which has that shape."""
@@ -72,14 +71,6 @@ class Axes:
     def want(self, axis: Axis, inner: int) -> None:
         """Note that an axis should be cut, `inner` elements to each part."""
         self._wanted.append((axis, inner))
-
-    def note_stacked(self, axis: Axis) -> None:
-        """Note that an axis was put together of tensors that were computed one by one, as timesteps are."""
-        self._stacked.append(axis)
-
-    def is_stacked(self, axis: Axis) -> bool:
-        """Return True if an axis was put together of tensors, so that splitting it would move them."""
-        return self._root(axis) in map(self._root, self._stacked)
 
     def cuts(self, known: Cuts, extents: Mapping[tuple[str, int], int]) -> Cuts:
         """Return what is known with what is wanted; what contradicts a cut that is there is left out."""

@@ -64,7 +64,7 @@ def densely(t: Translation, value: Value) -> Value:
     return t.plain(dense(t, value))
 
 
-def _relaid(t: Translation, value: Value, order: Sequence[Group]) -> Value:
+def relaid(t: Translation, value: Value, order: Sequence[Group]) -> Value:
     """Lay a tensor's axes anew, each group of axes one axis; the value keeps its dimensions, without axes left out."""
     laid = regrouped(t, value, order)
     place = {axis: number for number, group in enumerate(order) for axis in group}
@@ -75,7 +75,7 @@ def _relaid(t: Translation, value: Value, order: Sequence[Group]) -> Value:
 def squeezed(t: Translation, value: Value) -> Value:
     """Return the value without axes of one element: its dimensions are repeated ones."""
     lengths = t.builder.shape(value.tensor)
-    return _relaid(t, value, [(axis,) for axis, n in enumerate(lengths) if n != 1]) if 1 in lengths else value
+    return relaid(t, value, [(axis,) for axis, n in enumerate(lengths) if n != 1]) if 1 in lengths else value
 
 
 def merged(t: Translation, value: Value, dim: int) -> Value:
@@ -86,7 +86,7 @@ def merged(t: Translation, value: Value, dim: int) -> Value:
     rest = [axis for axis in range(t.rank(value.tensor)) if axis not in group]
     order: list[Group] = [(axis,) for axis in rest]
     order.insert(sum(axis < min(group) for axis in rest), group)
-    return _relaid(t, value, order)
+    return relaid(t, value, order)
 
 
 def single(t: Translation, value: Value, dim: int) -> tuple[Value, int]:
@@ -157,7 +157,7 @@ def _joined(t: Translation, value: Value, dim: int, fine: list[int], lengths: li
     joined = [tuple(next(axes) for _ in group) for group in _grouped(fine, lengths)]
     first = {group[0]: group for group in joined}
     inner = {axis for group in joined for axis in group[1:]}
-    return _relaid(t, value, [first.get(axis, (axis,)) for axis in range(t.rank(value.tensor)) if axis not in inner])
+    return relaid(t, value, [first.get(axis, (axis,)) for axis in range(t.rank(value.tensor)) if axis not in inner])
 
 
 def aligned(t: Translation, left: Value, left_dim: int, right: Value, right_dim: int) -> tuple[Value, Value]:
@@ -202,7 +202,7 @@ def view(t: Translation, value: Value, shape: Sequence[int]) -> Value:
     ones |= {axis for group in dims for axis in group if t.builder.shape(whole.tensor)[axis] == 1}
     result = Value(whole.tensor, tuple(dims), shape)
     kept = [(axis,) for axis in range(t.rank(whole.tensor)) if axis not in ones]
-    return _relaid(t, result, kept) if ones else result
+    return relaid(t, result, kept) if ones else result
 
 
 def _common(lengths: Sequence[int], shape: Sequence[int]) -> list[int]:

@@ -1,14 +1,16 @@
 """Losses: sums over all elements over `count`, of classes by their labels, or of a table's function of (x, target).
 
 A row `name: (f, slope of x, slope of target)` makes `name(x, target, *, count)`, a scalar, and the gradients of both by
-`name_backward(grad, x, target, *, count)`. Of softmax cross entropy, `maximum` is `amax(dims=(1,))` of the logits x,
-`total` is `sum_exp`; the gradient is the total derivative through both.
+`name_backward(grad, x, target, *, count)`. Classes lie along dimension `dim` of x, labels have its other dimensions. Of
+softmax cross entropy, `maximum` is `amax(dims=(dim,))` of the logits x, `total` is `sum_exp`; the gradient is the total
+derivative through both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from tdl.catalog.softmax import along, rows
 from tdl.expr import Expr
 from tdl.language import Body, Lambda, Operand, Sum, absolute, exp, log, log1p, maximum, sigmoid, sign, tensor, where
 from tdl.operator import Operator, op
@@ -72,21 +74,45 @@ def _operators() -> dict[str, Operator]:
 OPERATORS: Mapping[str, Operator] = _operators()
 
 
-@op(category="reduction")
-def nll_loss(x: Operand, labels: Operand, *, count: float) -> Body:
-    return lambda: Sum(lambda b, c: where(labels[b] == c, -x[b, c], 0)) / count
-
-
-@op(category="elementwise")
-def nll_loss_backward(grad: Operand, labels: Operand, *, count: float) -> Body:
-    return lambda b, c: where(labels[b] == c, -grad[()] / count, 0)
+def _names(rank: int, dim: int) -> list[str]:
+    """Name coordinates, that of the classes c."""
+    at, others = along(rank, dim)
+    return [*others[:at], "c", *others[at:]]
 
 
 @op(category="reduction")
-def cross_entropy(x: Operand, maximum: Operand, total: Operand, labels: Operand, *, count: float) -> Body:
-    return lambda: Sum(lambda b, c: where(labels[b] == c, log(total[b]) + maximum[b] - x[b, c], 0)) / count
+def nll_loss(x: Operand, labels: Operand, *, count: float, dim: int = -1) -> Body:
+    def loss(*i: Expr) -> Expr:
+        return where(labels[rows(i, dim)] == i[dim], -x[i], 0)
+
+    return lambda: Sum(loss, names=_names(x.rank, dim)) / count
 
 
 @op(category="elementwise")
-def cross_entropy_backward(x: Operand, maximum: Operand, total: Operand, labels: Operand, *, factor: float) -> Body:
-    return lambda b, c: (exp(x[b, c] - maximum[b]) / total[b] - where(labels[b] == c, 1, 0)) * factor
+def nll_loss_backward(grad: Operand, labels: Operand, *, count: float, dim: int = -1) -> Lambda:
+    def slope(*i: Expr) -> Expr:
+        return where(labels[rows(i, dim)] == i[dim], -grad[()] / count, 0)
+
+    return tensor(slope, names=_names(labels.rank + 1, dim))
+
+
+@op(category="reduction")
+def cross_entropy(
+    x: Operand, maximum: Operand, total: Operand, labels: Operand, *, count: float, dim: int = -1
+) -> Body:
+    def loss(*i: Expr) -> Expr:
+        row = rows(i, dim)
+        return where(labels[row] == i[dim], log(total[row]) + maximum[row] - x[i], 0)
+
+    return lambda: Sum(loss, names=_names(x.rank, dim)) / count
+
+
+@op(category="elementwise")
+def cross_entropy_backward(
+    x: Operand, maximum: Operand, total: Operand, labels: Operand, *, factor: float, dim: int = -1
+) -> Lambda:
+    def slope(*i: Expr) -> Expr:
+        row = rows(i, dim)
+        return (exp(x[i] - maximum[row]) / total[row] - where(labels[row] == i[dim], 1, 0)) * factor
+
+    return tensor(slope, names=_names(x.rank, dim))

@@ -294,8 +294,15 @@ def reshape(x, source, target, extents=None):
     return digits.reshape([prod(extents[name] for name in group) for group in target])
 
 
-def classes(labels, x):
-    return functional.one_hot(labels.long(), x.shape[1])
+def classes(labels, depth, dim):
+    """One at every label among `depth` classes along a dimension, zero elsewhere."""
+    return functional.one_hot(labels.long(), depth).movedim(-1, dim)
+
+
+def nll_loss(x, labels, count, dim):
+    """PyTorch's own, whose classes are in the second dimension."""
+    rows = x.movedim(dim, -1).reshape(-1, x.shape[dim])
+    return functional.nll_loss(rows, labels.flatten(), reduction="sum") / count
 
 
 def stepped(optimizer, states, **names):
@@ -347,11 +354,11 @@ ORACLES = {
     "sum_exp": lambda x, maximum, dim: torch.exp(x - maximum.unsqueeze(dim)).sum(dim),
     "attention": attention,
     "biased_attention": lambda query, key, value, bias, **how: attention(query, key, value, bias, **how),
-    "cross_entropy": lambda x, maximum, total, labels, count: (
-        (torch.log(total) + maximum - (x * classes(labels, x)).sum(1)).sum() / count
+    "cross_entropy": lambda x, maximum, total, labels, count, dim: (
+        (torch.log(total) + maximum - (x * classes(labels, x.shape[dim], dim)).sum(dim)).sum() / count
     ),
-    "cross_entropy_backward": lambda x, maximum, total, labels, factor: (
-        (torch.exp(x - maximum[:, None]) / total[:, None] - classes(labels, x)) * factor
+    "cross_entropy_backward": lambda x, maximum, total, labels, factor, dim: (
+        (torch.exp(x - maximum.unsqueeze(dim)) / total.unsqueeze(dim) - classes(labels, x.shape[dim], dim)) * factor
     ),
     "reshape": reshape,
     "unbind": lambda x, dim, n: torch.unbind(x, dim),
@@ -399,10 +406,8 @@ ORACLES = {
     "softmax_backward_sum": lambda grad, result, dim: (grad * result).sum(dim),
     "softmax_backward": lambda grad, result, inner, dim: result * (grad - inner.unsqueeze(dim)),
     "log_softmax_backward": lambda grad, result, inner, dim: grad - torch.exp(result) * inner.unsqueeze(dim),
-    "nll_loss": long(lambda x, labels, count: functional.nll_loss(x, labels, reduction="sum") / count),
-    "nll_loss_backward": lambda grad, labels, count, extents: (
-        -grad / count * functional.one_hot(labels.long(), extents["c"])
-    ),
+    "nll_loss": long(nll_loss),
+    "nll_loss_backward": lambda grad, labels, count, dim, extents: -grad / count * classes(labels, extents["c"], dim),
     **{name: loss(function) for name, function in LOSS_ORACLES.items()},
     **{f"{name}_backward": gradient_of(loss(function), (0, 1)) for name, function in LOSS_ORACLES.items()},
     "permute": lambda x, dims: x.permute(dims),

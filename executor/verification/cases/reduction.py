@@ -108,15 +108,17 @@ def _softmax(draw: Draw, operands: str) -> Case:
 
 
 def _cross_entropy(draw: Draw, name: str) -> Case:
-    batch, classes = draw.sizes(2, 2, 9)
-    x, labels = draw.array(batch, classes), draw.below(classes, batch)
-    maximum = x.max(axis=1)
-    total = np.exp(x - maximum[:, None]).sum(axis=1)
+    shape = draw.shape(1, 3, 2, 6)
+    dim = draw.size(-len(shape), len(shape) - 1)
+    x, classes = draw.array(*shape), shape[dim]
+    maximum = np.asarray(x.max(axis=dim))
+    total = np.asarray(np.exp(x - x.max(axis=dim, keepdims=True)).sum(axis=dim))
+    labels, count = draw.below(classes, *maximum.shape), maximum.size
     return {
-        "forward": Case((x, maximum, total, labels), {"count": batch}, extents={"c": classes}),
-        "backward": Case((x, maximum, total, labels), {"factor": 1 / batch}),
-        "nll": Case((x, labels), {"count": batch}, extents={"c": classes}),
-        "nll_backward": Case((draw.array(), labels), {"count": batch, "extents": {"c": classes}}),
+        "forward": Case((x, maximum, total, labels), {"count": count, "dim": dim}, extents={"c": classes}),
+        "backward": Case((x, maximum, total, labels), {"factor": 1 / count, "dim": dim}),
+        "nll": Case((x, labels), {"count": count, "dim": dim}, extents={"c": classes}),
+        "nll_backward": Case((draw.array(), labels), {"count": count, "dim": dim, "extents": {"c": classes}}),
     }[name]
 
 

@@ -40,8 +40,9 @@ def _cross_entropy(b: Backward) -> Gradients:
     _produced_by(b, 2, "sum_exp", 0, 1)
     count, arriving = number(b, "count"), b.arriving[0]
     if isinstance(arriving, float):
-        return b.emit("cross_entropy_backward", b.node.inputs, 0, factor=arriving / count), None, None, None
-    unscaled = b.emit_step("cross_entropy_backward", b.node.inputs, 0, "unscaled", factor=1.0 / count)
+        factor = arriving / count
+        return b.emit("cross_entropy_backward", b.node.inputs, 0, factor=factor, **b.attrs("dim")), None, None, None
+    unscaled = b.emit_step("cross_entropy_backward", b.node.inputs, 0, "unscaled", factor=1.0 / count, **b.attrs("dim"))
     return b.emit("mul", (unscaled, b.gradient), 0, dims=()), None, None, None
 
 
@@ -90,8 +91,9 @@ def _log_softmax(b: Backward) -> Gradients:
 
 
 def _nll_loss(b: Backward) -> Gradients:
+    classes = b.shape(0)[int(cast("int", b.node.attrs.get("dim", -1)))]
     inputs = (b.gradient, b.node.inputs[1])
-    return b.emit("nll_loss_backward", inputs, 0, **b.attrs("count"), extents={"c": b.shape(0)[1]}), None
+    return b.emit("nll_loss_backward", inputs, 0, **b.attrs("count", "dim"), extents={"c": classes}), None
 
 
 def _loss(b: Backward) -> Gradients:

@@ -11,7 +11,7 @@ from planner.pytorch.operators.call import TracedCall, converter, of_vectors, re
 from planner.pytorch.operators.comparing import masked, negated
 from planner.pytorch.operators.indexing import one_hot
 from planner.pytorch.translation import Translation
-from planner.pytorch.views import aligned, dense, densely, single, view
+from planner.pytorch.views import aligned, dense, densely, merged, relaid, single, view
 
 UNREDUCED, MEAN = 0, 1
 """Of a loss, as PyTorch's operators spell it; 2 is the sum."""
@@ -39,56 +39,46 @@ def _softmax(t: Translation, call: TracedCall) -> Value:
 @converter("cross_entropy_loss")
 def _cross_entropy(t: Translation, call: TracedCall) -> Value:
     """Softmax cross entropy against class numbers."""
-    smoothing = call.number("label_smoothing")
-    logits, target = _rows(t, call)
-    rows = logits.shape[0]
-    is_plain = not smoothing and call.optional("weight") is None and call.integer("reduction") != UNREDUCED
-    if not is_plain or not _counts_all(t, call):
-        logs = softmax(t, logits, 1, "log_softmax")
-        return _of_likelihood(t, call, logs, target, smoothing)
-    logits, labels = densely(t, logits), dense(t, target)
-    t.logits, t.labels = logits.tensor, labels
-    (maximum,) = t.emit_as("loss.maximum", "amax", logits.tensor, dims=(1,))
-    total = t.emit_as("loss.total", "sum_exp", logits.tensor, maximum)[0]
-    count = rows if call.integer("reduction") == MEAN else 1
-    return Value(t.emit_as("loss", "cross_entropy", logits.tensor, maximum, total, labels, count=count)[0], (), ())
+    logits, dim, target = _by_class(t, call)
+    is_plain = not call.number("label_smoothing") and call.optional("weight") is None and _counts_all(t, call)
+    if not is_plain or call.integer("reduction") == UNREDUCED:
+        return _of_likelihood(t, call, softmax(t, logits, dim, "log_softmax"), dim, target)
+    _note_classes(t, logits, dim, target)
+    (maximum,) = t.emit_as("loss.maximum", "amax", logits.tensor, dims=(dim,))
+    total = t.emit_as("loss.total", "sum_exp", logits.tensor, maximum, dim=dim)[0]
+    count = prod(target.shape) if call.integer("reduction") == MEAN else 1
+    parts = logits.tensor, maximum, total, target.tensor
+    return Value(t.emit_as("loss", "cross_entropy", *parts, count=count, dim=dim)[0], (), ())
 
 
 @converter("nll_loss", "nll_loss_nd", "nll_loss2d")
 def _nll_loss(t: Translation, call: TracedCall) -> Value:
-    return _of_likelihood(t, call, *_rows(t, call))
+    return _of_likelihood(t, call, *_by_class(t, call))
 
 
-def _rows(t: Translation, call: TracedCall) -> tuple[Value, Value]:
-    """Return classes by rows, and the label of every row."""
+def _by_class(t: Translation, call: TracedCall) -> tuple[Value, int, Value]:
+    """Return scores as they lie, a dimension an axis, the one of classes, and labels laid as all the others are."""
     logits, target = call["self"], call["target"]
     refuse_if(t.dtype(target) != "int32", f"{call.op} against probabilities: expected class numbers")
-    if logits.rank != 2:
-        classes = min(1, logits.rank - 1)
-        last = logits.permuted((*(dim for dim in range(logits.rank) if dim != classes), classes))
-        logits = view(t, last, (prod(last.shape[:-1]), last.shape[-1]))
-        target = view(t, target, (prod(target.shape),))
-    ignored, classes = call.integer("ignore_index"), logits.shape[1]
+    dim = min(1, logits.rank - 1)
+    classes, ignored = logits.shape[dim], call.integer("ignore_index")
     is_left_out = not 0 <= ignored < classes and not _counts_all(t, call)
     t.holds_below(target, classes, ignored if is_left_out else None)
-    return _rows_by_sample(t, logits, target)
+    if classes == 1 or not all((*logits.dims, *target.dims)):
+        logits, target = densely(t, logits), densely(t, target)
+    logits = merged(t, logits, dim)
+    for place in range(target.rank):
+        logits, target = aligned(t, logits, place + (place >= dim), target, place)
+    (axis,) = logits.dims[dim]
+    groups = zip((group for group in logits.dims if group != (axis,)), target.dims, strict=True)
+    label_of = {score: label for pair in groups for score, label in zip(*pair, strict=True)}
+    return t.plain(logits.tensor), axis, relaid(t, target, [(label_of[score],) for score in sorted(label_of)])
 
 
-def _rows_by_sample(t: Translation, logits: Value, target: Value) -> tuple[Value, Value]:
-    """Order the rows of a loss, which may be added up in any order, so that the timesteps of a sample lie together.
-
-    Then halves of all rows are halves of the batch, as they are everywhere else.
-    """
-    if not any(t.axes.is_stacked((logits.tensor, axis)) for axis in logits.dims[0]):
-        return logits, target
-    logits, target = aligned(t, logits, 0, target, 0)
-    is_stacked = [t.axes.is_stacked((logits.tensor, axis)) for axis in logits.dims[0]]
-    order = sorted(range(len(is_stacked)), key=is_stacked.__getitem__)
-
-    def ordered(value: Value) -> Value:
-        return Value(value.tensor, (tuple(value.dims[0][place] for place in order), *value.dims[1:]), value.shape)
-
-    return ordered(logits), ordered(target)
+def _note_classes(t: Translation, logits: Value, dim: int, target: Value) -> None:
+    """Let labels be compared with the scores, whose classes are last."""
+    if dim == logits.rank - 1:
+        t.logits, t.labels = logits.tensor, target.tensor
 
 
 def _counts_all(t: Translation, call: TracedCall) -> bool:
@@ -96,45 +86,45 @@ def _counts_all(t: Translation, call: TracedCall) -> bool:
     return call.integer("ignore_index") < 0 and t.is_data(call["target"]) and t.counts_from_zero(call["target"])
 
 
-def _of_likelihood(t: Translation, call: TracedCall, logs: Value, target: Value, smoothing: float = 0.0) -> Value:
+def _of_likelihood(t: Translation, call: TracedCall, logs: Value, dim: int, target: Value) -> Value:
     """Negate the logarithms of probabilities at the labels, and add a share of their mean over all classes.
 
     Classes may have weights, by which the logarithms are multiplied; a mean is then one of rows with their weights.
     """
-    rows, classes = logs.shape
-    labels, ignored = target, None
+    classes, last = logs.shape[dim], logs.rank - 1
+    numbers, ignored = t.plain(target.tensor), None
     if not _counts_all(t, call):
-        ignored = unary(t, "eq_scalar", target, value=call.integer("ignore_index"))
-        labels = masked(t, target, ignored, -1)
+        ignored = unary(t, "eq_scalar", numbers, value=call.integer("ignore_index"))
+        numbers = masked(t, numbers, ignored, -1)
     by_row, is_mean = call.integer("reduction") == UNREDUCED, call.integer("reduction") == MEAN
-    logs, numbers = densely(t, logs), dense(t, labels)
     if ignored is None and not by_row:
-        t.logits, t.labels = logs.tensor, numbers
-    divisor = _total_weight(t, call, logs, numbers, ignored) if is_mean else None
-    count = rows if is_mean and divisor is None else 1
+        _note_classes(t, logs, dim, numbers)
+    divisor = _total_weight(t, call, t.dtype(logs), numbers, ignored) if is_mean else None
+    count = prod(target.shape) if is_mean and divisor is None else 1
     if (weight := call.optional("weight")) is not None:
+        for _ in range(dim, last):
+            weight = weight.repeated(weight.rank)
         logs = densely(t, binary(t, "mul", logs, as_dtype(t, weight, t.dtype(logs))))
     if by_row:
-        others = negated(t, one_hot(t, numbers, classes))
-        loss = unary(t, "neg", reduce(t, "sum", masked(t, logs, others, 0.0), (1,)))
+        hot = one_hot(t, numbers.tensor, classes).permuted((*range(dim), last, *range(dim, last)))
+        loss = unary(t, "neg", reduce(t, "sum", masked(t, logs, negated(t, hot), 0.0), (dim,)))
     else:
-        loss = Value(t.emit_as("loss", "nll_loss", logs.tensor, numbers, count=count)[0], (), ())
-    if smoothing:
-        spread = reduce(t, "sum", logs, (1,))
+        loss = Value(t.emit_as("loss", "nll_loss", logs.tensor, numbers.tensor, count=count, dim=dim)[0], (), ())
+    if smoothing := call.number("label_smoothing") if call.op == "cross_entropy_loss" else 0.0:
+        spread = reduce(t, "sum", logs, (dim,))
         spread = spread if ignored is None else masked(t, spread, ignored, 0.0)
-        spread = spread if by_row else reduce(t, "sum", spread, (0,))
+        spread = spread if by_row else reduce(t, "sum", spread, ())
         shares = (loss, 1 - smoothing), (spread, -smoothing / classes / count)
         loss = binary(t, "add", *(unary(t, "scale", value, factor=share) for value, share in shares))
     if divisor is not None:
         return _divided(t, loss, divisor)
-    return view(t, loss, call.shapes[0]) if by_row else loss
+    return t.alike(loss.tensor, target) if by_row else loss
 
 
-def _total_weight(t: Translation, call: TracedCall, logs: Value, numbers: str, ignored: Value | None) -> Value | None:
+def _total_weight(t: Translation, call: TracedCall, dtype: str, numbers: Value, ignored: Value | None) -> Value | None:
     """Return the weight of all rows that count, or None if that is how many rows there are."""
-    dtype = t.dtype(logs)
     if (weight := call.optional("weight")) is not None:
-        hot = as_dtype(t, one_hot(t, numbers, logs.shape[1]), dtype)
+        hot = as_dtype(t, one_hot(t, numbers.tensor, prod(weight.shape)), dtype)
         return reduce(t, "sum", binary(t, "mul", hot, as_dtype(t, weight, dtype)), ())
     return None if ignored is None else reduce(t, "sum", as_dtype(t, unary(t, "logical_not", ignored), dtype), ())
 

@@ -217,7 +217,6 @@ def stacked(t: Translation, values: Sequence[Value], dim: int) -> Value:
     whole = t.emit("stack", *tensors, dim=dim, extents={"s": len(values)})
     for tensor in tensors:
         t.same_axes(tensor, whole, but=dim)
-    t.axes.note_stacked((whole, dim))
     return t.plain(whole)
 
 
