@@ -26,6 +26,8 @@ from planner.models.options import width as read_width
 class Size:
     """Extents; `groups` are heads of keys and values, `hidden` is the width of fully connected layers.
 
+    A head is `head` wide, or as wide as heads that share the width of the model are.
+
     `base` is that of rotary positions, `stretched` whether they are Llama 3.1's. Without `experts` every token passes
     the same layers. Fully connected layers that are not `gated` have two matrices and a GELU.
     """
@@ -43,6 +45,12 @@ class Size:
     experts: int = 0
     chosen: int = 2
     gated: bool = True
+    head: int = 0
+
+    @property
+    def head_width(self) -> int:
+        """How wide a head is."""
+        return self.head or self.width // self.heads
 
 
 SIZES = {
@@ -81,6 +89,7 @@ class Sized(Training):
     vocabulary: int = option(32000, "How many different tokens there are.")
     heads: int | None = option(None, "Attention heads; default: width / 64, of llama-L-D width / 128.")
     groups: int | None = option(None, "Heads of keys and values; default: as many as heads.")
+    head_size: int | None = option(None, "Width of a head; default: width / heads.")
     hidden: int | None = option(None, "Width of fully connected layers; default: 8/3 width, up to a multiple of 256.")
     tied: bool = option(False, "Whether embeddings are the output layer's weights too.")
     gated: bool = option(True, "Whether fully connected layers are SwiGLU, of three matrices; else GELU, of two.")
@@ -92,24 +101,28 @@ class Sized(Training):
 def build_sized(layers: str, width: str, options: Sized) -> Graph:
     """Return the training graph of a model of any size: see `training`. Heads are 128 wide, of narrow models less.
 
-    Raises GraphError for heads that do not divide the width, or groups that do not divide the heads.
+    Raises GraphError for heads that do not divide the width, are no even number wide, or are no multiple of groups.
     """
     units = read_width(width)
     heads = options.heads or max(1, units // HEAD_WIDTH)
     groups = options.groups or heads
-    if units % (2 * heads) or heads % groups:
+    if heads % groups or (options.head_size is None and units % (2 * heads)):
         raise GraphError(
             f"options heads and groups: expected heads of an even width that divide {units} and groups that divide "
             f"them, found {heads} and {groups}"
         )
+    if options.head_size is not None and (options.head_size < 2 or options.head_size % 2):
+        raise GraphError(f"option head_size: expected an even width from 2, found {options.head_size}")
     hidden = options.hidden or math.ceil(8 * units / 3 / MULTIPLE) * MULTIPLE
     if options.experts and not 1 <= options.chosen_experts <= options.experts:
         raise GraphError(
             f"option chosen_experts: expected 1 to {options.experts} of the experts, found {options.chosen_experts}"
         )
-    size = Size(int(layers), units, heads, groups, hidden, options.vocabulary, options.sequence)
-    of_experts = replace(size, experts=options.experts or 0, chosen=options.chosen_experts)
-    return training(replace(of_experts, tied=options.tied, gated=options.gated), options, options.capacity)
+    size = Size(
+        int(layers), units, heads, groups, hidden, options.vocabulary, options.sequence, tied=options.tied,
+        experts=options.experts or 0, chosen=options.chosen_experts, gated=options.gated, head=options.head_size or 0,
+    )  # fmt: skip
+    return training(size, options, options.capacity)
 
 
 def build_experts(name: str, options: Experts) -> Graph:
@@ -142,7 +155,7 @@ def frequencies(size: Size) -> list[float]:
     Llama 3.1 divides by 8 what turns less than once in 8192 positions, not what turns more than four times, and goes
     from one to the other between.
     """
-    width = size.width // size.heads
+    width = size.head_width
     found = [size.base ** (-2 * pair / width) for pair in range(width // 2)]
     if not size.stretched:
         return found
@@ -175,7 +188,7 @@ class Layers:
     def attention(self, x: str, name: str) -> str:
         """Add to x [b, s, d] what its positions attend to, themselves and before, in its norm."""
         b, size = self.b, self.size
-        norm, head = rms_norm(b, x, f"{name}.norm"), size.width // size.heads
+        norm, head = rms_norm(b, x, f"{name}.norm"), size.head_width
         q, k, v = (
             project(b, norm, f"{name}.{part}", Projection("bsd,hed->bhse", (count, head, size.width), bias=False))
             for part, count in (("q", size.heads), ("k", size.groups), ("v", size.groups))

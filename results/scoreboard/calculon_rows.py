@@ -63,7 +63,7 @@ def _seconds(run: Run, way: Parallel) -> float:
     application = Llm.Application(
         {
             "hidden": size.hidden, "feedforward": size.ffn, "seq_size": size.sequence, "attn_heads": size.heads,
-            "attn_size": size.hidden // size.heads, "num_blocks": size.layers,
+            "attn_size": size.head_width, "num_blocks": size.layers,
         }
     )  # fmt: skip
     try:

@@ -75,6 +75,7 @@ class Row:
         "heads of keys and values",
         "groups, query groups, num query groups, num key value heads, n kv heads, num kv heads",
     )
+    head_size: int | None = said(read_count, "width of a head", "head dim, head width, kv channels")
     ffn: int | None = said(
         read_count, "width of fully connected layers", "ffn hidden size, intermediate size, ffn size, d ff, mlp hidden"
     )

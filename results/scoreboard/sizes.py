@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,15 @@ from results.scoreboard.cells import SetError
 from results.scoreboard.row import Row
 
 FILE = Path(__file__).with_name("sizes.yaml")
-DEFAULT_SEQUENCE, DEFAULT_VOCABULARY = 2048, 51200
+DEFAULT_SEQUENCE, DEFAULT_VOCABULARY, USUALLY_CHOSEN = 2048, 51200, 2
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Extents of a transformer; a fully connected layer of the kind "llama" has three matrices, else two."""
+    """Extents of a transformer; a fully connected layer of the kind "llama" has three matrices, else two.
+
+    A head is `head_size` wide, or as heads that share the width are. Of experts a token passes those `chosen`.
+    """
 
     architecture: str
     layers: int
@@ -30,17 +33,24 @@ class Size:
     vocabulary: int
     sequence: int
     tied: bool
+    head_size: int = 0
+    chosen: int = 1
+
+    @property
+    def head_width(self) -> int:
+        """How wide a head is."""
+        return self.head_size or self.hidden // self.heads
 
     @property
     def layer_weights(self) -> int:
-        """Elements of a layer's matrices."""
-        attention = 2 * self.hidden**2 + 2 * self.hidden * (self.hidden // self.heads) * self.kv_heads
-        return attention + (3 if self.architecture == "llama" else 2) * self.hidden * self.ffn
+        """Elements of a layer's matrices that a token passes."""
+        attention = 2 * self.hidden * self.head_width * (self.heads + self.kv_heads)
+        return attention + self.chosen * (3 if self.architecture == "llama" else 2) * self.hidden * self.ffn
 
     @property
     def scores_flop(self) -> int:
         """Operations of a layer's scores and of what they weight, forward, of a sample; no causality is spared."""
-        return 4 * self.sequence**2 * self.hidden
+        return 4 * self.sequence**2 * self.heads * self.head_width
 
     def model_flop(self, samples: int) -> int:
         """Operations of products in a step: forward and twice as many backward (Narayanan et al., 2021, Sec 5.1)."""
@@ -73,10 +83,9 @@ def known_sizes() -> dict[str, Size]:
 
 
 def _size(entry: list[Any]) -> Size:
-    architecture, layers, hidden, heads, kv_heads, ffn, vocabulary, sequence, tied = entry
-    return Size(
-        architecture, layers, hidden, heads, kv_heads or heads, ffn or 4 * hidden, vocabulary, sequence, tied
-    )  # fmt: skip
+    architecture, layers, hidden, heads, kv_heads, ffn, vocabulary, sequence, tied, *head_size = entry
+    extents = architecture, layers, hidden, heads, kv_heads or heads, ffn or 4 * hidden
+    return Size(*extents, vocabulary, sequence, tied, *head_size)
 
 
 def size_of(row: Row) -> Size | None:
@@ -91,13 +100,15 @@ def size_of(row: Row) -> Size | None:
             raise SetError(f"expected {missing} beside the other sizes, found none")
         return None
     size = _changed(known, row) if known else _described(row)
-    if size.hidden % size.heads or size.heads % size.kv_heads:
+    if (row.experts or 1) > 1:
+        size = replace(size, chosen=row.chosen or USUALLY_CHOSEN)
+    if (size.hidden % size.heads and not size.head_size) or size.heads % size.kv_heads:
         raise SetError(f"expected heads that divide {size.hidden}, found {size.heads} and {size.kv_heads} of keys")
     return size
 
 
 def _changed(known: Size, row: Row) -> Size:
-    names = ("architecture", "layers", "hidden", "heads", "kv_heads", "ffn", "vocabulary", "sequence", "tied")
+    names = (field.name for field in fields(Size) if field.name != "chosen")
     said = {name: value for name in names if (value := getattr(row, name)) is not None}
     if said.get("hidden", known.hidden) != known.hidden:
         said.setdefault("ffn", 4 * said["hidden"] if known.ffn == 4 * known.hidden else known.ffn)
@@ -115,7 +126,7 @@ def _described(row: Row) -> Size:
     ffn = row.ffn or (_swiglu(row.hidden) if architecture == "llama" else 4 * row.hidden)
     return Size(
         architecture, row.layers, row.hidden, heads, row.kv_heads or heads, ffn, row.vocabulary or DEFAULT_VOCABULARY,
-        row.sequence or DEFAULT_SEQUENCE, architecture != "llama" if row.tied is None else row.tied,
+        row.sequence or DEFAULT_SEQUENCE, architecture != "llama" if row.tied is None else row.tied, row.head_size or 0,
     )  # fmt: skip
 
 

@@ -27,6 +27,20 @@ def parameters(graph):
         # Llama 2 7B and Llama 3.1 8B, as their published weights count
         ("llama-32-4096", {"batch": 1}, 6_738_415_616),
         ("llama-32-4096", {"batch": 1, "groups": 8, "hidden": 14336, "vocabulary": 128256}, 8_030_261_248),
+        # Qwen3-0.6B of Hugging Face, less the norms of queries and keys, 128 elements each in 28 layers
+        (
+            "llama-28-1024",
+            {
+                "batch": 1,
+                "heads": 16,
+                "groups": 8,
+                "head_size": 128,
+                "hidden": 3072,
+                "vocabulary": 151936,
+                "tied": True,
+            },
+            596_049_920 - 28 * 2 * 128,
+        ),
     ],
 )
 def test_published_counts(name, options, count):

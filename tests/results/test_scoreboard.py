@@ -26,12 +26,14 @@ from results.scoreboard.row import FIELDS, NAMES, Row, field_of
 from results.scoreboard.run import published
 from results.scoreboard.runs import run_of
 from results.scoreboard.sets import HERE, find_sets, own_sets, read_set
+from results.scoreboard.sizes import size_of
 from tensor_partitioner.page.published import published_scores
 
 FOLDER = ROOT / "results" / "scoreboard"
 ROWS = {
     "korthikanti": 8, "korthikanti_memory": 12, "megatron_2021": 10, "neusight": 52, "tensorflow_2017": 12,
     "vtrain_single_node": 600, "llm_foundry": 209, "nemo_h100": 64, "grok_h100": 18,
+    "megatron_bridge": 41, "megatron_bridge_experts": 41, "nemo_gb200": 24,
 }  # fmt: skip
 
 
@@ -78,18 +80,6 @@ def test_a_split_follows_from_its_seed(tmp_path):
         parts.append([row.part for row in measured.rows])
     assert parts[0] == parts[1] != parts[2]
     assert all(part.count("fit") == 10 for part in parts)
-
-
-def test_only_rows_of_switch_are_not_expressed():
-    refused = []
-    for name in own_sets():
-        measured = read_set(*find_sets(name))
-        for row in measured.rows:
-            try:
-                run_of(row, measured.folder)
-            except SetError:
-                refused.append((name, row.model))
-    assert set(refused) == {("neusight", "Switch XL with 4 experts")}
 
 
 def test_seconds_of_megatron_2021_are_those_of_the_paper():
@@ -402,6 +392,14 @@ def test_experts_are_shared_out_among_data_parallel_devices():
     assert shared.needed_bytes < whole.needed_bytes
 
 
+def test_a_token_passes_the_experts_that_it_chooses_and_heads_may_be_wider_than_their_share(tmp_path):
+    described = "model,gpu,devices,experts,chosen,global batch,seconds\nqwen3-30b-a3b,H100,8,128,8,8,1\n"
+    row = only(written(tmp_path, described))
+    size = size_of(row)
+    assert size.layer_weights == 2 * 2048 * 128 * (32 + 4) + 8 * 3 * 2048 * 768
+    assert dict(run_of(row, tmp_path).options)["head_size"] == 128
+
+
 def test_the_null_of_others_knows_nothing_of_a_row(tmp_path):
     """Of two runs alike but for their seconds, 1 and 2, each is predicted to take what the other did."""
     (tmp_path / "two.csv").write_text("model,gpu,devices,global_batch,seconds\n" + "".join(
@@ -421,11 +419,13 @@ def test_the_command_refuses_in_one_line(tmp_path, capsys):
     assert [line[:7] for line in lines] == ["error: "] * 2
 
 
-def test_a_check_of_all_sets_names_the_rows_of_switch(capsys):
+def test_a_check_of_all_sets_names_the_rows_that_cannot_be_expressed(capsys):
     assert command.main(["--check"]) == 2
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 4
-    assert all(re.match(r"neusight: row \d+: model 'Switch XL with 4 experts' is not known", line) for line in lines)
+    switch = r"neusight: row \d+: model 'Switch XL with 4 experts' is not known"
+    tensor = r"megatron_bridge_experts: row \d+: expected ep that divides \d+ data parallel devices, found \d+"
+    assert [sum(bool(re.match(kind, line)) for line in lines) for kind in (switch, tensor)] == [4, 7]
+    assert len(lines) == 11
 
 
 @pytest.mark.parametrize("number", range(3))

@@ -237,6 +237,15 @@ def test_products_of_a_large_language_model_attain_what_was_measured(shape, bits
     assert flop_per_s(device, replace(product, dtype="float8")) == pytest.approx(bits8, rel=0.2)
 
 
+@pytest.mark.parametrize(
+    ("extent", "measured"), [(2048, 1.13e15), (3072, 1.51e15), (4096, 1.41e15), (6144, 1.45e15), (8192, 1.42e15)]
+)
+def test_square_products_of_16_bits_on_a_b200_attain_what_was_measured(extent, measured):
+    """By PyTorch (github.com/pytorch/ao, pull request 2427)."""
+    rate = flop_per_s(load_device("b200-sxm-180gb"), sixteen_bits(extent, extent, extent))
+    assert rate == pytest.approx(measured, rel=0.2)
+
+
 def test_attention_of_short_causal_sequences_attains_less():
     one = load_device("a100-sxm4-80gb")
     rates = [
