@@ -40,9 +40,9 @@ def model(source: str, **options: object) -> Graph:
 
     `source` is a name of the zoo, a graph.json, or path/to/file.py:function. `options` are those of the zoo's family
     (batch=128), or parameters of the function; a graph.json takes none. A module of PyTorch whose function has no
-    parameter dtype runs within autocast with dtype="mixed" or "mixed-float16"; one whose function has none for
-    micro_batches or recompute is imported with the samples of one, or computes activations again. With
-    opaque_unknown=True operators of PyTorch that the graph has none for run whole, by calling PyTorch.
+    parameter dtype runs within autocast with dtype="mixed" or "mixed-float16", and as it is with "float32"; one whose
+    function has none for micro_batches or recompute is imported with the samples of one, or computes activations
+    again. With opaque_unknown=True operators of PyTorch that the graph has none for run whole, by calling PyTorch.
     Raises GraphError naming the file or model and what is wrong, OSError where a file cannot be read.
 
     >>> import planner
@@ -86,7 +86,7 @@ def _function(path: Path, name: str, options: Mapping[str, object]) -> tuple[Cal
     of_module: dict[str, object] = {}
     if "torch" in sys.modules:
         of_module = {option: unknown.pop(option) for option in OF_MODULES if option in unknown}
-        if unknown.get("dtype") in MIXED:
+        if unknown.get("dtype") in {*MIXED, "float32"}:
             of_module["precision"] = unknown.pop("dtype")
     if unknown:
         mixed = "; modules of PyTorch need none for --dtype mixed, within torch.autocast" if "dtype" in unknown else ""

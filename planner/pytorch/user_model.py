@@ -57,7 +57,8 @@ def graph_of(
     Parameters get no memory, so that a module of any size can be imported. A function that needs their values, for
     which PyTorch raises a RuntimeError, runs once more, with memory, and so does one whose buffers are random numbers
     drawn after those of parameters; one that fails otherwise does not. A module runs within `torch.autocast` where a
-    mixed `precision` is given. A `recipe` is of `micro_batches`, each with its part of the samples, and `recompute`.
+    mixed `precision` is given; for "float32" its parameters must be of it. A `recipe` is of `micro_batches`, each
+    with its part of the samples, and `recompute`.
     """
     fakes = Fakes()
     try:
@@ -81,7 +82,9 @@ def graph_of(
     if isinstance(model.optimizer, torch.optim.Optimizer):  # made before its parameters were the module's
         for group in model.optimizer.param_groups:
             group["params"] = [fakes.of.get(p, p) for p in group["params"]]  # type: ignore[no-untyped-call]
-    autocast = None if precision is None else getattr(torch, MIXED[precision])
+    if precision == "float32" and (others := {p.dtype for p in model.module.parameters()} - {torch.float32}):
+        raise GraphError(f"expected parameters of float32, as asked, found {', '.join(sorted(map(str, others)))}")
+    autocast = getattr(torch, MIXED[precision]) if precision in MIXED else None
     if (count := recipe.get("micro_batches", 1)) > 1:
         model, *_ = in_parts(model, count)
     return imported(model, opaque_unknown=opaque_unknown, autocast=autocast, **recipe)

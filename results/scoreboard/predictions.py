@@ -8,7 +8,9 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
+import planner
 from planner.failures import BAD_INPUT, describe_failure
+from planner.models.zoo import is_zoo_name
 from planner.parallel import Parallel
 from results.scoreboard.measurements import measured_s, peak
 from results.scoreboard.row import Row
@@ -17,7 +19,7 @@ from results.scoreboard.sets import MeasuredSet
 from simulator.projection.cluster import Cluster
 from simulator.projection.projection import Projection
 from tensor_partitioner.projection import project_source
-from tensor_partitioner.replicas import ZooModel
+from tensor_partitioner.replicas import GraphModel, Source, ZooModel
 
 LASTING = {"weights", "weights as computed with", "master weights", "state of the optimizer", "gradients"}
 OUTSIDE = {"context and communicators"}
@@ -131,8 +133,17 @@ def _projection(run: Run, way: Parallel) -> Projection:
 def _cached(  # noqa: PLR0913, PLR0917 -- what a projection is of
     name: str, options: tuple[tuple[str, object], ...], batch: int, way: Parallel, machine: Cluster, stack: str
 ) -> Projection:
+    samples = (way.micro_batch or batch // way.dp) * way.ep
+    return project_source(_source(name, options, samples), batch, way, machine, stack)
+
+
+@lru_cache(MOST)
+def _source(name: str, options: tuple[tuple[str, object], ...], samples: int) -> Source:
+    """Return a zoo's model, or the graph that a function makes of the samples of a micro-batch."""
     known = {key: value for key, value in options if value is not None}
-    return project_source(ZooModel.of(name, known), batch, way, machine, stack)
+    if is_zoo_name(name):
+        return ZooModel.of(name, known)
+    return GraphModel(planner.model(name, batch=samples, **known))
 
 
 def _flop(row: Row, run: Run, projection: Projection) -> float:

@@ -186,6 +186,13 @@ def asked(dtype="float32"):
     assert dtype == "mixed"
     return make()
 
+def doubled():
+    torch.set_default_dtype(torch.float64)
+    try:
+        return make()
+    finally:
+        torch.set_default_dtype(torch.float32)
+
 def graph():
     return planner.model("mlp-2-16", batch=8)
 """
@@ -200,7 +207,9 @@ def test_mixed_precision_of_a_module_that_is_not_asked_for_it(tmp_path):
         assert of_products(graph) == {dtype}
         assert {tensor.dtype for tensor in graph.tensors.values() if tensor.role == "weight"} == {"float32"}
     assert of_products(planner.model(f"{tmp_path / 'modules.py'}:asked", dtype="mixed")) == {"float32"}
-    assert of_products(planner.model(make)) == {"float32"}
+    assert of_products(planner.model(make)) == of_products(planner.model(make, dtype="float32")) == {"float32"}
+    with pytest.raises(GraphError, match=r"expected parameters of float32, as asked, found torch.float64"):
+        planner.model(f"{tmp_path / 'modules.py'}:doubled", dtype="float32")
 
 
 def test_what_autocast_does_not_give_is_refused_with_what_to_write(tmp_path):
