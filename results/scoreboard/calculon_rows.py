@@ -1,4 +1,7 @@
-"""Calculon (github.com/calculon-ai/calculon) on the same rows, where it is on the path with its `systems` beside it."""
+"""Calculon (github.com/calculon-ai/calculon) on the same rows, where it is on the path with its `systems` beside it.
+
+It needs pandas and psutil.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,16 @@ from results.scoreboard.runs import Run
 try:
     import calculon
     from calculon.llm import Llm
-except ImportError:
+except ModuleNotFoundError as error:
+    if error.name != "calculon":  # it is there, what it needs is not
+        raise
     calculon = None
 
 SYSTEMS = {"a100-sxm4-80gb": "a100_80g", "h100-sxm5-80gb": "h100_80g_nvl8"}
 """Types of devices that it comes with a description of."""
+
+DATATYPES = {"mixed": "float16", "mixed-float16": "float16", "mixed-float8": "float8"}
+"""What it calls a precision."""
 
 RECOMPUTE = {"none": "none", "selective": "attn_only", "full": "full"}
 UNLIMITED_GIB = 1 << 30
@@ -57,8 +65,9 @@ def _seconds(run: Run, way: Parallel) -> float:
         raise SetError("Calculon has GPTs alone")
     if way.cp > 1 or way.zero > 1 or way.schedule.partition(":")[0] not in {"1f1b", "interleaved"}:
         raise SetError("Calculon has no context parallelism, ZeRO beyond 1, nor schedules but 1F1B and interleaved")
-    if not str(dict(run.options)["dtype"]).startswith("mixed"):
-        raise SetError("Calculon describes devices in 16 bits alone")
+    datatype = DATATYPES.get(str(dict(run.options)["dtype"]))
+    if datatype is None:
+        raise SetError("Calculon describes devices in 16 and 8 bits alone")
     system = _system(run.machine.built.devices[0].spec.name)
     application = Llm.Application(
         {
@@ -68,21 +77,21 @@ def _seconds(run: Run, way: Parallel) -> float:
     )  # fmt: skip
     try:
         model = Llm(application, logging.getLogger("calculon"))
-        model.compile(system, Llm.Execution.from_json(_execution(run, way, system)))
+        model.compile(system, Llm.Execution.from_json(_execution(run, way, system, datatype)))
         model.run(system)
     except (Llm.Error, AssertionError) as error:
         raise SetError(f"Calculon refuses: {error}") from error
     return float(model.get_stats_json(False)["total_time"])
 
 
-def _execution(run: Run, way: Parallel, system: Any) -> dict[str, Any]:
+def _execution(run: Run, way: Parallel, system: Any, datatype: str) -> dict[str, Any]:
     """Return how it runs; an axis of parallelism is within the first network as far as that reaches, tensor first."""
     node = system.networks[0].size
     tiers = [int(reach > node) for reach in (way.tp, way.tp * way.dp, run.devices)]
     return {
         "num_procs": run.devices, "tensor_par": way.tp, "pipeline_par": way.pp, "data_par": way.dp,
         "tensor_par_net": tiers[0], "pipeline_par_net": tiers[2], "data_par_net": tiers[1],
-        "batch_size": run.batch, "microbatch_size": way.micro_batch or run.batch // way.dp, "datatype": "float16",
+        "batch_size": run.batch, "microbatch_size": way.micro_batch or run.batch // way.dp, "datatype": datatype,
         "fused_activation": False, "attention_type": "multihead", "activation_recompute": RECOMPUTE[way.recompute],
         "pipeline_interleaving": way.chunks, "optimizer_sharding": way.zero == 1,
         "tensor_par_comm_type": "rs_ag" if way.sp else "ar", "tensor_par_overlap": "none",

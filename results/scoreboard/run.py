@@ -53,8 +53,8 @@ def overview(data: dict[str, Any]) -> str:
         scores = one["scores"][part]
         cells = tables.times(scores["time"])
         nulls = [tables.percent(scores.get(name, {}).get("error_mean")) for name in ("null", "null_of_others")]
-        rival = scores.get("calculon", {})
-        calculon = f"{tables.percent(rival.get('error_mean'))} of {rival['rows']}" if rival.get("rows") else ""
+        rival = scores.get("calculon")
+        calculon = f"{tables.percent(rival['error_mean'])} of {rival['rows']}" if rival else ""
         memory = tables.percent(one["scores"]["all"]["memory"].get("error_mean"))
         expressed = f"{one['expressed']} of {one['rows']}"
         rows.append([f"[{one['set']}](#{one['set']})", expressed, part, *cells[1:6], *nulls, calculon, memory])

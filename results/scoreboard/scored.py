@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from statistics import mean
@@ -46,6 +45,7 @@ def score(
         "expressed": len(expressed),
         "not_expressed": _reasons(measured.refused, predictions),
         "failed": sum(one.failed for one in predictions),
+        "not_ended": [one.row.line for one in expressed if {one.ran, one.measured_s, one.measured_bytes} == {None}],
         "cpu_s": round(all_seconds(predictions), 3),
         "cpu_s_per_row": round(all_seconds(predictions) / max(1, len(predictions)), 4),
         "cpu_s_max": round(max((one.cpu_s for one in predictions), default=0.0), 3),
@@ -56,14 +56,14 @@ def score(
     }
 
 
-def _calculon(prediction: Prediction, known: Mapping[int, float]) -> float | str | None:
-    """Return Calculon's seconds, why it has none, or None where it is not there and they are not known."""
+def _calculon(prediction: Prediction, known: Mapping[int, float]) -> float | None:
+    """Return Calculon's seconds, None where it cannot express the run, or is not there and they are not known."""
     if calculon_rows.version() is None or prediction.run is None:
         return known.get(prediction.row.line)
     try:
         return calculon_rows.seconds(prediction.run)
-    except SetError as error:
-        return str(error)
+    except SetError:
+        return None
 
 
 def _reasons(refused: Sequence[Refused], predictions: Iterable[Prediction]) -> list[Data]:
@@ -78,7 +78,7 @@ def _reasons(refused: Sequence[Refused], predictions: Iterable[Prediction]) -> l
     return sorted(found, key=lambda one: -len(one["lines"]))
 
 
-def _scores(predictions: Sequence[Prediction], rivals: dict[int, float | str | None]) -> Data:
+def _scores(predictions: Sequence[Prediction], rivals: dict[int, float | None]) -> Data:
     timed = [(one, row) for one in predictions if (row := _timed(one)) is not None]
     rows = [row for _, row in timed]
     found: Data = {"time": scores.times(rows)}
@@ -140,16 +140,11 @@ def _devices(one: Prediction) -> int:
     return one.run.devices if one.run else 1
 
 
-def _of_calculon(timed: Sequence[tuple[Prediction, Timed]], rivals: dict[int, float | str | None]) -> Data:
+def _of_calculon(timed: Sequence[tuple[Prediction, Timed]], rivals: dict[int, float | None]) -> Data:
     """Score Calculon on the rows that it can express, and ourselves on the same."""
-    both = [(row, seconds) for one, row in timed if isinstance(seconds := rivals[one.row.line], float)]
-    why = Counter(said for one, _ in timed if isinstance(said := rivals[one.row.line], str))
+    both = [(row, seconds) for one, row in timed if (seconds := rivals[one.row.line]) is not None]
     rows = [Timed(row.group, row.samples, row.measured_s, seconds) for row, seconds in both]
-    return {
-        "not_expressed": dict(why),
-        **scores.times(rows),
-        "we_on_the_same": scores.times([row for row, _ in both]),
-    }
+    return {**scores.times(rows), "we_on_the_same": scores.times([row for row, _ in both])}
 
 
 def _by(axis: str, predictions: Sequence[Prediction]) -> list[Data]:
@@ -179,7 +174,7 @@ def _value(axis: str, one: Prediction) -> Any:
     return one.run.devices if axis == "devices" else one.row.model or one.run.name
 
 
-def _plain(one: Prediction, null_s: float | None, rival: float | str | None) -> Data:
+def _plain(one: Prediction, null_s: float | None, rival: float | None) -> Data:
     """Return a row for JSON."""
     said: Data = {"line": one.row.line, "label": label(one.row), "part": one.row.part, "cpu_s": round(one.cpu_s, 4)}
     if one.run is None:
@@ -206,7 +201,7 @@ def _plain(one: Prediction, null_s: float | None, rival: float | str | None) -> 
         "flop": one.flop,
         "shares": one.shares,
         "null_s": null_s,
-        "calculon_s": rival if isinstance(rival, float) else None,
+        "calculon_s": rival,
     }
 
 

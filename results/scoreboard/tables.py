@@ -11,6 +11,7 @@ Data = Mapping[str, Any]
 MOST_REASONS = 5
 WORST = 5
 COLUMNS = ("rows", "mean", "90th", "bias", "tau", "regret", "worst regret")
+SECONDS = ("measured s", "predicted s", "error")
 
 
 def percent(value: float | None, sign: str = "") -> str:
@@ -39,7 +40,7 @@ def predictors(data: Data) -> Iterator[tuple[str, str, list[str]]]:
         yield part, "predicted", times(scores["time"])
         yield part, f"null: constant {scores['null']['by']}, fitted on these rows", times(scores["null"])
         yield part, "null: of the other rows", times(scores["null_of_others"])
-        if (rival := scores.get("calculon")) and rival["rows"]:
+        if rival := scores.get("calculon"):
             yield part, "Calculon", times(rival)
             if rival["rows"] != scores["time"]["rows"]:
                 yield part, "predicted, where Calculon can", times(rival["we_on_the_same"])
@@ -61,9 +62,16 @@ def summary(data: Data) -> str:
         lines.append(
             f"  not expressed: {sum(one['rows'] for one in more)} rows for {len(more)} other reasons (--check)"
         )
+    if failed := data["not_ended"]:
+        lines.append(f"  not scored: {len(failed)} rows ({_some(failed)}) are of runs that did not end")
     rows = [[part, who, *cells] for part, who, cells in predictors(data)]
     if rows:
         lines += _aligned([["part", "seconds of a step", *COLUMNS], *rows])
+        off = [
+            [f"row {one['line']}", f"{one['label']} {one['parallel']}", str(one["devices"]), *_seconds(one)]
+            for one in worst(data)
+        ]
+        lines += _aligned([["furthest off", "", "devices", *SECONDS], *off])
     lines += [f"  {line}" for line in further_lines(data)]
     return "\n".join(lines)
 
@@ -122,21 +130,17 @@ def worst(data: Data) -> list[Data]:
 def worst_table(data: Data) -> str:
     """Return the rows that are furthest off, and where their time is said to go."""
     return table(
-        ["row", "devices", "batch", "parallel", "measured s", "predicted s", "error", "largest shares"],
+        ["row", "devices", "batch", "parallel", *SECONDS, "largest shares"],
         [
-            [
-                one["label"],
-                one["devices"],
-                one["batch"],
-                f"`{one['parallel']}`",
-                f"{one['measured_s']:.3g}",
-                f"{one['predicted_s']:.3g}",
-                percent(one["error"], "+"),
-                largest_shares(one),
-            ]
+            [one["label"], one["devices"], one["batch"], f"`{one['parallel']}`", *_seconds(one), largest_shares(one)]
             for one in worst(data)
         ],
     )
+
+
+def _seconds(one: Data) -> list[str]:
+    """Return a row's cells in the order of `SECONDS`."""
+    return [f"{one['measured_s']:.3g}", f"{one['predicted_s']:.3g}", percent(one["error"], "+")]
 
 
 def largest_shares(one: Data, most: int = 3) -> str:
