@@ -23,7 +23,7 @@ EVERY = 25
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Score the sets that are named; return an exit status: 0, or 2 for a set that cannot be read."""
+    """Score the sets that are named; return an exit status: 2 for one that cannot be read, or has no row expressed."""
     options = _parser().parse_args(arguments)
     if options.json and options.json != STDOUT and Path(options.json).suffix in {".csv", ".yaml", ".yml"}:
         options.sets.append(options.json)  # --json before the sets
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(data, indent=1, default=str))
     else:
         print("\n\n".join(map(summary, data["sets"])))
-    return 0
+    return 0 if all(one["expressed"] for one in data["sets"]) else BAD_INPUT
 
 
 def _parser() -> argparse.ArgumentParser:

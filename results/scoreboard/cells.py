@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from planner.errors import InputError
+from tensor_partitioner.display import nearest
 
 Cell = int | float | bool | str
 
@@ -112,21 +113,26 @@ def read_switch(text: str) -> bool:
 
 
 def one_of(meanings: Mapping[str, Cell]) -> Callable[[str], Cell]:
-    """Return what reads one of these words."""
+    """Return what reads one of these words; an error names the first of each value."""
     known = {words(word): value for word, value in meanings.items()}
+    first: dict[Cell, str] = {}
+    for word, value in meanings.items():
+        first.setdefault(value, word)
 
     def read(text: str) -> Cell:
         try:
             return known[words(text)]
         except KeyError:
-            raise SetError(f"expected {', '.join(meanings)}, found {text!r}") from None
+            expected = ", ".join(first.values())
+            raise SetError(f"expected {expected}, found {text!r}{nearest(words(text), known)}") from None
 
     return read
 
 
 def spelled(meaning: Mapping[Cell, str]) -> Callable[[str], Cell]:
-    """Return what reads one of several words for each value; a value is spelled as itself, too."""
-    return one_of({word: value for value, text in meaning.items() for word in (str(value), *text.split(", "))})
+    """Return what reads one of several words for each value; a value that is no word of another is its own, too."""
+    itself = {str(value): value for value in meaning}
+    return one_of(itself | {word: value for value, text in meaning.items() for word in text.split(", ") if word})
 
 
 def best_or(read: Callable[[str], Cell]) -> Callable[[str], Cell]:
@@ -156,4 +162,6 @@ class Quantity:
                 scale = 1e-2
         if not (0 < number * scale < math.inf):
             raise SetError(f"expected a number above 0, found {text!r}")
+        if self.dimension == "share" and number * scale > 1:
+            raise SetError(f"expected a share of at most 100%, found {text!r}")
         return number * scale

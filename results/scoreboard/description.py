@@ -14,6 +14,8 @@ from results.scoreboard.cells import MISSING, Cell, SetError
 from results.scoreboard.row import FIELDS, NAMES, plain
 from tensor_partitioner.display import nearest
 
+FORMAT = "scoreboard/1"
+
 
 class Split(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A share of the rows that something was fitted on, drawn by a seed."""
@@ -47,7 +49,7 @@ class SetFile(msgspec.Struct, frozen=True):
     assumed: tuple[str, ...] | dict[str, Any] = ()
     machine: str | dict[str, Any] | None = None
     fit: Split | str = "none"
-    format: str = "scoreboard/1"
+    format: str = FORMAT
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,8 @@ def read_description(path: Path) -> Description:
         file = msgspec.convert({} if data is None else data, SetFile, strict=False)
     except (yaml.YAMLError, msgspec.ValidationError) as error:
         raise SetError(f"{path}: {' '.join(str(error).split())}") from error
+    if file.format != FORMAT:
+        raise SetError(f"{path}: expected a description of the CSV of this name, {FORMAT}, found {file.format}")
     known = [field.name for field in msgspec.structs.fields(SetFile)]
     others = {str(key): value for key, value in (data or {}).items() if key not in known}
     said = {key: value for key, value in others.items() if plain(key) in NAMES and not isinstance(value, dict | list)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from results.scoreboard.cells import SetError, words
+from tensor_partitioner.display import nearest
 from topologies.library import device_names, device_type
 
 FORM = {"sxm": "sxm", "hbm3": "sxm", "nvlink": "sxm", "hgx": "sxm", "dgx": "sxm", "pcie": "pcie", "nvl": "nvl"}
@@ -24,7 +25,8 @@ def find_device(name: str) -> str:
     asked = _parts(name)
     fitting = [one for one in device_names() if _fits(asked, _parts(one))]
     if not fitting:
-        raise SetError(f"no type of device is a {name}: expected one of {', '.join(device_names())}")
+        known, hint = ", ".join(device_names()), nearest(asked[0], {_parts(one)[0] for one in device_names()})
+        raise SetError(f"no type of device is a {name}: expected one of {known}, or a machine of your own{hint}")
     return max(fitting, key=lambda one: (_parts(one)[1] in {"sxm", ""}, device_type(one).memory_bytes or 0, one))
 
 

@@ -246,6 +246,9 @@ def _names() -> dict[str, str]:
 NAMES = _names()
 """From everything a column may be called, as `plain` has it, to the field."""
 
+SPELLED = tuple(words(spelling) for name, one in FIELDS.items() for spelling in (name, *one.metadata["also"]))
+"""Everything a column may be called, in words."""
+
 
 def field_of(header: str) -> tuple[str, float | None] | None:
     """Return the field that a column's header means, and its unit's scale where the header has one; None for none.

@@ -20,7 +20,7 @@ from results.scoreboard.description import (
     read_fields,
     read_text,
 )
-from results.scoreboard.row import FIELDS, MEASURED, NAMES, Row, field_of, plain
+from results.scoreboard.row import FIELDS, MEASURED, NAMES, SPELLED, Row, field_of, plain
 from tensor_partitioner.display import nearest
 
 HERE = Path(__file__).parent / "sets"
@@ -90,10 +90,7 @@ def read_set(path: Path) -> MeasuredSet:
     """Read a set by its YAML or its CSV; rows that cannot be read are kept apart. SetError for all else."""
     beside = [path.with_suffix(suffix) for suffix in SUFFIXES]
     described = path if path.suffix in SUFFIXES else next((one for one in beside if one.is_file()), None)
-    if described is None:
-        description = Description(SetFile(), {}, (), (f"{path}: no YAML beside it",))
-    else:
-        description = read_description(described)
+    description = Description(SetFile(), {}, (), ()) if described is None else read_description(described)
     file = description.file
     table = path if described is None else _table_of(described, file)
     header, lines = _lines(table)
@@ -101,7 +98,10 @@ def read_set(path: Path) -> MeasuredSet:
     fields = set(_said(columns, description.constants))
     if fields.isdisjoint((*MEASURED, "memory", "oom", "status")):
         expected = "seconds, tokens_per_s, model_flop_per_s, mfu, memory"
-        raise SetError(f"{table}: expected a column of what was measured ({expected} ...), found {', '.join(header)}")
+        hint = next(filter(None, (nearest(words(name), MEASURED) for name in header if field_of(name) is None)), "")
+        raise SetError(
+            f"{table}: expected a column of what was measured ({expected} ...), found {', '.join(header)}{hint}"
+        )
     rows, refused = _rows(lines, header, columns, description.constants)
     return MeasuredSet(
         file.name or table.stem, file.source, description.assumed, table.parent,
@@ -151,9 +151,8 @@ def _is_comment(line: Sequence[str], following: Sequence[str]) -> bool:
 def _columns(where: Path, file: SetFile, header: Sequence[str]) -> tuple[dict[int, Column], list[str]]:
     """Return what every column is read as, by its position, and what is said of those that are not."""
     said = _said_columns(where, file, header)
-    taken = {field for field, _ in said.values()}
-    if taken.intersection(MEASURED):
-        taken.update(MEASURED)  # what the YAML says to be measured is, and no column beside it
+    taken = {field: name for name, (field, _) in said.items()}
+    measured = not taken.keys().isdisjoint(MEASURED)  # what the YAML says to be measured is, and no column beside it
     cases = _cases(where, file, header)
     columns: dict[int, Column] = {}
     notes = []
@@ -163,13 +162,16 @@ def _columns(where: Path, file: SetFile, header: Sequence[str]) -> tuple[dict[in
             columns[position] = Column(field, name, _scale(where, field, named), cases.get(name, {}))
         elif name and name not in file.ignored:
             meaning = field_of(name)
-            if meaning is not None and meaning[0] not in taken:
-                taken.add(meaning[0])
+            beside = measured and meaning is not None and meaning[0] in MEASURED
+            if meaning is not None and meaning[0] not in taken and not beside:
+                taken[meaning[0]] = name
                 columns[position] = Column(meaning[0], name, meaning[1], cases.get(name, {}))
             elif name in cases:
                 columns[position] = Column(None, name, None, cases[name])
-            elif meaning is None or meaning[0] not in MEASURED:
-                notes.append(f"{where}: column {name!r} is not read")
+            elif meaning is None:
+                notes.append(f"{where}: column {name!r} is not read{nearest(words(name), SPELLED)}")
+            elif not beside:
+                notes.append(f"{where}: column {name!r} is not read: {taken[meaning[0]]!r} says {meaning[0]}")
     return columns, notes
 
 
@@ -227,10 +229,21 @@ def _rows(
             refused.append(Refused(number, f"row {number}: expected {len(header)} cells, found {len(cells)}"))
             continue
         try:
-            rows.append(Row(number, **dict(constants) | dict(_cells(cells, columns))))  # type: ignore[arg-type]
+            said = dict(constants) | dict(_cells(cells, columns))
+            _require_measured(said)
+            rows.append(Row(number, **said))  # type: ignore[arg-type]
         except SetError as error:
             refused.append(Refused(number, f"row {number}: {error}"))
     return rows, refused
+
+
+def _require_measured(said: Mapping[str, Cell]) -> None:
+    """Raise SetError for a run of which nothing was measured, or that took some time and ran out of memory."""
+    times = [name for name in MEASURED if name in said]
+    if times and said.get("oom"):
+        raise SetError(f"expected {times[0]} or out of memory, found both")
+    if not times and said.keys().isdisjoint(("memory", "oom", "status")):
+        raise SetError("expected a time, memory or OOM, found nothing that was measured")
 
 
 def _cells(cells: Sequence[str], columns: Mapping[int, Column]) -> Iterator[tuple[str, Cell]]:

@@ -204,6 +204,8 @@ def test_other_delimiters_and_encodings(tmp_path):
         ("gpu,seconds\nA100,1\n", {"constants": {"tp": "many"}}, "constants: tp: expected a whole number from 1"),
         ("gpu,seconds\nA100,1\n", {"cases": {"x": {}}}, "cases: expected one of gpu, seconds, found 'x'"),
         ("gpu,seconds\nA100,1\n", {"fit": "some"}, "fit: expected none, all or"),
+        ("gpu,seconds\nA100,1\n", {"format": "topology/2"}, "expected a description of the CSV of this name"),
+        ("gpu,secnds\nA100,1\n", None, "found gpu, secnds: did you mean seconds?"),
         ("gpu,seconds\nA100,1\n", {"fit": {"share": 2}}, "fit: expected a share from 0 to 1, found 2"),
         (
             "gpu,seconds\nA100,1\n",
@@ -229,7 +231,9 @@ def test_a_set_that_cannot_be_read_is_one_line(tmp_path, table, described, messa
         ("gpt2,A100,8,3,8,1", "expected devices in multiples of tp 3 x pp 1 x cp 1, found 8"),
         ("gpt2,A100,8,1,7,1", "expected a batch of whole shares of 8 data parallel workers, found 7 samples"),
         ("mine,A100,8,1,8,1", "model 'mine' is not known: expected its layers, hidden and heads beside it"),
+        ("lama-2-7b,A100,8,1,8,1", "heads beside it: did you mean llama-2-7b"),
         ("gpt2,Banana,8,1,8,1", "no type of device is a Banana"),
+        ("gpt2,H1000,8,1,8,1", "or a machine of your own: did you mean h100"),
         ("gpt2,,8,1,8,1", "expected a machine or a type of GPU, found neither"),
         (",A100,8,1,8,1", "expected a model's name, or layers and hidden; found neither"),
         ("gpt2,A100,8,1,,1", "expected a global batch, or a micro-batch and how many there are, found neither"),
@@ -240,6 +244,45 @@ def test_a_row_that_cannot_be_expressed_says_why(tmp_path, cells, message):
     prediction = predict_row(row, tmp_path)
     assert message in prediction.why
     assert not prediction.failed
+
+
+@pytest.mark.parametrize(
+    ("columns", "cells", "message"),
+    [
+        ("tp,seconds", "8,0", "column 'seconds': expected a number above 0, found '0'"),
+        ("tp,seconds", "8,", "expected a time, memory or OOM, found nothing that was measured"),
+        ("tp,seconds,oom", "8,1,yes", "expected seconds or out of memory, found both"),
+        ("tp,mfu", "8,550", "column 'mfu': expected a share of at most 100%, found '550'"),
+        (
+            "precision,seconds",
+            "bf61,1",
+            "expected mixed, mixed-float16, float32, mixed-float8, pure bf16, found 'bf61': ",
+        ),
+        ("zero,seconds", "9,1", "column 'zero': expected 0, 1, 2, 3, found '9'"),
+        ("recompute,seconds", "partly,1", "column 'recompute': expected none, full, selective, found 'partly'"),
+    ],
+)
+def test_a_row_that_cannot_be_read_says_why(tmp_path, columns, cells, message):
+    (refused,) = written(tmp_path, f"{columns}\n{cells}\n").refused
+    assert refused.why.startswith("row 2: ")
+    assert message in refused.why
+
+
+@pytest.mark.parametrize(
+    ("column", "note"),
+    [
+        ("global bacth", "column 'global bacth' is not read: did you mean global batch"),
+        ("step time (ms)", "column 'step time (ms)' is not read: 'seconds' says seconds"),
+    ],
+)
+def test_a_column_that_is_not_read_is_named(tmp_path, column, note):
+    (found,) = written(tmp_path, f"seconds,{column}\n1,2\n").notes
+    assert note in found
+
+
+def test_bfloat16_is_mixed_unless_it_is_said_pure(tmp_path):
+    rows = written(tmp_path, "precision,seconds\nbf16,1\nbfloat16,1\nmixed,1\npure bf16,1\n").rows
+    assert [row.precision for row in rows] == ["mixed"] * 3 + ["bfloat16"]
 
 
 @pytest.mark.parametrize(
@@ -342,6 +385,23 @@ def test_a_model_may_be_a_function_in_a_file_beside_the_set(tmp_path):
     assert missing.why == "model 'other.py:net': expected a file beside the set, found none"
 
 
+def test_a_module_of_pytorch_may_be_a_model(tmp_path):
+    """Of one sample and of many, in its own precision, in a half of it, and as is said."""
+    pytest.importorskip("torch")
+    (tmp_path / "gpt.py").write_text((ROOT / "examples" / "pytorch_model.py").read_text())
+    runs = ["1,1,", "1,16,", "1,16,fp32", "1,16,bf16", "4,64,bf16", "1,16,pure bf16"]
+    measured = written(
+        tmp_path,
+        "model,gpu,devices,global_batch,precision,seconds\n" + "".join(f"gpt.py:make,4090,{run},1\n" for run in runs),
+    )
+    one, own, single, half, four, pure = (predict_row(row, tmp_path) for row in measured.rows)
+    assert own.predicted_s == single.predicted_s > one.predicted_s
+    assert half.predicted_bytes < single.predicted_bytes
+    assert four.predicted_s > half.predicted_s
+    assert "expected a function with parameters for --dtype" in pure.why
+    assert not any(found.failed for found in (one, own, single, half, four, pure))
+
+
 def test_gpts_whose_queries_share_keys_are_expressed():
     row = Row(line=2, model="nemotron-15b", gpu="H100", devices=16, tp=2, global_batch=64, micro_batch=2, seconds=2.66)
     found = predict_row(row, Path())
@@ -411,6 +471,26 @@ def test_the_null_of_others_knows_nothing_of_a_row(tmp_path):
     assert found["null"]["error_mean"] < found["null_of_others"]["error_mean"]
 
 
+def test_a_csv_alone_passes_a_check(tmp_path, capsys):
+    written(tmp_path, "model,gpu,devices,global_batch,seconds\ngpt2,A100,8,64,0.5\n")
+    assert command.main([str(tmp_path / "runs.csv"), "--check"]) == 0
+    assert capsys.readouterr().out == "every row is read and expressed\n"
+
+
+def test_the_command_lists_what_is_furthest_off_and_what_did_not_end(tmp_path, capsys):
+    written(tmp_path, "model,gpu,devices,global_batch,seconds\ngpt2,A100,8,64,0.5\ngpt2,A100,8,64,crash\n")
+    assert command.main([str(tmp_path / "runs.csv")]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"\n  row 2 +gpt2 dp=8,micro-batch=8 +8 +0.5 +0.0\d+ +-\d+.\d%\n", printed)
+    assert "not scored: 1 rows (3) are of runs that did not end" in printed
+
+
+def test_a_set_of_which_nothing_is_expressed_fails(tmp_path, capsys):
+    written(tmp_path, "model,gpu,devices,tp,global_batch,seconds\ngpt2,A100,8,3,64,0.5\n")
+    assert command.main([str(tmp_path / "runs.csv")]) == 2
+    assert "1 rows (2): expected devices in multiples of tp 3 x pp 1 x cp 1, found 8" in capsys.readouterr().out
+
+
 def test_the_command_refuses_in_one_line(tmp_path, capsys):
     assert command.main([str(tmp_path / "none.csv")]) == 2
     (tmp_path / "bad.csv").write_text("a,b\n1,2\n")
@@ -446,3 +526,13 @@ def test_calculon_on_its_own_rows():
     """3.65%, as its `llm-validation` prints."""
     (data,) = (scored.score(read_set(path)) for path in find_sets("korthikanti"))
     assert data["scores"]["all"]["calculon"]["error_mean"] == pytest.approx(0.0365, abs=5e-4)
+
+
+def test_calculon_multiplies_in_8_bits_where_a_run_does():
+    (data,) = (one for one in read_data(FOLDER)["sets"] if one["set"] == "nemo_h100")
+    known = {row.line: row.precision for row in read_set(HERE / "nemo_h100.yaml").rows}
+    found = {}
+    for row in data["predictions"]:
+        if "calculon_s" in row:
+            found.setdefault(known[row["line"]], []).append(row["calculon_s"])
+    assert max(found["mixed-float8"]) < min(found["mixed"])
