@@ -86,7 +86,8 @@ def _replace(node: Node, contents: dict[Node, Node], *, is_last: bool) -> None:
     path = ancestry(changed)
     root = path[0]
     state = contents.get(root)
-    if state is None and any(packet(view) == "detach" for view in path):
+    is_fresh = root.op == "call_function" and not root.all_input_nodes
+    if state is None and not is_fresh and any(packet(view) == "detach" for view in path):
         raise GraphError(f"{where(node)}: {packet(node)} changes what has a gradient past that: copy it first")
     aliases = _aliases(root, node)
     readers = {alias: [user for user in alias.users if user > node] for alias in aliases}

@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -52,6 +53,8 @@ LEAST = {"float64": 1e-10, "float32": 1e-6}
 Batches = Sequence[Mapping[str, torch.Tensor]]
 Make = tuple[nn.Module, Batches]
 Trained = Mapping[str, np.ndarray]
+Made = tuple[nn.Module, Batches, Trained]
+Comparable = tuple[Made, AbstractContextManager[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,24 +165,38 @@ def _worst(
     return worst, excess[worst]
 
 
-def in_precision(model: Model, epsilon: float = EPSILON) -> tuple[nn.Module, Batches, Trained]:
-    """Return a model that PyTorch itself can train, in double precision unless it insists on another, and to what.
+def in_double(model: Model, epsilon: float = EPSILON) -> Made:
+    """Return a model in double precision, and to what PyTorch trains it; what PyTorch raises where it cannot."""
+    module, batches = model.make()
+    module, batches = moved(module).double(), [double(batch) for batch in batches]
+    return module, batches, eager(copy.deepcopy(module), batches, epsilon)
 
-    No parameter is zero or one all over, which would hide errors, and let routers choose among equals.
+
+def as_it_is(model: Model, epsilon: float = EPSILON) -> Made:
+    """Return a model in the precision that it is made in, and to what PyTorch trains it."""
+    torch.manual_seed(0)
+    module, batches = model.make()
+    return moved(module), batches, eager(copy.deepcopy(module), batches, epsilon)
+
+
+def in_precision(model: Model, within: AbstractContextManager[Any], epsilon: float = EPSILON) -> Comparable:
+    """Return a model that PyTorch itself can train: in double precision, under `within`, unless it insists on another.
+
+    With it, under what it is to be compared.
     """
     try:
-        module, batches = model.make()
-        module, batches = moved(module).double(), [double(batch) for batch in batches]
-        return module, batches, eager(copy.deepcopy(module), batches, epsilon)
+        with within:
+            return in_double(model, epsilon), within
     except Exception:
-        torch.manual_seed(0)
-        module, batches = model.make()
-        return moved(module), batches, eager(copy.deepcopy(module), batches, epsilon)
+        return as_it_is(model, epsilon), nullcontext()
 
 
 @torch.no_grad()
 def moved(module: nn.Module) -> nn.Module:
-    """Return a module, its parameters moved by chance."""
+    """Return a module, its parameters moved by chance.
+
+    None is zero or one all over, which would hide errors, and let routers choose among equals.
+    """
     for parameter in module.parameters():
         if parameter.is_floating_point():
             parameter.add_(NOISE * torch.randn_like(parameter))
@@ -192,14 +209,15 @@ def outcome(model: Model) -> dict[str, Any]:
     np.random.seed(0)
     stage, epsilon = "eager fails", EPSILON
     try:
-        made = in_precision(model)
+        made, _ = in_precision(model, nullcontext())
         stage = "bare error"
         worst, excess, dtype = compared(*made, epsilon, 0)
         for further, samples in AGAIN:
             if excess > 1:
                 epsilon = further
-                with InDouble():
-                    worst, excess, dtype = compared(*in_precision(model, epsilon), epsilon, samples)
+                made, precision = in_precision(model, InDouble(), epsilon)
+                with precision:
+                    worst, excess, dtype = compared(*made, epsilon, samples)
     except InputError as error:
         return {"outcome": "refused", "reason": _without_folders(str(error))}
     except Exception as error:

@@ -481,3 +481,19 @@ def test_a_diagonal_is_read_wherever_its_matrix_lies(name):
 def test_memory_that_tensors_share_is_not_read_by_strides():
     with pytest.raises(GraphError, match="use slices or unfold"):
         compare(Called(lambda self, x: x[:, 1:].as_strided((3, 5), (6, 1))), *fresh())
+
+
+class OverwritesWhatItMakes(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x):
+        shift = torch.empty(3, dtype=x.dtype).detach()
+        shift.fill_(0.5)
+        return (self.layer(x) + shift).square().sum()
+
+
+def test_what_forward_makes_itself_has_no_gradient_to_lose():
+    difference, _ = compare(OverwritesWhatItMakes(), *((torch.randn(4, 3, dtype=torch.float64),) for _ in range(STEPS)))
+    assert difference < 1e-12
