@@ -200,7 +200,9 @@ def _loads(likeness: Likeness, machine: Machine) -> Iterable[_Load]:
         collective, item_bytes = operation
         for group in collective.groups:
             kind, _ = collective.operation
-            choice = fastest(choices(machine, kind, group.workers), group.elements * item_bytes)
+            nbytes = group.elements * item_bytes
+            choice = fastest(choices(machine, kind, group.workers), nbytes)
+            speed = choice.alone.idle_s(nbytes), choice.alone.s_per_byte, choice.bandwidth_share
             uses: defaultdict[int, float] = defaultdict(float)
             for (source, target), share in choice.pattern.flows.items():
                 uses[machine.memories[machine.devices[target].memory].resource] += share
@@ -211,7 +213,7 @@ def _loads(likeness: Likeness, machine: Machine) -> Iterable[_Load]:
                 number,
                 group.elements,
                 choice.algorithm,
-                *(f"{value:.{DIGITS}g}" for value in (choice.delay_s, choice.s_per_byte, choice.bandwidth_share)),
+                *(f"{value:.{DIGITS}g}" for value in speed),
             )
             yield _Load(operation, group, told, rounded)
 

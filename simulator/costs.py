@@ -154,7 +154,7 @@ class Costs:
         if key not in self._operations:
             self._operations[key] = self._shared_links(choice, part, combined, len(group.groups))
         number, units, pattern = self._operations[key]
-        activity = Activity(number, group.nbytes * units, choice.delay_s * part)
+        activity = Activity(number, group.nbytes * units, choice.alone.idle_s(group.nbytes) * part)
         return Operation(activity, kind, choice.algorithm, pattern, part)
 
     def patterns(self, group: Together) -> Iterator[Pattern]:
@@ -177,7 +177,7 @@ class Costs:
             for resource, amount in self._message_uses(source, target, combined).items():
                 uses[resource] += share * amount
         units = max(amount for resource, amount in uses.items() if self._machine.resources[resource].kind == "link")
-        cap = None if choice.bandwidth_share == 1 else units / (choice.s_per_byte * part)
+        cap = None if choice.bandwidth_share == 1 else units / (choice.alone.s_per_byte * part)
         shares = {resource: amount / units for resource, amount in uses.items()}
         return self._number(shares, members, cap), units, pattern
 

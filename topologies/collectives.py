@@ -38,21 +38,33 @@ class Pattern:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """An algorithm as a library runs it: after `delay_s` the payload moves, alone at `s_per_byte` a byte.
+class Timing:
+    """Seconds of an operation: after `delay_s` a payload moves at `s_per_byte`, and takes at least `chain_s` to do so.
 
-    That is at `bandwidth_share` of what the links it uses allow.
+    The messages of a chain wait for each other, but a library sends much in parts, on which several work at a time.
     """
+
+    delay_s: float
+    s_per_byte: float
+    chain_s: float = 0.0
+
+    def seconds(self, nbytes: float) -> float:
+        """Seconds of an operation on a payload."""
+        return self.delay_s + max(self.chain_s, nbytes * self.s_per_byte)
+
+    def idle_s(self, nbytes: float) -> float:
+        """Seconds of it in which no links are used."""
+        return self.delay_s + max(0.0, self.chain_s - nbytes * self.s_per_byte)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """An algorithm as a library runs it: its time alone on the machine, at a share of its links' bandwidth."""
 
     algorithm: Algorithm
     pattern: Pattern
-    delay_s: float
-    s_per_byte: float
+    alone: Timing
     bandwidth_share: float
-
-    def seconds(self, nbytes: float) -> float:
-        """Seconds of an operation alone on the machine."""
-        return self.delay_s + nbytes * self.s_per_byte
 
 
 def choices(machine: Machine, operation: Operation, devices: Devices) -> tuple[Choice, ...]:
@@ -77,21 +89,21 @@ def choices(machine: Machine, operation: Operation, devices: Devices) -> tuple[C
 
 def fastest(among: Sequence[Choice], nbytes: float) -> Choice:
     """Return the algorithm that takes least for a payload."""
-    return min(among, key=lambda choice: choice.seconds(nbytes))
+    return min(among, key=lambda choice: choice.alone.seconds(nbytes))
 
 
 def _choice(machine: Machine, pattern: Pattern, entry: CollectiveEntry) -> Choice:
-    hop_s = entry.hop_s
-    hops = (
-        count * (message_delay_s(machine, pair) if hop_s is None else hop_s) for pair, count in pattern.chain.items()
-    )
     load: defaultdict[int, float] = defaultdict(float)
     for pair, share in pattern.flows.items():
         for resource, units in machine.route(*pair).uses:
             load[resource] += share * units
     s_per_byte = max(units / machine.resources[resource].capacity for resource, units in load.items())
-    delay_s, share = entry.latency_s + sum(hops), entry.bandwidth_share
-    return Choice(entry.algorithm, pattern, delay_s, s_per_byte / share, share)
+    delay_s, chain_s, share = entry.latency_s, 0.0, entry.bandwidth_share
+    if entry.hop_s is None:
+        delay_s += sum(count * message_delay_s(machine, pair) for pair, count in pattern.chain.items())
+    else:
+        chain_s = entry.hop_s * sum(pattern.chain.values())
+    return Choice(entry.algorithm, pattern, Timing(delay_s, s_per_byte / share, chain_s), share)
 
 
 def message_delay_s(machine: Machine, pair: Pair) -> float:

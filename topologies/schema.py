@@ -253,9 +253,10 @@ class LinkEntry(_Record, frozen=True, kw_only=True):
 class CollectiveEntry(_Record, frozen=True, kw_only=True):
     """How fast a library runs operations by an algorithm, within a node or across several (`topologies.collectives`).
 
-    `latency_s` is what one takes whatever its size, `hop_s` each message of its longest chain (None: what their links
-    say); the rest moves at `bandwidth_share` of the links' bandwidth. A library may have several entries of one
-    algorithm, as NCCL has protocols; it takes what is fastest for a size.
+    `latency_s` is what one takes whatever its size; then the payload moves at `bandwidth_share` of the links'
+    bandwidth, and takes at least `hop_s` for each message of its longest chain (None: these take what their links say,
+    before the payload moves). A library may have several entries of one algorithm, as NCCL has protocols; it takes what
+    is fastest for a size.
     """
 
     algorithm: Algorithm

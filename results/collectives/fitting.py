@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topologies import Machine, load_topology
-from topologies.collectives import Choice, choices
+from topologies.collectives import Choice, choices, fastest
 from topologies.schema import Algorithm, CollectiveEntry, Nodes, Operation
 
 Floats = NDArray[np.float64]
 
 SEED = 20
 TOLERANCES = ((1 << 20, 0.15), (0, 0.30))  # from so many bytes on, so near
-STARTS, MOVES = 6, 5000
+STARTS, MOVES = 4, 20_000
 DIGITS = 3
 LINES = 2
 
@@ -79,7 +79,7 @@ def predicted(machine: Machine, row: Row) -> float:
     """Return the seconds of a row on a machine, by its algorithm if it names one."""
     found = choices(machine, row.operation, row.members)
     among = [choice for choice in found if row.algorithm in (None, choice.algorithm)]
-    return min(choice.seconds(row.nbytes) for choice in among)
+    return fastest(among, row.nbytes).alone.seconds(row.nbytes)
 
 
 def fitted_entries(fit: Fit, rows: Sequence[Row]) -> tuple[CollectiveEntry, ...]:
@@ -89,14 +89,14 @@ def fitted_entries(fit: Fit, rows: Sequence[Row]) -> tuple[CollectiveEntry, ...]
     machine = load_topology(fit.machine)
     plain = replace(machine, collectives=(_changed(probe, hop_s=hops_s),))
     unit = [_only(choices(plain, row.operation, row.members)) for row in rows]
-    wire_s = np.array([choice.s_per_byte * row.nbytes for choice, row in zip(unit, rows, strict=True)])
-    base_s = np.array([choice.delay_s for choice in unit])
+    wire_s = np.array([choice.alone.s_per_byte * row.nbytes for choice, row in zip(unit, rows, strict=True)])
+    base_s = np.array([choice.alone.delay_s for choice in unit])
     hops = np.array([sum(choice.pattern.chain.values()) if fit.hops else 0.0 for choice in unit])
     measured, tolerated = (np.array([getattr(row, name) for row in rows]) for name in ("seconds", "tolerance"))
 
     def errors(parameters: Floats) -> Floats:
         latency_s, share, hop_s = np.exp(parameters.reshape(3, LINES, 1))
-        seconds = (base_s + latency_s + hop_s * hops + wire_s / np.minimum(share, 1.0)).min(axis=0)
+        seconds = (base_s + latency_s + np.maximum(hop_s * hops, wire_s / np.minimum(share, 1.0))).min(axis=0)
         return np.asarray(np.log(seconds / measured) / tolerated)
 
     found = _climb(lambda parameters: float(np.abs(errors(parameters)).mean()))
@@ -118,7 +118,7 @@ def fitted_share(rows: Sequence[Row]) -> float:
     plain = [replace(load_topology(row.machine), collectives=()) for row in rows]
     shares = [
         row.nbytes
-        * next(one for one in choices(on, row.operation, row.members) if one.algorithm == "ring").s_per_byte
+        * next(one for one in choices(on, row.operation, row.members) if one.algorithm == "ring").alone.s_per_byte
         / row.seconds
         for on, row in zip(plain, rows, strict=True)
     ]

@@ -27,15 +27,16 @@ def part(ticks: Sequence[float], value: float) -> float:
 
 def draw(predicted: Predicted) -> str:
     """Draw the curves of several sizes."""
-    curves: defaultdict[tuple[str, int, int], list[tuple[Row, float]]] = defaultdict(list)
+    curves: defaultdict[tuple[object, int], list[tuple[Row, float]]] = defaultdict(list)
     for row, seconds in predicted:
-        curves[row.name, row.nodes, row.devices].append((row, seconds))
+        curves[row.curve, row.devices].append((row, seconds))
     drawn = {key: sorted(points, key=lambda one: one[0].nbytes) for key, points in curves.items()}
     drawn = {key: points for key, points in drawn.items() if len(points) >= FEWEST_POINTS}
     parts = svg.legend(LEFT, {"measured": svg.BLUE, "predicted": svg.RED})
-    for number, ((name, nodes, devices), points) in enumerate(drawn.items()):
+    for number, points in enumerate(drawn.values()):
         line, column = divmod(number, COLUMNS)
-        title = f"{name}: {devices} GPUs" + (f" of {nodes} nodes" if nodes > 1 else "")
+        row, _ = points[0]
+        title = f"{row.name}: {row.devices} GPUs" + (f" of {row.nodes} nodes" if row.nodes > 1 else "")
         parts += _panel((LEFT + COLUMN * column, TOP + ROW * line), title, points[:: 1 + len(points) // MOST_POINTS])
     rows = -(-len(drawn) // COLUMNS)
     title = "All-reduces: bus bandwidth in GB/s over the payload, both logarithmic"

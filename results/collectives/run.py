@@ -146,6 +146,28 @@ def _scores(found: Sequence[tuple[Row, float]]) -> list[object]:
     return [len(found), f"{mean:.1%}", where, f"{near} of {len(found)}"]
 
 
+def missed_table(data: Any) -> str:
+    """Render judged rows that are not near enough, beside the nearest sizes that were fitted on of as many GPUs."""
+    fitted = [row for row, _ in errors(data, judged=False)]
+    lines = []
+    for row, error in errors(data, judged=True):
+        if abs(error) > row.tolerance:
+            alike = [one for one in fitted if (one.curve, one.devices) == (row.curve, row.devices)]
+            less = max((one for one in alike if one.nbytes < row.nbytes), key=lambda one: one.nbytes, default=None)
+            more = min((one for one in alike if one.nbytes > row.nbytes), key=lambda one: one.nbytes, default=None)
+            where = f"{row.name}, {_nodes(row.nodes)}, {row.devices} GPUs"
+            lines.append([where, _size(row.nbytes), _microseconds(row), f"{error:+.1%}", _point(less), _point(more)])
+    return table(["missed", "size", "measured, us", "error", "fitted on below", "fitted on above"], lines)
+
+
+def _microseconds(row: Row) -> str:
+    return f"{row.seconds * 1e6:,.0f}"
+
+
+def _point(row: Row | None) -> str:
+    return "-" if row is None else f"{_size(row.nbytes)}: {_microseconds(row)}"
+
+
 def entries_table(data: Any) -> str:
     """Render what was fitted."""
     lines = [
@@ -188,6 +210,7 @@ def pages(data: Any) -> Pages:
     return {
         "entries": entries_table(data),
         "judged": scores_table(list(errors(data, judged=True))),
+        "missed": missed_table(data),
         "fitted": scores_table(list(errors(data, judged=False))),
         "pairs": pairs_says(data),
         "curves.svg": picture.draw(list(zip(rows(), data["predicted_s"], strict=True))),

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from simulator.projection.cluster import Cluster
 from simulator.projection.replica import PAIRS, Transfer
-from topologies.collectives import Choice, choices, message_delay_s, parent_place
+from topologies.collectives import Choice, Timing, choices, message_delay_s, parent_place
 from topologies.schema import Operation
 
 MESSAGE_SHARE = 0.69
@@ -56,18 +56,6 @@ class Grid:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """Seconds of an operation as a line over its payload."""
-
-    delay_s: float
-    s_per_byte: float
-
-    def seconds(self, nbytes: float) -> float:
-        """Seconds of an operation on a payload."""
-        return self.delay_s + nbytes * self.s_per_byte
-
-
-@dataclass(frozen=True, slots=True)
 class Network:
     """Prices exchanges of a grid of workers on a cluster, seconds each."""
 
@@ -83,8 +71,8 @@ class Network:
         """Seconds of a collective among all that hold the same weights, in all replicas."""
         if not nbytes:
             return 0.0
-        lines = _replicas(self.cluster, self.grid, kind, of_experts=of_experts)
-        return min((line.seconds(nbytes) for line in lines), default=0.0)
+        timings = _replicas(self.cluster, self.grid, kind, of_experts=of_experts)
+        return min((timing.seconds(nbytes) for timing in timings), default=0.0)
 
     def ends_s(self, kind: Operation, nbytes: float) -> float:
         """Seconds of a collective between the first and the last stage."""
@@ -98,11 +86,11 @@ class Network:
     def _operation_s(self, kind: Operation | str, group: Group, nbytes: float) -> float:
         if len(group) == 1 or not nbytes:
             return 0.0
-        return min(line.seconds(nbytes) for line in _lines(self.cluster, self.grid.workers, kind, group))
+        return min(timing.seconds(nbytes) for timing in _timings(self.cluster, self.grid.workers, kind, group))
 
 
 @lru_cache(MOST)
-def _message(cluster: Cluster, grid: Grid) -> Line:
+def _message(cluster: Cluster, grid: Grid) -> Timing:
     source, target = 0, cluster.place(grid.rank(1, 0, 0))
     machine, load = cluster.built, defaultdict[int, float](float)
     for moved in range(min(cluster.per_node, grid.replicas * grid.inner, len(machine.devices) - target)):
@@ -111,26 +99,26 @@ def _message(cluster: Cluster, grid: Grid) -> Line:
     route = machine.route(source, target)
     s_per_byte = max(load[resource] / machine.resources[resource].capacity for resource, _ in route.uses)
     s_per_byte /= MESSAGE_SHARE
-    return Line(route.latency_s + route.half_bandwidth_bytes * s_per_byte, s_per_byte)
+    return Timing(route.latency_s + route.half_bandwidth_bytes * s_per_byte, s_per_byte)
 
 
 @lru_cache(MOST)
-def _replicas(cluster: Cluster, grid: Grid, kind: Operation, *, of_experts: bool) -> tuple[Line, ...]:
+def _replicas(cluster: Cluster, grid: Grid, kind: Operation, *, of_experts: bool) -> tuple[Timing, ...]:
     """Return what each algorithm takes all that hold the same weights; none where nobody else does."""
     places = range(0, grid.inner // grid.experts if of_experts else grid.inner, grid.tensor)
     group = tuple(grid.rank(0, replica, place) for replica in range(grid.replicas) for place in places)
-    return _lines(cluster, grid.workers, kind, group) if len(group) > 1 else ()
+    return _timings(cluster, grid.workers, kind, group) if len(group) > 1 else ()
 
 
 @lru_cache(MOST)
-def _lines(cluster: Cluster, workers: int, kind: Operation, group: Group) -> tuple[Line, ...]:
+def _timings(cluster: Cluster, workers: int, kind: Operation, group: Group) -> tuple[Timing, ...]:
     """Return what each algorithm takes a group of ranks, while all groups alike have the same operation."""
     if group[-1] < len(cluster.built.devices):
-        return tuple(run.line for run in _runs(cluster, workers, kind, group))
+        return tuple(run.timing for run in _runs(cluster, workers, kind, group))
     nodes = _by_node(cluster, group)
     built = len(cluster.built.devices) // cluster.per_node
     if len(nodes) <= built:
-        return tuple(run.line for run in _runs(cluster, workers, kind, _moved(cluster, nodes)))
+        return tuple(run.timing for run in _runs(cluster, workers, kind, _moved(cluster, nodes)))
     many, few = (_runs(cluster, workers, kind, _moved(cluster, nodes[:count])) for count in (built, built // 2))
     return tuple(_grown(cluster, pair, (built, built // 2, len(nodes)), group) for pair in zip(many, few, strict=True))
 
@@ -150,16 +138,16 @@ def _moved(cluster: Cluster, nodes: Sequence[Group]) -> Group:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """An algorithm among ranks that are built: delay, and the seconds a byte that each resource takes it."""
+    """An algorithm among ranks that are built: its time alone, and the seconds a byte that each resource takes it."""
 
     algorithm: str
-    delay_s: float
+    alone: Timing
     s_per_byte: Mapping[int, float]
 
     @property
-    def line(self) -> Line:
-        """As a line over the payload."""
-        return Line(self.delay_s, max(self.s_per_byte.values()))
+    def timing(self) -> Timing:
+        """With all groups alike."""
+        return replace(self.alone, s_per_byte=max(self.s_per_byte.values()))
 
 
 def _runs(cluster: Cluster, workers: int, kind: Operation, group: Group) -> tuple[_Run, ...]:
@@ -171,7 +159,7 @@ def _runs(cluster: Cluster, workers: int, kind: Operation, group: Group) -> tupl
         load = _load(cluster, (choice, *(others[number] for others in beside if len(others) > number)))
         used = {resource for pair in choice.pattern.flows for resource, _ in machine.route(*pair).uses}
         rates = {r: load[r] / machine.resources[r].capacity / choice.bandwidth_share for r in used}
-        runs.append(_Run(choice.algorithm, choice.delay_s, rates))
+        runs.append(_Run(choice.algorithm, choice.alone, rates))
     return tuple(runs)
 
 
@@ -196,7 +184,7 @@ def _load(cluster: Cluster, operations: Iterable[Choice]) -> Mapping[int, float]
     return load
 
 
-def _grown(cluster: Cluster, runs: tuple[_Run, _Run], nodes: tuple[int, int, int], group: Group) -> Line:
+def _grown(cluster: Cluster, runs: tuple[_Run, _Run], nodes: tuple[int, int, int], group: Group) -> Timing:
     """Return what an algorithm takes a group in many nodes, from what it takes those in two numbers of nodes.
 
     What a resource carries is a line over the inverse of the number of nodes, as (n - 1) / n is; the chain of messages
@@ -207,10 +195,16 @@ def _grown(cluster: Cluster, runs: tuple[_Run, _Run], nodes: tuple[int, int, int
     rates = [rate + (rate - few.s_per_byte[r]) * share for r, rate in many.s_per_byte.items() if r in few.s_per_byte]
     if many.algorithm == "tree":
         members = sum(rank < larger * cluster.per_node for rank in _moved(cluster, _by_node(cluster, group)))
-        more_s = _tree_delay_s(cluster, group) - _tree_delay_s(cluster, group[:members])
-        return Line(many.delay_s + more_s, max(many.s_per_byte.values()))
-    each_s = (many.delay_s - few.delay_s) / (larger - smaller)
-    return Line(many.delay_s + each_s * (all_nodes - larger), max(rates))
+        depths = [count.bit_length() - 1 for count in (members, len(group))]
+        chain_s = many.alone.chain_s * depths[1] / depths[0]
+        more_s = 0.0 if chain_s else _tree_delay_s(cluster, group) - _tree_delay_s(cluster, group[:members])
+        return Timing(many.alone.delay_s + more_s, max(many.s_per_byte.values()), chain_s)
+    more = (all_nodes - larger) / (larger - smaller)
+    delay_s, chain_s = (
+        one + (one - other) * more
+        for one, other in ((many.alone.delay_s, few.alone.delay_s), (many.alone.chain_s, few.alone.chain_s))
+    )
+    return Timing(delay_s, max(rates), chain_s)
 
 
 def _tree_delay_s(cluster: Cluster, group: Group) -> float:

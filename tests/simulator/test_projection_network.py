@@ -1,5 +1,6 @@
 """Exchanges on clusters of which a few nodes are built, against all nodes built."""
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -8,6 +9,7 @@ from simulator.projection.cluster import NODES_BUILT, cluster, cluster_of
 from simulator.projection.network import Grid, Network
 from simulator.projection.replica import Transfer
 from topologies import load_topology
+from topologies.schema import CollectiveEntry
 
 PER_NODE = 8
 FAMILIES = ("hgx-h100-nodes", "dgx-a100-pod", "p4d-nodes", "p6-b200-nodes")
@@ -50,6 +52,24 @@ def test_an_exchange_of_all_workers_is_the_same_by_few_nodes(family):
         transfer = Transfer(kind, tuple(range(few.devices)), 10**9)
         seconds = [Network(of, grid).transfer_s(transfer) for of in (few, many)]
         assert seconds[0] == pytest.approx(seconds[1], rel=1e-9)
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "tree", "hierarchical"])
+def test_messages_in_a_row_grow_with_the_nodes(algorithm):
+    """By few nodes as by all, where a machine says what each message takes: its links' latencies are then no part."""
+    name = f"hgx-h100-nodes-{NODES_BUILT + 4}"
+    entry = CollectiveEntry(algorithm=algorithm, operations=("all-reduce",), nodes="several", hop_s=1e-3)
+    first, second = (
+        Network(replace(of, built=replace(of.built, collectives=(entry,))), Grid(1, of.devices, 1))
+        for of in (cluster(name), whole(name))
+    )
+    devices = first.grid.workers
+    messages = {"ring": 2 * (devices - 1), "tree": 2 * (devices.bit_length() - 1), "hierarchical": 2 * (7 + 19)}
+    assert first.replicas_s("all-reduce", 1.0) == pytest.approx(messages[algorithm] * 1e-3)
+    for nbytes in (1.0, 1e13):
+        assert first.replicas_s("all-reduce", nbytes) == pytest.approx(
+            second.replicas_s("all-reduce", nbytes), rel=1e-9
+        )
 
 
 def test_groups_that_share_adapters_share_their_bandwidth():
