@@ -497,3 +497,20 @@ class OverwritesWhatItMakes(nn.Module):
 def test_what_forward_makes_itself_has_no_gradient_to_lose():
     difference, _ = compare(OverwritesWhatItMakes(), *((torch.randn(4, 3, dtype=torch.float64),) for _ in range(STEPS)))
     assert difference < 1e-12
+
+
+class MapsElements(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x):
+        product = torch.vmap(torch.vmap(torch.mul, (None, 0)), (0, None))(x[:, 0], x[:, 0])
+        return self.layer(x).square().sum() + product.sum()
+
+
+def test_functions_that_are_mapped_for_every_element_are_called_only_so_often():
+    difference, _ = compare(MapsElements(), *((torch.randn(4, 3, dtype=torch.float64),) for _ in range(STEPS)))
+    assert difference < 1e-12
+    with pytest.raises(GraphError, match=r"torch.vmap: one within another calls a function 400 times or more"):
+        compare(MapsElements(), (torch.randn(20, 3, dtype=torch.float64),))
