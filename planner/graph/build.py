@@ -56,12 +56,13 @@ class GraphBuilder:
     """A graph under construction: add tensors and nodes in an order in which they can run, then `finish`.
 
     `dtype` is what inputs, weights and states get unless they say otherwise. With mixed precision (see MIXED) weights
-    and states have `weight_dtype`, and nodes read 16-bit copies of weights (`copies`, by weight). Weights in `frozen`
-    are not trained; those in `flat` have a gradient of zeros where the loss does not depend on them. `averages` will be
-    kept of what nodes compute; what is `accumulated` adds up over the `micro_batches`. A node with one output gives
-    that tensor the node's own name; one with several appends ".0", ".1", ... unless names are given. Names in
-    `reserved` are the user's: what is added to a model gets no such name, nor one that such a name begins with. Every
-    method raises GraphError for a name already taken and for operands that do not fit the operator.
+    and states have `weight_dtype`, and nodes read 16-bit copies of weights (`copies`, by weight). Of weights that the
+    forward pass changes, `changed` are what they become, which nodes read and the optimizer updates. Weights in
+    `frozen` are not trained; those in `flat` have a gradient of zeros where the loss does not depend on them.
+    `averages` will be kept of what nodes compute; what is `accumulated` adds up over the `micro_batches`. A node with
+    one output gives that tensor the node's own name; one with several appends ".0", ".1", ... unless names are given.
+    Names in `reserved` are the user's: what is added to a model gets no such name, nor one that such a name begins
+    with. Every method raises GraphError for a name already taken and for operands that do not fit the operator.
 
     >>> builder = GraphBuilder()
     >>> output = builder.apply("relu", builder.input("x", (8, 4)), name="y")
@@ -74,6 +75,7 @@ class GraphBuilder:
         self.weight_dtype = "float32" if dtype in MIXED else dtype
         self.reserved = {prefix for name in reserved for prefix in accumulate(name.split("."), "{}.{}".format)}
         self.copies: dict[str, str] = {}
+        self.changed: dict[str, str] = {}
         self.frozen: set[str] = set()
         self.flat: set[str] = set()
         self.averages: list[Average] = []

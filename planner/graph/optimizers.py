@@ -103,9 +103,10 @@ def update_weights(
 ) -> Updates:
     """Append one update per weight of `gradients` (weight -> its gradient); return the updates.
 
-    A weight w is replaced by "w.next"; its states, called as the operator's operands ("w.velocity"; "w.m" and "w.v"),
-    likewise, and the step count "step". Where weights have optimizers of their own, by name, these clip alike, since
-    the norm is that of all gradients together. Raises GraphError for an unknown optimizer, and for what does not fit.
+    A weight w, or what the forward pass made of it, is updated to "w.next"; its states, called as the operator's
+    operands ("w.velocity"; "w.m" and "w.v"), likewise, and the step count "step". Where weights have optimizers of
+    their own, by name, these clip alike, since the norm is that of all gradients together. Raises GraphError for an
+    unknown optimizer, and for what does not fit.
     """
     optimizers = dict.fromkeys(gradients, optimizer) if isinstance(optimizer, Optimizer) else optimizer
     operators = {weight: op for weight in gradients if (op := operator_of(optimizers[weight].name)) is not None}
@@ -151,7 +152,8 @@ def _with_decay(builder: GraphBuilder, weight: str, gradient: str, factor: float
     """Append what adds a multiple of the weight to its gradient; return the sum's name."""
     if not factor:
         return gradient
-    added = builder.apply("scale", weight, name=f"{weight}.grad.decay", role="gradient", factor=factor)
+    value = builder.changed.get(weight, weight)
+    added = builder.apply("scale", value, name=f"{weight}.grad.decay", role="gradient", factor=factor)
     return builder.apply("add", gradient, added, name=f"{weight}{DECAYED}", role="gradient")
 
 
@@ -161,7 +163,7 @@ def _updated(builder: GraphBuilder, op: str, operands: tuple[str, str, str], att
     rest = tdl.catalog[op].operands[2:]
     names = {operand: f"{weight}.{operand}" for operand in rest if operand != STEPS}
     states = {operand: builder.state(name, builder.shape(weight)) for operand, name in names.items()}
-    inputs = (weight, gradient, *(states.get(operand, steps) for operand in rest))
+    inputs = (builder.changed.get(weight, weight), gradient, *(states.get(operand, steps) for operand in rest))
     return _update(builder, op, inputs, (weight, *states.values()), attrs)
 
 

@@ -84,7 +84,7 @@ def training_graph(
         for tensor in builder.tensors.values()
         if tensor.role == "weight" and tensor.init is not None and tensor.name not in builder.frozen
     ]
-    read = {weight: builder.copies.get(weight, weight) for weight in weights}
+    read = {weight: builder.changed.get(weight, builder.copies.get(weight, weight)) for weight in weights}
     forward = len(builder.nodes)
     gradient_of = gradients(builder, loss, (*read.values(), *also), recipe.loss_scale / recipe.micro_batches)
     if recipe.recompute != "none":

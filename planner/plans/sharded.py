@@ -68,26 +68,32 @@ class _Sharding:
         dim = _dimension(tensor, self._workers)
         if dim is None:
             return
-        for node in self._update_of(graph.updates[weight]):
+        new = graph.updates[weight]
+        value = self._makers[new].inputs[0]
+        for node in self._update_of(new, value):
             self._split(node, dim)
             for name in (*node.inputs, *node.outputs):
-                if graph.tensors[name].shape == tensor.shape and name not in (weight, graph.updates[weight]):
+                if graph.tensors[name].shape == tensor.shape and name not in (weight, value, new):
                     self._place(name, dim)
         if self._stage == WEIGHT:
-            self.layouts |= dict.fromkeys((weight, graph.updates[weight]), (Shard(dim),))
+            self.layouts |= dict.fromkeys((weight, new), (Shard(dim),))
             casts = self._casts(weight)
             for node in casts:
                 self._split(node, dim)
                 self.layouts[node.outputs[0]] = (Shard(dim),)
             self.gathered |= dict.fromkeys((node.outputs[0] for node in casts) if casts else (weight,), f"i{dim}")
 
-    def _update_of(self, new: str) -> Iterator[Node]:
-        """Yield the node that makes a weight's new self, and those between the weight's gradient and it."""
+    def _update_of(self, new: str, value: str) -> Iterator[Node]:
+        """Yield the node that makes a weight's new self of its value, and those between the weight's gradient and it.
+
+        The value is the weight, or what the forward pass makes of it first.
+        """
         waiting, shape = [self._makers[new]], self._graph.tensors[new].shape
         while waiting:
             node = waiting.pop()
             yield node
-            made = (self._makers.get(name) for name in node.inputs if self._graph.tensors[name].shape == shape)
+            read = (name for name in node.inputs if self._graph.tensors[name].shape == shape and name != value)
+            made = map(self._makers.get, read)
             waiting += [one for one in made if one is not None and self._is_between(one)]
 
     def _is_between(self, node: Node) -> bool:

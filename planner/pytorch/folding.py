@@ -172,13 +172,12 @@ def _filled(node: Node) -> torch.Tensor:
 
 
 def differentiable(trace: Trace) -> set[Node]:
-    """Return the nodes through which a gradient flows to a parameter, none to those that the module changes."""
+    """Return the nodes through which a gradient flows to a parameter."""
     nodes, sources = set[Node](), trace.sources
     for node in trace.nodes:
         if node.op == "placeholder":
             spec = sources[node.name]
-            is_trained = is_parameter(spec) and trace.parameters[str(spec.target)].requires_grad
-            reached = is_trained and node.name not in trace.states
+            reached = is_parameter(spec) and trace.parameters[str(spec.target)].requires_grad
         else:
             reached = not nodes.isdisjoint(_differentiated(node))
         if reached and any(isinstance(leaf, torch.Tensor) and _has_gradient(leaf) for leaf in leaves(example(node))):
@@ -191,7 +190,8 @@ def _differentiated(node: Node) -> list[Node]:
     name = packet(node)
     if name == "detach" or name in FILLED or name.endswith("_like"):
         return []
-    return node.all_input_nodes[:1] if name == "to" or name.endswith("_as") else node.all_input_nodes
+    of_first = name in ("to", "planner::changed") or name.endswith("_as")
+    return node.all_input_nodes[:1] if of_first else node.all_input_nodes
 
 
 def refuse_untracked(trace: Trace) -> None:

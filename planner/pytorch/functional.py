@@ -20,21 +20,29 @@ COUNTER = "num_batches_tracked"
 """What batch norm counts in and never reads."""
 
 
-def out_of_place(graph: Graph, states: Iterable[str] = ()) -> dict[Node, Node]:
+OWNER = "owner"
+"""What says of a node that it is all of a state's memory, though it may be a view of what was written."""
+
+
+def out_of_place(graph: Graph, states: Iterable[str] = ()) -> dict[Node, list[Node]]:
     """Let what reads a tensor after it was changed read the result, through the views that it reads it through.
 
-    Returns the last content of every one of the placeholders `states` that changes. Raises a GraphError, with the line,
-    for views of which nobody can tell where their elements lie.
+    Returns the contents of every one of the placeholders `states` that changes, in order, itself the first. Raises a
+    GraphError, with the line, for views of which nobody can tell where their elements lie.
     """
-    contents = {node: node for node in graph.nodes if node.op == "placeholder" and node.name in set(states)}
+    sources = [node for node in graph.nodes if node.op == "placeholder" and node.name in set(states)]
+    roots, contents = {node: node for node in sources}, {node: [node] for node in sources}
     for node in list(graph.nodes):
         if isinstance(out := node.kwargs.get("out"), Node):
             _copy_into(node, out)
     changing = [node for node in graph.nodes if changes_first(node)]
     for node in changing:
-        _replace(node, contents, is_last=node is changing[-1])
-    last = {state: content for content, state in contents.items() if content is not state}
-    return {state: content for state, content in last.items() if not _only_counts(state)}
+        whole, state = _replace(node, roots, is_last=node is changing[-1] and not roots)
+        if state is not None:
+            whole.meta[OWNER] = True
+            roots[whole] = state
+            contents[state].append(whole)
+    return {state: those for state, those in contents.items() if len(those) > 1 and not _only_counts(state)}
 
 
 def _only_counts(buffer: Node) -> bool:
@@ -75,27 +83,27 @@ def changes_first(node: Node) -> bool:
     return name.endswith("_") and not name.endswith("__") and node.op == "call_function"
 
 
-def _replace(node: Node, contents: dict[Node, Node], *, is_last: bool) -> None:
+def _replace(node: Node, states: Mapping[Node, Node], *, is_last: bool) -> tuple[Node, Node | None]:
     """Write the tensor that a changed one is a view of anew, and read again every view of it.
 
-    `contents` says of which state a node has the content. What a view becomes is read as a view again, unless this is
-    the last change.
+    `states` says of which state a node has the content. What a view becomes is read as a view again, unless this is
+    the last change. Returns the tensor's new content, and its state, if it is one's.
     """
     changed = node.args[0]
     assert isinstance(changed, Node)
     path = ancestry(changed)
     root = path[0]
-    state = contents.get(root)
+    state = states.get(root)
     is_fresh = root.op == "call_function" and not root.all_input_nodes
     if state is None and not is_fresh and any(packet(view) == "detach" for view in path):
         raise GraphError(f"{where(node)}: {packet(node)} changes what has a gradient past that: copy it first")
-    aliases = _aliases(root, node)
+    aliases = aliases_of(root, node)
     readers = {alias: [user for user in alias.users if user > node] for alias in aliases}
     for user in readers.pop(changed):
         user.replace_input_with(changed, node)
     further = list(node.users) if len(path) > 1 and not is_last else []
     if state is None and not further and not any(readers.values()):
-        return
+        return node, None
     _refuse_copies(node, aliases)
     with node.graph.inserting_before(node.next):
         whole = _written(node, path)
@@ -106,8 +114,7 @@ def _replace(node: Node, contents: dict[Node, Node], *, is_last: bool) -> None:
             user.replace_input_with(alias, view)
     for user in further:
         user.replace_input_with(node, same)
-    if state is not None:
-        contents[ancestry(whole)[0]] = state
+    return whole, state
 
 
 def _refuse_copies(node: Node, aliases: Iterable[Node]) -> None:
@@ -183,7 +190,7 @@ def ancestry(node: Node) -> list[Node]:
     return path[::-1]
 
 
-def _aliases(root: Node, until: Node) -> set[Node]:
+def aliases_of(root: Node, until: Node) -> set[Node]:
     """Return the nodes before one whose results are in the memory of a root."""
     aliases, waiting = {root}, [root]
     while waiting:
@@ -198,6 +205,8 @@ def _aliases(root: Node, until: Node) -> set[Node]:
 def _shares_memory(node: Node) -> bool:
     """Return True if a node's result may be a view of its first operand."""
     name = packet(node)
+    if node.meta.get(OWNER):
+        return False
     if node.target is operator.getitem:
         return _returns_views(node.args[0])  # type: ignore[arg-type]
     if name == "to":

@@ -117,7 +117,7 @@ class Taken(TorchFunctionMode):
         if function == GET_DATA:
             return args[0].detach()
         if function == SET_DATA:
-            return args[0].detach().copy_(args[1])
+            return args[0].detach().copy_(torch.ops.planner.assigned(args[1]))
         name = getattr(function, "__name__", "")
         if name == "_pack_padded_sequence":
             return packed(*args, **(kwargs or {}))

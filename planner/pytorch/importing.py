@@ -43,7 +43,7 @@ from planner.pytorch.private import OpOverload
 from planner.pytorch.selections import spread_selections
 from planner.pytorch.tracing import Inputs, Step, Trace, in_order, is_data, is_known, is_parameter, names_of, traced
 from planner.pytorch.translation import UNKNOWN, Translation
-from planner.pytorch.views import dense
+from planner.pytorch.views import laid_as
 
 FIXED = ", as of a mask that selects: use torch.where, or as many indices in every batch"
 """What makes a tensor's extent depend on data, and what to do about it."""
@@ -133,7 +133,7 @@ def _imported(  # noqa: PLR0913, PLR0917 -- as `from_torch`
     if translation.updates:
         if recipe.micro_batches > 1:
             raise GraphError(f"{min(translation.updates)} changes in forward: expected one micro-batch")
-        graph = replace(graph, updates={**graph.updates, **translation.updates})
+        graph = replace(graph, updates={**translation.updates, **graph.updates})
         check(graph)
     return replace(graph, entries=entries(module, trace, graph), given=tuple(names))
 
@@ -219,6 +219,7 @@ class _Pass:
         self.tied: dict[int, Value] = {}
         self.refused: dict[Node, str] = {}
         self.defects: dict[Node, Exception] = {}
+        self.reached = {node for node in differentiable(trace) if node.name not in trace.states}
         self.metrics: Mapping[str, str] = {}
         self.updates: dict[str, str] = {}
 
@@ -236,7 +237,9 @@ class _Pass:
         for name, node in self.trace.last_contents().items():
             state = self.values[next(source for source in self.trace.nodes if source.name == name)]
             content = as_value(self.t, self.values[node])
-            self.updates[state.tensor] = self.t.becomes(state, dense(self.t, content))
+            is_leaf = packet(node) == "planner::changed"
+            tensor = content.tensor if is_leaf else self.t.becomes(state, laid_as(self.t, content, state))
+            self.updates[state.tensor] = tensor
         self.t.finish_inputs()
         classes = {"logits": self.t.logits, "labels": self.t.labels} if self.t.logits else {}
         self.metrics = {"loss": result.tensor, **classes}
@@ -288,6 +291,8 @@ class _Pass:
             name = getattr(node.target, "__name__", str(node.target))
             raise UnsupportedError(f"{TRANSFORMED.get(name, name)} has no operator here")
         name = packet(node)
+        if name == "detach" and node.args[0] not in self.reached:
+            return self._value(node.args[0])
         if is_open(node):
             raise UnsupportedError(f"{name} has a result whose extent depends on data{FIXED}")
         name = name if name in CONVERTERS else name.removesuffix("_")

@@ -25,6 +25,8 @@ from planner.pytorch.refusing import users_line
 LIBRARY = torch.library.Library("planner", "DEF")  # type: ignore[no-untyped-call]
 OPERATORS = {
     "kept(Tensor self) -> Tensor": lambda x: x.clone(),
+    "assigned(Tensor self) -> Tensor": lambda x: x.clone(),
+    "changed(Tensor parameter, Tensor content) -> Tensor": lambda _, content: content.clone(),
     (
         "recurrent(Tensor input, Tensor lengths, Tensor[] hx, Tensor[] params, str kind, bool has_biases, "
         "int num_layers, float dropout, bool train, bool bidirectional) -> Tensor[]"

@@ -18,7 +18,7 @@ from torch.export.graph_signature import InputKind, InputSpec
 
 from planner.errors import GraphError
 from planner.pytorch.asking import Asked, Place, Undecided, always_raises, raised_at
-from planner.pytorch.changed import refuse_changed
+from planner.pytorch.changed import bounded_first, leaves_of_their_own, written_data
 from planner.pytorch.complex_numbers import real_alone
 from planner.pytorch.functional import changes_first, out_of_place
 from planner.pytorch.idioms import Taken, idioms_traced
@@ -182,9 +182,11 @@ def traced(step: Step, arguments: Sequence[Any], names: Sequence[str]) -> Trace:
         for spec in specs
         if is_parameter(spec) and parameters[str(spec.target)].requires_grad
     }
-    output = program.graph_module.graph.output_node()
-    refuse_changed(program.graph_module.graph, output, trained)
-    states = out_of_place(program.graph_module.graph, [str(spec.arg.name) for spec in specs if not is_data(spec)])
+    graph, output = program.graph_module.graph, program.graph_module.graph.output_node()
+    written_data(graph)
+    bounded_first(graph)
+    contents = out_of_place(graph, [str(spec.arg.name) for spec in specs if not is_data(spec)])
+    states = leaves_of_their_own(graph, contents, trained, output)
     output.args = (*output.args, tuple(states.values()))
     real_alone(program.graph_module)
     inputs = [str(spec.arg.name) for spec in specs if is_data(spec)]

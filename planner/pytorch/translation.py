@@ -64,6 +64,17 @@ class Translation:
         """Declare a buffer that the module changes."""
         return self.plain(self.builder.declare(Tensor(name, shape, dtype, "state", init)))
 
+    def changed(self, weight: Value, tensor: str) -> Value:
+        """Let a weight be what forward made of it, a tensor of the same shape; return that, to which gradients flow."""
+        node = Node(f"{weight.tensor}.changed", "stop_gradient", (tensor,), (), line=self.line)
+        (leaf,) = self.builder.emit(node, "weight")
+        self.builder.changed[weight.tensor] = leaf
+        self.builder.flat.add(leaf)
+        self.same_axes(leaf, weight.tensor)
+        if weight.tensor in self.builder.frozen:
+            self.builder.frozen.add(leaf)
+        return Value(leaf, weight.dims, weight.shape)
+
     def becomes(self, state: Value, tensor: str) -> str:
         """Add the tensor, of the elements of another, that a state becomes; return its name."""
         return self.builder.emit(Node(self._name(f"{state.tensor}.next"), "clone", (tensor,), ()), "state")[0]
@@ -155,12 +166,12 @@ class Translation:
         while waiting:
             name = waiting.pop()
             tensor, node = self.builder.tensors[name], self._makers.get(name)
-            if name in met or tensor.dtype not in FLOATING or (node is not None and node.op == "stop_gradient"):
+            if name in met or tensor.dtype not in FLOATING:
                 continue
-            if node is None and tensor.role == "weight" and name not in self.builder.frozen:
+            if tensor.role == "weight" and name not in self.builder.frozen:
                 return True
             met.add(name)
-            waiting += () if node is None else node.inputs
+            waiting += () if node is None or node.op == "stop_gradient" else node.inputs
         return False
 
     def counts_from_zero(self, value: Value) -> bool:

@@ -64,6 +64,27 @@ def densely(t: Translation, value: Value) -> Value:
     return t.plain(dense(t, value))
 
 
+def laid_as(t: Translation, value: Value, source: Value) -> str:
+    """Return a tensor of the value's elements with the axes that a source of the same shape is declared with."""
+    if [t.extent(value, group) for group in value.dims] == [t.extent(source, group) for group in source.dims]:
+        return regrouped(t, value, [(axis,) for group in value.dims for axis in group]).tensor
+    whole, lengths = dense(t, value), t.builder.shape(source.tensor)
+    if lengths == value.shape:
+        return whole
+    letters = ascii_letters[: len(lengths)]
+    tensor = t.emit(
+        "reshape",
+        whole,
+        source=tuple(tuple(letters[axis] for axis in group) for group in source.dims),
+        target=tuple((letter,) for letter in letters),
+        extents=dict(zip(letters, lengths, strict=True)),
+    )
+    for dim, group in enumerate(source.dims):
+        if len(group) == 1:
+            t.axes.unite((tensor, group[0]), (whole, dim))
+    return tensor
+
+
 def relaid(t: Translation, value: Value, order: Sequence[Group]) -> Value:
     """Lay a tensor's axes anew, each group of axes one axis; the value keeps its dimensions, without axes left out."""
     laid = regrouped(t, value, order)

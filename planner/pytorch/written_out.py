@@ -303,6 +303,13 @@ def _embedding(
     return rows
 
 
+def _embedding_renorm(weight: Tensor, indices: Tensor, max_norm: float, norm_type: float) -> Tensor:
+    """Bound the norms of the rows that are looked up."""
+    numbers, norms = indices.reshape(-1), torch.linalg.vector_norm(weight, norm_type, 1, keepdim=True)
+    counts = weight.new_zeros(len(weight), 1).index_add(0, numbers, weight.new_ones(len(numbers), 1))
+    return torch.where((counts > 0) & (norms > max_norm), weight * (max_norm / (norms + 1e-7)), weight)
+
+
 def _rrelu(
     x: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, generator: object = None
 ) -> Tensor:
@@ -369,6 +376,7 @@ WRITTEN_OUT: Mapping[str, Callable[..., Any]] = {
     "diagonal_scatter": _diagonal_scatter,
     "embedding": _embedding,
     "embedding_bag": _embedding_bag,
+    "embedding_renorm": _embedding_renorm,
     "fill_diagonal": _fill_diagonal,
     "aminmax": lambda x, *, dim=None, keepdim=False: tuple(
         function(x, list(range(x.ndim)) if dim is None else dim, keepdim) for function in (torch.amin, torch.amax)

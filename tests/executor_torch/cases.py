@@ -13,7 +13,7 @@ from planner.pytorch.tracing import in_order
 from planner.pytorch.user_model import UserModel, imported, in_parts
 from tests.cross.random_plans import random_plan
 from tests.pytorch.eager import RATE
-from tests.pytorch.models import example
+from tests.pytorch.models import CASES
 
 WAYS = {2: (2,), 4: (2, 2), 8: (2, 2, 2)}
 """How workers are divided, by their number."""
@@ -22,7 +22,7 @@ WAYS = {2: (2,), 4: (2, 2), 8: (2, 2, 2)}
 def made(name: str) -> UserModel:
     """Return an example's module with weights of seed 0, its inputs, loss and targets, and SGD."""
     torch.manual_seed(0)
-    module, inputs, loss, targets = example(name)
+    module, inputs, loss, targets = CASES[name]()
     module.double()
     return UserModel(module, inputs, loss, targets, torch.optim.SGD(module.parameters(), lr=RATE))
 

@@ -23,7 +23,7 @@ from tests.pages import ROOT, blocks_of
 from tests.pytorch.eager import STEPS
 from tests.pytorch.models import EXAMPLES
 
-SAMPLE = {2: EXAMPLES, 4: ("mlp", "gpt"), 8: ("mlp",)}
+SAMPLE = {2: (*EXAMPLES, "constrained"), 4: ("mlp", "gpt", "constrained"), 8: ("mlp",)}
 """Examples by ranks."""
 
 TIMEOUT_S = 300
@@ -88,6 +88,15 @@ def test_micro_batches_train_as_the_whole_batch(parallel, tmp_path):
     for one in json.loads(done.stdout):
         assert one["sent"] == [one["planned"]] * STEPS
         assert (one["losses"] < 1e-12, one["state"] < 1e-10, one["missing"]) == (True, True, [])
+
+
+@pytest.mark.parametrize("parallel", ["dp=2,zero=1", "dp=2,zero=3,recompute=full", "tp=2"])
+def test_weights_that_forward_changes_train_by_named_parallelism(parallel, tmp_path):
+    done = run(Parallel.read(parallel).workers, "tests.executor_torch.equality", cut("constrained", parallel, tmp_path))
+    assert done.returncode == 0, done.stderr
+    (one,) = json.loads(done.stdout)
+    assert one["sent"] == [one["planned"]] * STEPS
+    assert (one["losses"] < 1e-12, one["state"] < 1e-10, one["missing"]) == (True, True, [])
 
 
 @pytest.fixture(scope="module")

@@ -64,6 +64,29 @@ class Norms(nn.Module):
         return 2 - z**2 + torch.clamp(y, -0.5, 0.5) * torch.roll(y, 3, 1) + y[:, :1]
 
 
+class Constrained(nn.Module):
+    """Weights that forward masks, and bounds in norm or size, before it reads them; one holds queries, keys, values."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.conv = nn.Embedding(12, 8, max_norm=0.5), nn.Conv1d(8, 8, 3, padding=1)
+        self.qkv, self.head = nn.Linear(8, 24), nn.Linear(8, 4)
+        self.scale = nn.Parameter(torch.randn(8))
+        self.register_buffer("mask", torch.tensor([1.0, 1.0, 0.0]).expand(8, 8, 3).clone())
+
+    def forward(self, words):
+        self.conv.weight.data *= self.mask
+        self.qkv.weight.data = torch.renorm(self.qkv.weight.data, p=2, dim=0, maxnorm=1)
+        self.head.weight.data[:, 0].zero_()
+        with torch.no_grad():
+            self.scale.clamp_(-0.5, 0.5)
+            norms = self.head.weight.norm(dim=0, keepdim=True)
+            self.head.weight *= norms.clamp(max=0.3) / (norms + 1e-8)
+        x = self.conv(self.table(words).mT).mT * self.scale
+        q, k, v = (one.unflatten(-1, (2, 4)).transpose(1, 2) for one in self.qkv(x).chunk(3, -1))
+        return self.head(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)).mean(1)
+
+
 def numbers(below, *shape):
     return torch.randint(0, below, shape)
 
@@ -81,5 +104,6 @@ def example(name):
 
 CASES = {name: partial(example, name) for name in EXAMPLES} | {
     "upsampled": lambda: (Upsampled(), (values(4, 3, 8, 8),), F.mse_loss, (values(4, 3, 8, 8),)),
+    "constrained": lambda: (Constrained(), (numbers(12, 8, 6),), F.cross_entropy, (numbers(4, 8),)),
     "norms": lambda: (Norms(), (values(8, 8),), F.mse_loss, (values(8, 8),)),
 }

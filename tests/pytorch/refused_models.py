@@ -141,7 +141,7 @@ SAID = {
     "changed_operand": r"refused_models\.py:\d+: DoubledInPlace, a torch\.autograd\.Function, changes what it is given",
     "hooks": r"fc: has hooks, which would not run",
     "memory": r"forward keeps tensors from one step to the next in memory: register_buffer",
-    "trained_in_forward": r"refused_models\.py:\d+: forward changes the parameter fc\.weight, which has",
+    "trained_in_forward": r"refused_models\.py:\d+: forward changes the parameter fc\.weight after it was read",
     "parameter_hooks": r"fc\.weight: has hooks, which would not run",
     "a_number_of_the_data": r"item\(\) makes a number of a tensor.* \(1 times, first at .*refused_models\.py:\d+\)",
     "changed_below_a_view": r"refused_models\.py:\d+: aten\.mul_\.Tensor changes what is read through",

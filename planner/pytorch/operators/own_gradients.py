@@ -1,4 +1,4 @@
-"""Operators by which a trace says what gradient its author wrote for a function (see `own_functions.py`)."""
+"""Operators by which a trace says where gradients flow: see `own_functions.py` and `changed.py`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from planner.pytorch.axes import Value
 from planner.pytorch.operations import unary
 from planner.pytorch.operators.call import TracedCall, converter
 from planner.pytorch.translation import Translation
-from planner.pytorch.views import densely
+from planner.pytorch.views import densely, laid_as
 
 
 @converter("planner::operand")
@@ -36,3 +36,8 @@ def _with_gradient(t: Translation, call: TracedCall) -> tuple[Value, ...]:
     ]
     t.builder.write_gradient(WrittenGradient(*names))
     return outputs
+
+
+@converter("planner::changed")
+def _changed(t: Translation, call: TracedCall) -> Value:
+    return t.changed(call["parameter"], laid_as(t, call["content"], call["parameter"]))
