@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import operator
+import traceback
 from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
+from torch import nn
 from torch.fx import GraphModule, Node
 from torch.overrides import TorchFunctionMode
 
@@ -15,6 +17,7 @@ from planner.pytorch.autocast import with_casts
 from planner.pytorch.functional import changes_first
 from planner.pytorch.graphs import example, where
 from planner.pytorch.private import REGION, OpOverload, exporting_modes, fake_mode_of
+from planner.pytorch.refusing import users_line
 
 GRADIENTS, AUTOCAST = "wrap_with_set_grad_enabled", "wrap_with_autocast"
 
@@ -25,11 +28,14 @@ FIRST_OPERAND = {GRADIENTS: 2, AUTOCAST: 5}
 class RegionsApart(TorchFunctionMode):
     """Within, an export sees autocast end where gradients are switched on or off, and begin again.
 
-    Of what begins in the middle of a region of autocast it forgets where it began.
+    Of what begins in the middle of a region of autocast it forgets where it began, and that a parameter is trained, or
+    no longer, it never sees: that raises a GraphError with the user's line.
     """
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call a function of PyTorch."""
+        if function in SWITCHES and isinstance(args[0], nn.Parameter):
+            _refuse_switched(*args, **(kwargs or {}))
         if function is not torch._C._set_grad_enabled:
             return function(*args, **(kwargs or {}))
         begin, end = REGION
@@ -42,6 +48,18 @@ class RegionsApart(TorchFunctionMode):
             for node in entered:
                 mode.__torch_function__(begin, (), node.args)
         return result
+
+
+SWITCHES = (torch.Tensor.requires_grad_, torch.Tensor.requires_grad.__set__)  # type: ignore[attr-defined]
+"""Functions by which a parameter is trained from then on, or no longer."""
+
+
+def _refuse_switched(parameter: nn.Parameter, requires_grad: bool = True) -> None:
+    if parameter.requires_grad != requires_grad:
+        raise GraphError(
+            f"{users_line(traceback.extract_stack())}requires_grad of a parameter is switched in forward: freeze it "
+            "before, or detach() what it makes"
+        )
 
 
 UNTRACKED = "untracked"

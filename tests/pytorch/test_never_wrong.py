@@ -387,6 +387,28 @@ def test_parameters_without_a_gradient_are_what_forward_makes_of_them(change):
     assert difference < 1e-12
 
 
+class Switching(nn.Module):
+    def __init__(self, switch):
+        super().__init__()
+        self.fc, self.switch = nn.Linear(6, 6), switch
+
+    def forward(self, x):
+        self.switch(self.fc)
+        return self.fc(x.clone().requires_grad_()).square().sum() + self.fc.weight.sum()
+
+
+@pytest.mark.parametrize(
+    "switch", [lambda fc: fc.requires_grad_(False), lambda fc: setattr(fc.bias, "requires_grad", False)]
+)
+def test_forward_does_not_switch_what_is_trained(switch):
+    with pytest.raises(GraphError, match=r"test_never_wrong\.py:\d+: .*requires_grad of a parameter is switched"):
+        compare(Switching(switch), *fresh())
+
+
+def test_what_is_trained_may_be_said_again():
+    assert compare(Switching(lambda fc: fc.requires_grad_(True)), *fresh())[0] < 1e-12
+
+
 class Replaced(nn.Module):
     def __init__(self):
         super().__init__()
