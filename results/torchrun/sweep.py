@@ -11,6 +11,7 @@ import random
 import resource
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,7 @@ def plans(folder: Path, name: str, model: Model, ranks: Iterable[int]) -> dict[s
     torch.manual_seed(0)
     np.random.seed(0)
     try:
-        module, batches, _ = in_precision(model)
+        (module, batches, _), _ = in_precision(model, nullcontext())
         graph = from_torch(module, batches[0], optimizer=planner.Optimizer("adamw", lr=RATE, decay=0.01))
         found = {workers: planner.plan(graph, workers=workers) for workers in ranks}
     except Exception as error:

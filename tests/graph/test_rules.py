@@ -20,7 +20,8 @@ GRADIENTLESS = {name for name in {*BINARY, *SCALAR, *UNARY, "expert_slots"} if R
 
 
 def test_every_rule_has_a_case():
-    assert set(RULES) <= set(CASES)
+    of_pytorch = {"torch_call"}  # which is there once planner.pytorch is imported, and has tests of its own
+    assert set(RULES) - of_pytorch <= set(CASES)
 
 
 @pytest.mark.parametrize("name", sorted(RULES.keys() & CASES.keys() - GRADIENTLESS))
