@@ -111,12 +111,21 @@ class _Sharding:
         """
         maker = self._makers.get(name)
         is_gradient = maker is not None and not self._is_between(maker) and name not in self._graph.updates.values()
-        if maker is not None and is_gradient and any(self.layouts[term] == (PARTIAL,) for term in maker.inputs):
+        if maker is not None and is_gradient and self._is_of_terms(maker):
             self.strategies[maker.name] = (TERMS,)
         if not is_gradient or self._stage >= GRADIENT:
             self.layouts[name] = (Shard(dim),)
-        elif self.layouts[name] == (REPLICATE,):
+        elif self.layouts[name] == (REPLICATE,) and maker is not None and self._is_summed(maker):
             self.layouts[name] = (PARTIAL,)
+
+    def _is_of_terms(self, node: Node) -> bool:
+        terms = frozenset(place for place, name in enumerate(node.inputs) if self.layouts[name] == (PARTIAL,))
+        return bool(terms) and self._signatures[node.name].description.linear(terms)
+
+    def _is_summed(self, node: Node) -> bool:
+        """Return True if what the workers make of a node's results are terms of them."""
+        (chosen,), rules = self.strategies[node.name], self._signatures[node.name].description.strategies
+        return chosen == TERMS or (chosen in rules and rules[chosen].reducer == "Sum")
 
     def _casts(self, weight: str) -> list[Node]:
         """Nodes that copy a weight in another dtype."""

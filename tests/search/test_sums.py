@@ -44,6 +44,16 @@ def tied(batch=8, vocabulary=8, width=4):
     return training_graph(b, classify(b, logits), Optimizer("sgd", momentum=0.9))
 
 
+def bounded(batch=8, width=4):
+    """A layer whose weight is in the loss itself, too: of its gradient every worker computes that term whole."""
+    b = GraphBuilder("float64")
+    weight = b.weight("w", (width, width), Init("uniform", 1.0))
+    logits = b.apply("mm", b.input("x", (batch, width), Init("data")), weight, name="fc")
+    size = b.apply("sum", b.apply("square", weight, name="square"), name="size", dims=(0, 1))
+    loss = b.apply("add", classify(b, logits)["loss"], size, name="bounded")
+    return training_graph(b, {"loss": loss}, Optimizer("sgd", momentum=0.9))
+
+
 def weight_bytes(graph):
     return sum(graph.tensors[name].nbytes for name in graph.updates if graph.tensors[name].role == "weight")
 
@@ -78,9 +88,12 @@ def test_sharded_data_parallelism_reduces_each_gradient_once(stage):
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
-def test_sharded_data_parallelism_trains_alike(stage):
-    plan = search(tied(), SearchOptions((4,), "data-parallel", "S,R"))
-    trains_alike(shard_data_parallel(plan, stage), single_worker(plan))
+@pytest.mark.parametrize("graph", [tied(), bounded()], ids=["tied", "bounded"])
+def test_sharded_data_parallelism_trains_alike(graph, stage):
+    plan = search(graph, SearchOptions((4,), "data-parallel", "S,R"))
+    sharded = shard_data_parallel(plan, stage)
+    check_plan(sharded)
+    trains_alike(sharded, single_worker(plan))
 
 
 def replayed(plan, steps=2):
