@@ -64,13 +64,14 @@ class _Reverse:
         needed, unbounded = set(wrt), set[str]()
         for node in self.forward:
             reads = self._reads(node)
-            rule = None if node.outputs[0] in self.operands else RULES.get(node.op)
+            is_written = node.outputs[0] in self.operands
+            rule = None if is_written else RULES.get(node.op)
             is_flat = rule is flat or (rule is level and unbounded.isdisjoint(reads))
             if needed.isdisjoint(reads) or is_flat:
                 continue
             reached = [name for name in node.outputs if self.builder.tensors[name].dtype in FLOATING]
             needed.update(reached)
-            if node.op in UNBOUNDED or not unbounded.isdisjoint(reads):
+            if is_written or node.op in UNBOUNDED or not unbounded.isdisjoint(reads):
                 unbounded.update(reached)
         return needed
 

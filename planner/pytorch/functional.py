@@ -24,6 +24,22 @@ OWNER = "owner"
 """What says of a node that it is all of a state's memory, though it may be a view of what was written."""
 
 
+def relaid_out_of_place(graph: Graph, states: Iterable[str] = ()) -> None:
+    """Let what lays a tensor itself otherwise, as t_() does, return a view of it, which later readers read.
+
+    Raises a GraphError, with the line, for the placeholders `states`, and for what gives a tensor other memory.
+    """
+    kept = set(states)
+    for node in [node for node in graph.nodes if torch.Tag.inplace_view in getattr(node.target, "tags", ())]:
+        operand, name = node.all_input_nodes[0], packet(node)
+        view = _overload(getattr(aten, name.removesuffix("_")), node)
+        if view is None or not _aliases(view._schema) or operand.name in kept:
+            raise GraphError(f"{where(node)}: {name} lays a tensor itself otherwise: assign a view, or another tensor")
+        for user in [user for user in operand.users if user > node]:
+            user.replace_input_with(operand, node)
+        node.target = view
+
+
 def out_of_place(graph: Graph, states: Iterable[str] = ()) -> dict[Node, list[Node]]:
     """Let what reads a tensor after it was changed read the result, through the views that it reads it through.
 
@@ -56,7 +72,7 @@ def _is_unread(node: Node) -> bool:
 
 def _copy_into(node: Node, out: Node) -> None:
     """Let an operator that writes its result into a tensor return it, and copy it there."""
-    overload = _without_out(node)
+    overload = _overload(node.target.overloadpacket, node)  # type: ignore[union-attr]
     if overload is None:
         raise GraphError(f"{where(node)}: {node.target} has no form without out=: assign the result")
     node.target, node.kwargs = overload, {key: value for key, value in node.kwargs.items() if key != "out"}
@@ -66,9 +82,8 @@ def _copy_into(node: Node, out: Node) -> None:
     node.replace_all_uses_with(copy, delete_user_cb=lambda user: user is not copy)
 
 
-def _without_out(node: Node) -> Any:
-    """Return the overload of an operator that has the same arguments but `out`."""
-    overloads = node.target.overloadpacket  # type: ignore[union-attr]
+def _overload(overloads: Any, node: Node) -> Any:
+    """Return the one of some overloads that has the same arguments as a node's operator but `out`, or None."""
     names = [argument.name for argument in schema_of(node.target).arguments if argument.name != "out"]  # type: ignore[union-attr]
     for name in overloads.overloads():
         overload = getattr(overloads, name)
@@ -242,5 +257,9 @@ def _is_unknown(shape: torch.Size) -> bool:
 
 def _returns_views(node: Node) -> bool:
     schema = schema_of(node.target)
-    aliases = [] if schema is None else [result.alias_info for result in schema.returns]
-    return any(alias is not None and not alias.is_write for alias in aliases)
+    return schema is not None and _aliases(schema)
+
+
+def _aliases(schema: torch.FunctionSchema) -> bool:
+    """Return True for an operator whose results are views."""
+    return any(result.alias_info is not None and not result.alias_info.is_write for result in schema.returns)

@@ -20,7 +20,7 @@ from planner.errors import GraphError
 from planner.pytorch.asking import Asked, Place, Undecided, always_raises, raised_at
 from planner.pytorch.changed import bounded_first, leaves_of_their_own, written_data
 from planner.pytorch.complex_numbers import real_alone
-from planner.pytorch.functional import changes_first, out_of_place
+from planner.pytorch.functional import changes_first, out_of_place, relaid_out_of_place
 from planner.pytorch.idioms import Taken, idioms_traced
 from planner.pytorch.kept import Kept, refuse_kept
 from planner.pytorch.own_functions import functions_traced
@@ -183,9 +183,11 @@ def traced(step: Step, arguments: Sequence[Any], names: Sequence[str]) -> Trace:
         if is_parameter(spec) and parameters[str(spec.target)].requires_grad
     }
     graph, output = program.graph_module.graph, program.graph_module.graph.output_node()
+    kept = [str(spec.arg.name) for spec in specs if not is_data(spec)]
+    relaid_out_of_place(graph, kept)
     written_data(graph)
     bounded_first(graph)
-    contents = out_of_place(graph, [str(spec.arg.name) for spec in specs if not is_data(spec)])
+    contents = out_of_place(graph, kept)
     states = leaves_of_their_own(graph, contents, trained, output)
     output.args = (*output.args, tuple(states.values()))
     real_alone(program.graph_module)

@@ -132,6 +132,11 @@ def exchanged(self, weight, x):
     data[:, :3], data[:, 3:] = data[:, 3:].clone(), data[:, :3].clone()
 
 
+def turned(self, weight, x):
+    weight.t_()
+    weight[0].mul_(0.5)
+
+
 CHANGES = {
     "masked": masked,
     "clamped": without_gradients(lambda w: w.clamp_(-0.1, 0.1)),
@@ -150,6 +155,7 @@ CHANGES = {
     "rows": in_data(lambda self, w, x: w.index_fill_(0, torch.tensor([0, 2]), 0.0)),
     "small ones": in_data(lambda self, w, x: w.masked_fill_(w.abs() < 0.1, 0)),
     "exchanged": in_data(exchanged),
+    "turned": in_data(turned),
     "its result": its_result,
     "its data, read": its_data_read,
     "a view of before": a_view_of_before,

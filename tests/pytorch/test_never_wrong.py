@@ -37,7 +37,7 @@ def compare(module, *batches, optimizer=torch.optim.AdamW):
     graph = imported(model)
     trainer = Trainer(rank_programs(undivided(graph), 0, 0), single_rank(1), np, "p2p")
     trainer.begin_with(Weights.of({name: array_of(one).copy() for name, one in module.state_dict().items()}, graph))
-    theirs, worst = optimizer(twin.parameters(), lr=0.05), 0.0
+    theirs, gaps = optimizer(twin.parameters(), lr=0.05), []
     for step, batch in enumerate(batches):
         theirs.zero_grad()
         loss = twin(*batch)
@@ -45,11 +45,18 @@ def compare(module, *batches, optimizer=torch.optim.AdamW):
         theirs.step()
         trainer.load(Batch(graph, module, batch, ()), step)
         trainer.run()
-        worst = max(worst, abs(float(trainer.host_copy(graph.metrics["loss"])) - loss.item()))
+        gaps.append(gap(trainer.host_copy(graph.metrics["loss"]), array_of(loss)))
     for name, weight in twin.named_parameters():
-        ours = trainer.host_copy(name).reshape(weight.shape) - array_of(weight)
-        worst = max(worst, float(np.abs(ours).max(initial=0)))
-    return worst, graph
+        gaps.append(gap(trainer.host_copy(name).reshape(weight.shape), array_of(weight)))
+    return max(gaps), graph
+
+
+def gap(ours, theirs):
+    """Return the largest difference, none of what is equal or no number in both, infinity of that in one alone."""
+    is_same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
+    with np.errstate(invalid="ignore"):
+        gaps = np.where(is_same, 0.0, np.abs(ours - theirs))
+    return float(np.nan_to_num(gaps, nan=np.inf).max(initial=0))
 
 
 def fresh(*shape):
@@ -498,3 +505,43 @@ def test_functions_that_are_mapped_for_every_element_are_called_only_so_often():
     assert difference < 1e-12
     with pytest.raises(GraphError, match=r"torch.vmap: one within another calls a function 400 times or more"):
         compare(MapsElements(), (torch.randn(20, 3, dtype=torch.float64),))
+
+
+def turned_on_the_way(self, y):
+    row = y[0]
+    y.t_()
+    row.unsqueeze_(0).mul_(3)
+    y.mul_(2)
+    return y.sin().sum() + row.sin().sum() + (y * torch.arange(24.0).view(6, 4)).sum()
+
+
+def cut_in_place(self, y):
+    z = y * self.fc.bias
+    z.detach_()
+    return z * self.fc.weight[0]
+
+
+@pytest.mark.parametrize("function", [turned_on_the_way, cut_in_place])
+def test_what_lies_otherwise_in_place_is_a_view_from_then_on(function):
+    assert compare(Called(function), *fresh())[0] < 1e-12
+
+
+def other_memory(self, y):
+    data = self.fc.weight.data
+    data.set_((data * 0.5).contiguous())
+    return y
+
+
+@pytest.mark.parametrize("function", [other_memory, lambda self, y: y * self.step.t_().sum()])
+def test_what_has_other_memory_or_lies_otherwise_at_every_step_is_refused(function):
+    with pytest.raises(GraphError, match=r"test_never_wrong\.py:\d+: \w+_ lays a tensor itself otherwise"):
+        compare(Called(function, step=torch.randn(6, 6)), *fresh())
+
+
+@pytest.mark.parametrize("ignored", [0, 5])
+def test_a_mean_over_rows_of_no_weight_is_no_number(ignored):
+    def function(self, y):
+        labels, weight = torch.zeros(4, dtype=torch.int64), constant(0.0, 1, 2, 3, 4, 5)
+        return F.cross_entropy(y, labels, weight, ignore_index=ignored, label_smoothing=0.1)
+
+    assert compare(Called(function), *fresh())[0] < 1e-12

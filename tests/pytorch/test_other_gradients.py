@@ -152,6 +152,7 @@ NO_NUMBER = {
     "a root of zero": lambda x: (x - x.detach()).sqrt(),
     "a scaled root": lambda x: (x - x.detach()).sqrt() * 2 + x,
     "a share of nothing": lambda x: x / (x - x.detach()),
+    "a logit of zero": lambda x: torch.logit(x - x.detach()),
 }
 
 

@@ -117,7 +117,7 @@ def _of_likelihood(t: Translation, call: TracedCall, logs: Value, dim: int, targ
         shares = (loss, 1 - smoothing), (spread, -smoothing / classes / count)
         loss = binary(t, "add", *(unary(t, "scale", value, factor=share) for value, share in shares))
     if divisor is not None:
-        return _divided(t, loss, divisor)
+        return _divided(t, loss, divisor, ignored)
     return t.alike(loss.tensor, target) if by_row else loss
 
 
@@ -129,9 +129,11 @@ def _total_weight(t: Translation, call: TracedCall, dtype: str, numbers: Value, 
     return None if ignored is None else reduce(t, "sum", as_dtype(t, unary(t, "logical_not", ignored), dtype), ())
 
 
-def _divided(t: Translation, total: Value, weight: Value) -> Value:
-    """Divide by the rows' weight: rows without any leave no number, as in PyTorch, and gradients of zero."""
-    is_nothing = as_dtype(t, unary(t, "eq_scalar", weight, value=0.0), t.dtype(total))
+def _divided(t: Translation, total: Value, weight: Value, ignored: Value | None) -> Value:
+    """Divide by the rows' weight: rows that are all ignored leave no number, as in PyTorch, and gradients of zero."""
+    if ignored is None:
+        return binary(t, "div", total, weight)
+    is_nothing = reduce(t, "amin", as_dtype(t, ignored, t.dtype(total)), ())
     mean = binary(t, "div", total, binary(t, "add", weight, is_nothing))
     nothing = binary(t, "div", unary(t, "scale", weight, factor=0.0), weight)
     return binary(t, "add", mean, unary(t, "stop_gradient", nothing))
