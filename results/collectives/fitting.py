@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -46,6 +47,11 @@ class Row:
         return self.name, self.nodes, self.operation, self.algorithm or ""
 
     @property
+    def point(self) -> tuple[tuple[str, int, str, str], int, int]:
+        """What was measured; some points were published twice."""
+        return self.curve, self.devices, self.nbytes
+
+    @property
     def tolerance(self) -> float:
         """How near a prediction is to be."""
         return next(error for least, error in TOLERANCES if self.nbytes >= least)
@@ -63,7 +69,7 @@ class Fit:
 
 
 def halves(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
-    """Draw the rows that are fitted on, one of every two neighbours of a curve by size; the others judge."""
+    """Draw the rows that are fitted on, one of every two neighbours of a curve by size; points of no such row judge."""
     fitted, judged, chance = list[Row](), list[Row](), random.Random(SEED)
     for curve in sorted({row.curve for row in rows}):
         by_size = sorted((row for row in rows if row.curve == curve), key=lambda row: (row.nbytes, row.devices))
@@ -72,7 +78,8 @@ def halves(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
             chance.shuffle(neighbours)
             fitted += neighbours[1:]
             judged += neighbours[:1]
-    return fitted, judged
+    known = {row.point for row in fitted}
+    return fitted, [row for row in judged if row.point not in known]
 
 
 def predicted(machine: Machine, row: Row) -> float:
@@ -85,9 +92,8 @@ def predicted(machine: Machine, row: Row) -> float:
 def fitted_entries(fit: Fit, rows: Sequence[Row]) -> tuple[CollectiveEntry, ...]:
     """Fit the entries by hill climbing from several starts, on errors relative to what is tolerated."""
     probe = CollectiveEntry(algorithm=fit.algorithm, operations=fit.operations, nodes=fit.nodes)
-    hops_s = None if not fit.hops else 0.0
     machine = load_topology(fit.machine)
-    plain = replace(machine, collectives=(_changed(probe, hop_s=hops_s),))
+    plain = replace(machine, collectives=(msgspec.structs.replace(probe, hop_s=0.0 if fit.hops else None),))
     unit = [_only(choices(plain, row.operation, row.members)) for row in rows]
     wire_s = np.array([choice.alone.s_per_byte * row.nbytes for choice, row in zip(unit, rows, strict=True)])
     base_s = np.array([choice.alone.delay_s for choice in unit])
@@ -103,7 +109,7 @@ def fitted_entries(fit: Fit, rows: Sequence[Row]) -> tuple[CollectiveEntry, ...]
     latency_s, share, hop_s = np.exp(found).reshape(3, LINES)
     lines = sorted(zip(latency_s.tolist(), share.tolist(), hop_s.tolist(), strict=True), key=lambda line: line[1])
     return tuple(
-        _changed(
+        msgspec.structs.replace(
             probe,
             latency_s=_rounded(latency),
             bandwidth_share=min(_rounded(attained), 1.0),
@@ -139,11 +145,6 @@ def _climb(loss: Callable[[Floats], float]) -> Floats:
         if now < least:
             best, least = at, now
     return best
-
-
-def _changed(entry: CollectiveEntry, **figures: float | None) -> CollectiveEntry:
-    fields = {name: getattr(entry, name) for name in entry.__struct_fields__}
-    return CollectiveEntry(**{**fields, **figures})
 
 
 def _only(found: Sequence[Choice]) -> Choice:

@@ -43,9 +43,11 @@ def test_machines_say_what_is_fitted():
 
 
 def test_no_row_is_fitted_on_and_judges():
+    """Nor does a point that was published twice, and was fitted on once."""
     fitted, judged = halves(rows())
-    assert len(fitted) + len(judged) == len(rows())
-    assert not {id(row) for row in fitted} & {id(row) for row in judged}
+    assert not {row.point for row in fitted} & {row.point for row in judged}
+    assert {row.point for row in fitted} | {row.point for row in judged} == {row.point for row in rows()}
+    assert [row in judged for row in rows()] == FOUND["judged"]
     assert 0.9 < len(fitted) / len(judged) < 1
 
 
