@@ -196,8 +196,9 @@ def _grown(cluster: Cluster, runs: tuple[_Run, _Run], nodes: tuple[int, int, int
     if many.algorithm == "tree":
         members = sum(rank < larger * cluster.per_node for rank in _moved(cluster, _by_node(cluster, group)))
         depths = [count.bit_length() - 1 for count in (members, len(group))]
+        by_links = many.alone.delay_s != few.alone.delay_s
+        more_s = _tree_delay_s(cluster, group) - _tree_delay_s(cluster, group[:members]) if by_links else 0.0
         chain_s = many.alone.chain_s * depths[1] / depths[0]
-        more_s = 0.0 if chain_s else _tree_delay_s(cluster, group) - _tree_delay_s(cluster, group[:members])
         return Timing(many.alone.delay_s + more_s, max(many.s_per_byte.values()), chain_s)
     more = (all_nodes - larger) / (larger - smaller)
     delay_s, chain_s = (

@@ -54,18 +54,21 @@ def test_an_exchange_of_all_workers_is_the_same_by_few_nodes(family):
         assert seconds[0] == pytest.approx(seconds[1], rel=1e-9)
 
 
+@pytest.mark.parametrize("hop_s", [0.0, 1e-3])
 @pytest.mark.parametrize("algorithm", ["ring", "tree", "hierarchical"])
-def test_messages_in_a_row_grow_with_the_nodes(algorithm):
+def test_messages_in_a_row_grow_with_the_nodes(algorithm, hop_s):
     """By few nodes as by all, where a machine says what each message takes: its links' latencies are then no part."""
     name = f"hgx-h100-nodes-{NODES_BUILT + 4}"
-    entry = CollectiveEntry(algorithm=algorithm, operations=("all-reduce",), nodes="several", hop_s=1e-3)
+    entry = CollectiveEntry(
+        algorithm=algorithm, operations=("all-reduce",), nodes="several", latency_s=1e-5, hop_s=hop_s
+    )
     first, second = (
         Network(replace(of, built=replace(of.built, collectives=(entry,))), Grid(1, of.devices, 1))
         for of in (cluster(name), whole(name))
     )
     devices = first.grid.workers
     messages = {"ring": 2 * (devices - 1), "tree": 2 * (devices.bit_length() - 1), "hierarchical": 2 * (7 + 19)}
-    assert first.replicas_s("all-reduce", 1.0) == pytest.approx(messages[algorithm] * 1e-3)
+    assert first.replicas_s("all-reduce", 1.0) == pytest.approx(1e-5 + messages[algorithm] * hop_s, rel=1e-4)
     for nbytes in (1.0, 1e13):
         assert first.replicas_s("all-reduce", nbytes) == pytest.approx(
             second.replicas_s("all-reduce", nbytes), rel=1e-9
