@@ -61,7 +61,7 @@ def seconds(run: Run, way: Parallel | None = None) -> float:
 
 def _seconds(run: Run, way: Parallel) -> float:
     size = run.size
-    if size is None or size.architecture == "llama" or size.kv_heads != size.heads:
+    if size is None or size.architecture == "llama" or size.kv_heads != size.heads or size.experts > 1:
         raise SetError("Calculon has GPTs alone")
     if way.cp > 1 or way.zero > 1 or way.schedule.partition(":")[0] not in {"1f1b", "interleaved"}:
         raise SetError("Calculon has no context parallelism, ZeRO beyond 1, nor schedules but 1F1B and interleaved")

@@ -176,14 +176,14 @@ def _model(row: Row, size: Size | None, machine: Cluster, folder: Path) -> tuple
     }  # fmt: skip
     options |= training | {"optimizer": row.optimizer or "adam"}
     flash, dropout = row.attention is not False, row.dropout or 0.0
-    gated, experts = size.architecture == "llama", row.experts or 1
-    if gated or experts > 1 or size.ffn != 4 * size.hidden or size.kv_heads != size.heads or size.head_size:
+    gated = size.architecture == "llama"
+    if gated or size.experts > 1 or size.ffn != 4 * size.hidden or size.kv_heads != size.heads or size.head_size:
         if dropout or not flash:
             raise SetError(f"{row.model or 'model'}: dropout and unfused attention are expressed of GPTs alone")
         sizes: dict[str, object] = {"groups": _groups(size, row.tp or 1), "hidden": size.ffn, "gated": gated}
         sizes |= {"head_size": size.head_size} if size.head_size else {}
-        if experts > 1:
-            sizes |= {"experts": experts, "chosen_experts": row.chosen, "capacity": row.capacity}
+        if size.experts > 1:
+            sizes |= {"experts": size.experts, "chosen_experts": size.chosen, "capacity": row.capacity}
         return f"llama-{size.layers}-{size.hidden}", options | {key: of for key, of in sizes.items() if of is not None}
     options |= {"flash": flash, "dropout": dropout, "attention_dropout": 0.0 if flash else dropout}
     return f"transformer-{size.layers}-{size.hidden}", options

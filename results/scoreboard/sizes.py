@@ -21,7 +21,7 @@ DEFAULT_SEQUENCE, DEFAULT_VOCABULARY, USUALLY_CHOSEN = 2048, 51200, 2
 class Size:
     """Extents of a transformer; a fully connected layer of the kind "llama" has three matrices, else two.
 
-    A head is `head_size` wide, or as heads that share the width are. Of experts a token passes those `chosen`.
+    A head is `head_size` wide, 0 for heads that share the width. Of several `experts` a token passes those `chosen`.
     """
 
     architecture: str
@@ -34,7 +34,8 @@ class Size:
     sequence: int
     tied: bool
     head_size: int = 0
-    chosen: int = 1
+    experts: int = 1
+    chosen: int = USUALLY_CHOSEN
 
     @property
     def head_width(self) -> int:
@@ -45,7 +46,8 @@ class Size:
     def layer_weights(self) -> int:
         """Elements of a layer's matrices that a token passes."""
         attention = 2 * self.hidden * self.head_width * (self.heads + self.kv_heads)
-        return attention + self.chosen * (3 if self.architecture == "llama" else 2) * self.hidden * self.ffn
+        passed = self.chosen if self.experts > 1 else 1
+        return attention + passed * (3 if self.architecture == "llama" else 2) * self.hidden * self.ffn
 
     @property
     def scores_flop(self) -> int:
@@ -83,9 +85,9 @@ def known_sizes() -> dict[str, Size]:
 
 
 def _size(entry: list[Any]) -> Size:
-    architecture, layers, hidden, heads, kv_heads, ffn, vocabulary, sequence, tied, *head_size = entry
+    architecture, layers, hidden, heads, kv_heads, ffn, vocabulary, sequence, tied, *further = entry
     extents = architecture, layers, hidden, heads, kv_heads or heads, ffn or 4 * hidden
-    return Size(*extents, vocabulary, sequence, tied, *head_size)
+    return Size(*extents, vocabulary, sequence, tied, *further)
 
 
 def size_of(row: Row) -> Size | None:
@@ -100,16 +102,15 @@ def size_of(row: Row) -> Size | None:
             raise SetError(f"expected {missing} beside the other sizes, found none")
         return None
     size = _changed(known, row) if known else _described(row)
-    if (row.experts or 1) > 1:
-        size = replace(size, chosen=row.chosen or USUALLY_CHOSEN)
+    if size.head_width * size.heads == size.hidden:
+        size = replace(size, head_size=0)
     if (size.hidden % size.heads and not size.head_size) or size.heads % size.kv_heads:
         raise SetError(f"expected heads that divide {size.hidden}, found {size.heads} and {size.kv_heads} of keys")
     return size
 
 
 def _changed(known: Size, row: Row) -> Size:
-    names = (field.name for field in fields(Size) if field.name != "chosen")
-    said = {name: value for name in names if (value := getattr(row, name)) is not None}
+    said = {field.name: value for field in fields(Size) if (value := getattr(row, field.name)) is not None}
     if said.get("hidden", known.hidden) != known.hidden:
         said.setdefault("ffn", 4 * said["hidden"] if known.ffn == 4 * known.hidden else known.ffn)
     if "heads" in said and known.kv_heads == known.heads:
@@ -127,6 +128,7 @@ def _described(row: Row) -> Size:
     return Size(
         architecture, row.layers, row.hidden, heads, row.kv_heads or heads, ffn, row.vocabulary or DEFAULT_VOCABULARY,
         row.sequence or DEFAULT_SEQUENCE, architecture != "llama" if row.tied is None else row.tied, row.head_size or 0,
+        row.experts or 1, row.chosen or USUALLY_CHOSEN,
     )  # fmt: skip
 
 

@@ -453,11 +453,26 @@ def test_experts_are_shared_out_among_data_parallel_devices():
 
 
 def test_a_token_passes_the_experts_that_it_chooses_and_heads_may_be_wider_than_their_share(tmp_path):
-    described = "model,gpu,devices,experts,chosen,global batch,seconds\nqwen3-30b-a3b,H100,8,128,8,8,1\n"
-    row = only(written(tmp_path, described))
-    size = size_of(row)
-    assert size.layer_weights == 2 * 2048 * 128 * (32 + 4) + 8 * 3 * 2048 * 768
-    assert dict(run_of(row, tmp_path).options)["head_size"] == 128
+    row = only(written(tmp_path, "model,gpu,devices,global batch,seconds\nqwen3-30b-a3b,H100,8,8,1\n"))
+    for chosen in (None, 4):
+        said = replace(row, chosen=chosen)
+        assert size_of(said).layer_weights == 2 * 2048 * 128 * (32 + 4) + (chosen or 8) * 3 * 2048 * 768
+        options = dict(run_of(said, tmp_path).options)
+        assert (options["head_size"], options["experts"], options["chosen_experts"]) == (128, 128, chosen or 8)
+    dense = replace(row, model="llama-2-7b")
+    assert size_of(replace(dense, chosen=4)).layer_weights == size_of(dense).layer_weights
+
+
+@pytest.mark.parametrize("said", [{}, {"dropout": 0.1}, {"attention": False}, {"architecture": "llama"}])
+def test_a_head_as_wide_as_its_share_is_as_one_of_no_width(said):
+    row = Row(line=2, layers=2, hidden=1024, heads=16, gpu="A100", devices=8, global_batch=8, **said)
+    assert run_of(replace(row, head_size=64), Path()) == run_of(row, Path())
+
+
+def test_calculon_is_asked_for_no_experts():
+    row = Row(line=2, layers=2, hidden=1024, heads=16, experts=8, gpu="A100", devices=8, global_batch=8)
+    with pytest.raises(SetError, match="Calculon has GPTs alone"):
+        calculon_rows.seconds(run_of(row, Path()))
 
 
 def test_the_null_of_others_knows_nothing_of_a_row(tmp_path):
