@@ -65,6 +65,9 @@ SIZES = {
 HEAD_WIDTH, MULTIPLE = 128, 256
 """Of a model of any size: how wide a head is, and of what its fully connected layers are a multiple."""
 
+HEAD_WIDTHS = range(2, (1 << 14) + 1, 2)
+"""How wide a head may be: its pairs of elements are turned, by angles that a graph lists."""
+
 EXPERTS = {"mixtral-8x7b": Size(32, 4096, 32, 8, 14336, 32000, 4096, 1e6, experts=8)}
 """Jiang et al. (2024)."""
 
@@ -111,8 +114,10 @@ def build_sized(layers: str, width: str, options: Sized) -> Graph:
             f"options heads and groups: expected heads of an even width that divide {units} and groups that divide "
             f"them, found {heads} and {groups}"
         )
-    if options.head_size is not None and (options.head_size < 2 or options.head_size % 2):
-        raise GraphError(f"option head_size: expected an even width from 2, found {options.head_size}")
+    if options.head_size is not None and options.head_size not in HEAD_WIDTHS:
+        raise GraphError(
+            f"option head_size: expected an even width from 2 to {HEAD_WIDTHS[-1]}, found {options.head_size}"
+        )
     hidden = options.hidden or math.ceil(8 * units / 3 / MULTIPLE) * MULTIPLE
     if options.experts and not 1 <= options.chosen_experts <= options.experts:
         raise GraphError(

@@ -66,6 +66,13 @@ def test_heads_that_do_not_divide(options):
         build("llama-1-32", **options)
 
 
+@pytest.mark.parametrize("width", [1, 7, 100_002])
+def test_heads_of_a_width_that_cannot_be(width):
+    with pytest.raises(GraphError, match=f"option head_size: expected an even width from 2 to 16384, found {width}"):
+        build("llama-1-32", heads=2, head_size=width)
+    assert build("llama-1-32", heads=2, head_size=16384).tensors["l0.attention.mixed"].shape[-1] == 16384
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
