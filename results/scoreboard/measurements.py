@@ -39,6 +39,6 @@ def _size(run: Run, said: str) -> Size:
 
 
 def peak(run: Run) -> float:
-    """Return the operations per second that the data sheet says of a run's precision, of one device."""
+    """Return the operations per second that the data sheet says of a device in a run's precision, for 8 bits in 16."""
     dtype = str(dict(run.options).get("dtype", "float32"))
     return run.machine.built.devices[0].peak("bfloat16" if dtype == "mixed-float8" else MIXED.get(dtype, dtype))

@@ -35,7 +35,7 @@ PRECISION: dict[Cell, str] = {
     "mixed-float16": "fp16, float16, half, amp, amp_fp16, fp16-mixed, f16",
     "float32": "fp32, f32, float, single",
     "bfloat16": "pure bf16, bf16-true, bf16 without masters",
-    "mixed-float8": "fp8, float8, amp_fp8, e4m3, fp8 mixed, te_fp8",
+    "mixed-float8": "fp8, float8, amp_fp8, e4m3, fp8 mixed, te_fp8, mxfp8, fp8 mx, fp8 cs",
 }
 RECOMPUTE: dict[Cell, str] = {
     "none": "no, false, 0, off, n",

@@ -452,6 +452,11 @@ def test_experts_are_shared_out_among_data_parallel_devices():
     assert shared.needed_bytes < whole.needed_bytes
 
 
+@pytest.mark.parametrize("name", ["fp8", "MXFP8", "FP8-CS", "FP8-MX"])
+def test_recipes_of_8_bits_are_one_precision(tmp_path, name):
+    assert only(written(tmp_path, f"gpu,precision,seconds\nB200,{name},1\n")).precision == "mixed-float8"
+
+
 def test_a_token_passes_the_experts_that_it_chooses_and_heads_may_be_wider_than_their_share(tmp_path):
     row = only(written(tmp_path, "model,gpu,devices,global batch,seconds\nqwen3-30b-a3b,H100,8,8,1\n"))
     for chosen in (None, 4):
