@@ -69,7 +69,7 @@ def _content(weights: Weights | None, name: str, entry: Entry, steps_done: int) 
     content = None if weights is None else weights.content(name)
     if not entry.counts:
         return content
-    return np.asarray(steps_done if content is None else content + steps_done, entry.dtype)
+    return np.asarray((0 if content is None else content) + entry.counts * steps_done, entry.dtype)
 
 
 def write_tensors(path: Path, trainer: Trainer, entries: Entries, contents: Contents) -> None:

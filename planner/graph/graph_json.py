@@ -68,7 +68,7 @@ class _Entry(_Record):
     shape: tuple[int, ...]
     dtype: str
     digest: str = ""
-    counts: bool = False
+    counts: int | bool = 0
 
 
 class _Graph(_Record):

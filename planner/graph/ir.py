@@ -91,14 +91,15 @@ class Entry:
     `tensor` is the graph's that has its elements, in the same order, perhaps with finer dimensions (see
     `planner/layout/grouping.py`); several names of one weight name one tensor. None: the graph has no use for it, or
     holds its content in nodes; `digest` is then that of the content, where it is known (see `content_digest`), and
-    `counts` says that it counts training iterations. `dtype` is the module's: its whole numbers may have 64 bits.
+    `counts` is by how much it grows in an iteration, if it counts them. `dtype` is the module's: its whole numbers may
+    have 64 bits.
     """
 
     tensor: str | None
     shape: tuple[int, ...]
     dtype: str
     digest: str = ""
-    counts: bool = False
+    counts: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,7 @@ def leaves_of_their_own(
         last[source] = content
         if source.name not in trained:
             continue
-        if loss in _dependent(graph, before, contents[source]):
+        if loss in dependent(graph, before, contents[source]):
             raise GraphError(
                 f"{where(content)}: forward changes the parameter {trained[source.name]} after it was read, and its "
                 "gradient would be that of either: change it before anything reads it, or a copy, as weight * mask"
@@ -127,7 +127,7 @@ def _leaf(graph: Graph, source: Node, content: Node) -> Node:
     return leaf
 
 
-def _dependent(graph: Graph, before: Iterable[Node], contents: Sequence[Node]) -> set[Node]:
+def dependent(graph: Graph, before: Iterable[Node], contents: Sequence[Node]) -> set[Node]:
     """Return the nodes to which a gradient may flow from what a parameter was before its last content."""
     dependent = set(before)
     for node in graph.nodes:

@@ -19,15 +19,15 @@ def entries(module: nn.Module, trace: Trace, graph: Graph) -> dict[str, Entry]:
             first_name = names.get(id(state), name)
             tensor = graph.tensors.get(first_name)
             is_held = tensor is not None and tensor.init is not None and tensor.init.kind != "data"
-            described[name] = _entry(state, first_name if is_held else None, name in changed)
+            described[name] = _entry(state, first_name if is_held else None, changed.get(name, 0))
     return described
 
 
-def _entry(state: torch.Tensor, tensor: str | None, changes: bool) -> Entry:
-    """Describe an entry; of one that is in no tensor, and stays as it is, by its content."""
+def _entry(state: torch.Tensor, tensor: str | None, changes: int) -> Entry:
+    """Describe an entry; of one that is in no tensor by its content, or by how much it changes if it counts."""
     shape, dtype = tuple(state.shape), str(state.dtype).removeprefix("torch.")
     if tensor is None and changes:
-        return Entry(None, shape, dtype, counts=not state.is_floating_point() and shape == ())
+        return Entry(None, shape, dtype, counts=changes if not state.is_floating_point() and shape == () else 0)
     if tensor is None and is_known(state):
         return Entry(None, shape, dtype, content_digest(state.detach().cpu().reshape(-1).view(torch.uint8).numpy()))
     return Entry(tensor, shape, dtype)

@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from planner.errors import GraphError
+from planner.pytorch.checkpoints import batch_norm
 from planner.pytorch.packed import packed
 from planner.pytorch.private import vmap
 from planner.pytorch.refusing import users_line
@@ -233,6 +234,7 @@ def _correlation(x: Tensor) -> Tensor:
 
 
 STANDING_IN: Mapping[Callable[..., Any], Callable[..., Any]] = {
+    F.batch_norm: batch_norm,
     torch.bincount: _counted,
     torch.Tensor.bincount: _counted,
     F.ctc_loss: _ctc_loss,

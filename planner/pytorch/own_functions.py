@@ -17,6 +17,7 @@ from torch.autograd.function import FunctionCtx
 from torch.utils.checkpoint import CheckpointFunction
 
 from planner.errors import GraphError
+from planner.pytorch.checkpoints import RunAgain
 from planner.pytorch.graphs import leaves
 from planner.pytorch.packed import recurrent_kernel
 from planner.pytorch.private import FunctionBase
@@ -25,6 +26,7 @@ from planner.pytorch.refusing import users_line
 LIBRARY = torch.library.Library("planner", "DEF")  # type: ignore[no-untyped-call]
 OPERATORS = {
     "kept(Tensor self) -> Tensor": lambda x: x.clone(),
+    "again(Tensor self) -> Tensor": lambda x: x.clone(),
     "assigned(Tensor self) -> Tensor": lambda x: x.clone(),
     "changed(Tensor parameter, Tensor content) -> Tensor": lambda _, content: content.clone(),
     (
@@ -113,7 +115,12 @@ def _called(function: Any, arguments: tuple[Any, ...]) -> Any:
 
 def _checkpointed(run: Any, keeps_random_state: bool, *arguments: Any) -> Any:
     """Call what would be computed again, which changes no result; without an operand's gradient it has none."""
-    with torch.set_grad_enabled(torch.is_grad_enabled() and any(map(_requires_gradient, arguments))):
+    if not torch.is_grad_enabled():
+        return run(*arguments)
+    if not any(map(_requires_gradient, arguments)):
+        with torch.no_grad():
+            return run(*arguments)
+    with RunAgain():
         return run(*arguments)
 
 

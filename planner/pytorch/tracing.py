@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, redirect_stderr
 from dataclasses import dataclass
@@ -19,8 +20,10 @@ from torch.export.graph_signature import InputKind, InputSpec
 from planner.errors import GraphError
 from planner.pytorch.asking import Asked, Place, Undecided, always_raises, raised_at
 from planner.pytorch.changed import bounded_first, leaves_of_their_own, written_data
+from planner.pytorch.checkpoints import checkpoints_traced, follow_twice
 from planner.pytorch.complex_numbers import real_alone
 from planner.pytorch.functional import changes_first, out_of_place, relaid_out_of_place
+from planner.pytorch.graphs import packet
 from planner.pytorch.idioms import Taken, idioms_traced
 from planner.pytorch.kept import Kept, refuse_kept
 from planner.pytorch.own_functions import functions_traced
@@ -134,12 +137,16 @@ class Trace:
         state = (name.removeprefix("module.") for name in self.program.state_dict)
         return frozenset((*state, *self.data.values()))
 
-    def changed_buffers(self) -> frozenset[str]:
-        """Return the names, in the module, of buffers that an operator changes in place."""
-        sources = self.sources
-        changed = (node.args[0] for node in self.nodes if changes_first(node))
-        placeholders = (node.name for node in changed if isinstance(node, torch.fx.Node) and node.name in sources)
-        return frozenset(str(sources[name].target).removeprefix("module.") for name in placeholders)
+    def changed_buffers(self) -> Mapping[str, int]:
+        """Return by their names, in the module, how much is added to buffers in place; 1 for each other change."""
+        names = {node: str(self.sources[node.name].target) for node in self.nodes if node.op == "placeholder"}
+        changes = Counter[str]()
+        for node in self.nodes:
+            if changes_first(node) and (name := names.get(node.args[0])) is not None:  # type: ignore[arg-type]
+                amount = node.args[1] if packet(node) == "add_" else 1
+                names[node] = name
+                changes[name.removeprefix("module.")] += amount if isinstance(amount, int) else 1
+        return changes
 
     def last_contents(self) -> Mapping[str, torch.fx.Node]:
         """Return what every buffer that the module changes becomes, by the placeholder's name."""
@@ -189,6 +196,7 @@ def traced(step: Step, arguments: Sequence[Any], names: Sequence[str]) -> Trace:
     bounded_first(graph)
     contents = out_of_place(graph, kept)
     states = leaves_of_their_own(graph, contents, trained, output)
+    follow_twice(graph, output)
     output.args = (*output.args, tuple(states.values()))
     real_alone(program.graph_module)
     inputs = [str(spec.arg.name) for spec in specs if is_data(spec)]
@@ -216,6 +224,7 @@ def _exported(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
             redirect_stderr(printed),
             Taken(),
             functions_traced(),
+            checkpoints_traced(step),
             idioms_traced(),
             silent(),
         ):

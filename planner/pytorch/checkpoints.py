@@ -1,0 +1,129 @@
+"""Functions in `torch.utils.checkpoint`, which PyTorch runs again in the backward pass, with what they change.
+
+Batch norm's running statistics follow the batch twice, then, which is one step by another momentum: `planner::again`
+marks its result in a trace. Any other state is refused: how often it changes depends on what PyTorch computes again.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+from torch.fx import Graph, Node
+
+from planner.errors import GraphError
+from planner.pytorch.changed import dependent
+from planner.pytorch.functional import COUNTER
+from planner.pytorch.graphs import packet, where
+from planner.pytorch.private import CheckpointHook, is_selective
+from planner.pytorch.refusing import users_line
+
+AROUND: ContextVar[int] = ContextVar("checkpoints around what is traced", default=0)
+TRACED: ContextVar[nn.Module] = ContextVar("the module that is traced")
+
+INSTEAD = (
+    "within torch.utils.checkpoint, whose function PyTorch runs again in the backward pass: take that out of the "
+    "function, or leave the checkpoint out, as --recompute plans what is kept"
+)
+
+
+@contextmanager
+def checkpoints_traced(module: nn.Module) -> Iterator[None]:
+    """Within, functions in checkpoints of a module are traced as what runs again; what they save is not looked at.
+
+    PyTorch's own hooks would, and leave gradients switched off in the trace where one is within another.
+    """
+    regions: list[RunAgain] = []
+
+    def enter(_: object) -> None:
+        regions.append(RunAgain())
+        regions[-1].__enter__()
+
+    def leave(_: object, *error: Any) -> None:
+        regions.pop().__exit__(*error)
+
+    token = TRACED.set(module)
+    CheckpointHook.__enter__, CheckpointHook.__exit__ = enter, leave  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del CheckpointHook.__enter__, CheckpointHook.__exit__
+        TRACED.reset(token)
+
+
+class RunAgain:
+    """Within, what is traced runs twice in PyTorch; a GraphError, with the line, for a state that it changes.
+
+    What counts batches counts twice.
+    """
+
+    def __enter__(self) -> None:
+        """Note what states are."""
+        self._before, self._token = _states(), AROUND.set(AROUND.get() + 1)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Look at what states have become."""
+        AROUND.reset(self._token)
+        for name, (tensor, version) in _states().items() if kind is None else ():
+            was, first = self._before.get(name, (tensor, version))
+            if tensor is was and version == first:
+                continue
+            if tensor is was and name.endswith(COUNTER):
+                tensor.add_(version - first)
+            else:
+                raise _refused(users_line(traceback.extract_stack()), f"{name.removeprefix('module.')} changes")
+
+
+def _states() -> dict[str, tuple[Tensor, int]]:
+    """Return the parameters and buffers of the module that is traced, and how often each was changed in place."""
+    module = TRACED.get()
+    return {name: (held, held._version) for name, held in (*module.named_parameters(), *module.named_buffers())}
+
+
+def _refused(line: str, what: str) -> GraphError:
+    return GraphError(f"{line}{what} {INSTEAD}")
+
+
+def batch_norm(x: Tensor, mean: Tensor | None, var: Tensor | None, *others: Any, **named: Any) -> Tensor:
+    """Normalize as F.batch_norm does; mark the result where running statistics follow a batch in a checkpoint."""
+    result = F.batch_norm(x, mean, var, *others, **named)
+    is_training = others[2] if len(others) > 2 else named.get("training", False)
+    if not AROUND.get() or not is_training or mean is None:
+        return result
+    if AROUND.get() > 1 or is_selective() or not result.requires_grad:
+        raise _refused(users_line(traceback.extract_stack()), BATCH_NORM)
+    marked: Tensor = torch.ops.planner.again(result)
+    return marked
+
+
+BATCH_NORM = (
+    "batch norm follows several batches, or one to which no gradient flows, or one in nested or selective checkpoints,"
+)
+"""Why how often PyTorch changes them, and in what order, is not known."""
+
+
+def follow_twice(graph: Graph, loss: Node) -> None:
+    """Let running statistics follow the batches that PyTorch normalizes again as it does.
+
+    Raises a GraphError, with the line, where others follow as well, or no gradient of the loss asks for it.
+    """
+    for node in [node for node in graph.nodes if packet(node) == "planner::again"]:
+        (norm,) = node.all_input_nodes
+        mean, momentum = norm.args[MEAN], norm.args[MOMENTUM]
+        assert isinstance(mean, Node)
+        assert isinstance(momentum, float)
+        if sum(packet(user) == "batch_norm" for user in mean.users) > 1 or loss not in dependent(graph, [node], ()):
+            raise _refused(f"{where(norm)}: ", BATCH_NORM)
+        norm.update_arg(MOMENTUM, 1 - (1 - momentum) ** 2)
+        node.replace_all_uses_with(norm)
+        graph.erase_node(node)
+
+
+MEAN, MOMENTUM = 3, 6
+"""Where the running mean and the momentum are among batch norm's arguments."""

@@ -1,0 +1,140 @@
+"""Functions in `torch.utils.checkpoint`, which PyTorch runs twice: what they change does so as often, or is refused."""
+
+from functools import partial
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.utils.checkpoint import (  # noqa: E402
+    checkpoint,
+    checkpoint_sequential,
+    create_selective_checkpoint_contexts,
+    set_checkpoint_early_stop,
+)
+
+from planner.errors import GraphError  # noqa: E402
+from planner.pytorch import from_torch  # noqa: E402
+from tests.pytorch.eager import STEPS, differences, eager_steps  # noqa: E402
+
+SELECTIVE = partial(create_selective_checkpoint_contexts, [torch.ops.aten.addmm.default])
+
+
+class Model(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.fc, self.norm, self.function = nn.Linear(4, 4), nn.BatchNorm1d(4, momentum=0.3), function
+        self.register_buffer("average", torch.zeros(4))
+
+    def forward(self, x):
+        return self.function(self, self.fc(x)).sin().sum()
+
+    def normalized(self, x):
+        return self.norm(self.fc(x)).relu()
+
+    def linear(self, x):
+        return self.fc(x).tanh()
+
+    def followed(self, x):
+        with torch.no_grad():
+            self.average.mul_(0.5).add_(x.mean(0))
+        return self.fc(x)
+
+    def assigned(self, x):
+        self.average = self.average / 2 + x.detach().mean(0)
+        return self.fc(x)
+
+
+def made(function):
+    torch.manual_seed(0)
+    return Model(function).double(), (torch.randn(8, 4, dtype=torch.float64),)
+
+
+def within(name, depth=1, **settings):
+    """Call one of the model's functions in so many checkpoints."""
+
+    def call(self, x):
+        function = getattr(self, name)
+        for _ in range(depth):
+            function = partial(checkpoint, function, **settings)
+        return function(x)
+
+    return call
+
+
+def without_early_stop(self, x):
+    with set_checkpoint_early_stop(False):
+        return checkpoint(self.normalized, x, use_reentrant=False)
+
+
+def in_evaluation(self, x):
+    self.norm.eval()
+    return checkpoint(self.normalized, x, use_reentrant=False)
+
+
+def outside(self, x):
+    return self.followed(self.norm(checkpoint(self.linear, x, use_reentrant=False)))
+
+
+def sequential(self, x):
+    return checkpoint_sequential(nn.Sequential(self.fc, self.norm, nn.Tanh(), self.fc), 2, x, use_reentrant=False)
+
+
+def without_gradients(self, x):
+    with torch.no_grad():
+        y = checkpoint(self.normalized, x, use_reentrant=False)
+    return x * y
+
+
+TAKEN = {
+    "batch norm": within("normalized", use_reentrant=False),
+    "batch norm, reentrant": within("normalized", use_reentrant=True),
+    "batch norm without early stop": without_early_stop,
+    "running statistics": in_evaluation,
+    "no states": outside,
+    "a sequence": sequential,
+    "no gradients": without_gradients,
+    "no operand with a gradient": lambda self, x: checkpoint(self.normalized, x.detach(), use_reentrant=True) * x,
+    "nested": within("linear", 3, use_reentrant=False),
+    "nested, reentrant": within("linear", 3, use_reentrant=True),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*requires_grad=True")
+@pytest.mark.parametrize("function", TAKEN.values(), ids=TAKEN)
+def test_states_change_as_often_as_in_pytorch(function):
+    module, inputs = made(function)
+    graph, of_loss, of_tensors = differences(module, inputs)
+    assert of_loss < 1e-12
+    assert max(of_tensors.values()) < 1e-9
+    assert {"fc.weight", "fc.bias"} <= of_tensors.keys()
+    _, expected = eager_steps(module, inputs)
+    assert graph.entries["norm.num_batches_tracked"].counts * STEPS == expected["norm.num_batches_tracked"]
+
+
+def twice(self, x):
+    return checkpoint(self.normalized, x, use_reentrant=False) + self.norm(x)
+
+
+def unread(self, x):
+    checkpoint(self.normalized, x, use_reentrant=False)
+    return x
+
+
+REFUSED = {
+    "an average": (within("followed", use_reentrant=False), "average changes"),
+    "an average, reentrant": (within("followed", use_reentrant=True), "average changes"),
+    "an assigned average": (within("assigned", use_reentrant=False), "average changes"),
+    "nested batch norm": (within("normalized", 2, use_reentrant=False), "batch norm follows"),
+    "selective": (within("normalized", use_reentrant=False, context_fn=SELECTIVE), "batch norm follows"),
+    "several batches": (twice, "batch norm follows"),
+    "unread": (unread, "batch norm follows"),
+}
+
+
+@pytest.mark.parametrize(("function", "why"), REFUSED.values(), ids=REFUSED)
+def test_what_changes_otherwise_is_refused(function, why):
+    module, inputs = made(function)
+    with pytest.raises(GraphError, match=rf"^tests/pytorch/test_checkpoints\.py:\d+: {why}.*leave the checkpoint out"):
+        from_torch(module, inputs)
