@@ -129,7 +129,8 @@ def predictions(data: Any) -> str:
     """Say how far predictions are from runs that others published, and from which nothing was fitted."""
     said = []
     for one in data["sets"]:
-        scores = one["scores"]["test"]
+        if (scores := one["scores"].get("test")) is None:
+            continue
         kind = "time" if scores["time"]["rows"] else "memory"
         seen = "*" if any("in sight" in assumed for assumed in one["assumed"]) else ""
         said.append(f"{one['set']}{seen} {scores[kind]['error_mean']:.1%}{'' if kind == 'time' else ' of bytes'}")

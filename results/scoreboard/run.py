@@ -67,8 +67,8 @@ def published(data: dict[str, Any]) -> tuple[PublishedScore, ...]:
     """Return what a decision's page says of every set with times, of the part that was not fitted on."""
     found = []
     for one in data["sets"]:
-        scores = one["scores"][_unfitted(one)]["time"]
-        if scores["rows"]:
+        scores = one["scores"].get("test", {}).get("time", {})
+        if scores.get("rows"):
             found.append(
                 PublishedScore(
                     source=one["source"],

@@ -21,6 +21,7 @@ STACKS = {
     "megatron": ("megatron lm", "megatron core", "mcore", "transformer engine"),
     "nemo": ("nemo megatron", "megatron bridge"),
     "megatron-2021": ("megatron lm of 2021",),
+    "megatron-2021-ddp": ("megatron lm of 2021 ddp",),
     "megatron-deepspeed": ("deepspeed", "deepspeed megatron", "bigscience megatron deepspeed", "gpt neox"),
     "fsdp2": ("fsdp", "torchtitan", "titan", "pytorch fsdp", "lit gpt", "litgpt", "nanotron", "picotron"),
     "composer": ("llm foundry", "mosaicml"),
@@ -84,11 +85,10 @@ def _stack_of(row: Row) -> str:
     if row.framework is None:
         return "compile" if row.compiled else "megatron"
     plain = words(row.framework)
-    for stack, names in STACKS.items():
-        if plain == words(stack) or any(plain == name or plain.startswith(f"{name} ") for name in names):
-            return COMPILED.get(stack, stack) if row.compiled else stack
-    known = sorted({*STACKS, *(name for names in STACKS.values() for name in names)})
-    raise SetError(f"framework: expected one of {', '.join(STACKS)}, found {row.framework!r}{nearest(plain, known)}")
+    names = {words(name): stack for stack, others in STACKS.items() for name in (stack, *others)}
+    if said := max((name for name in names if f"{plain} ".startswith(f"{name} ")), key=len, default=None):
+        return COMPILED.get(names[said], names[said]) if row.compiled else names[said]
+    raise SetError(f"framework: expected one of {', '.join(STACKS)}, found {row.framework!r}{nearest(plain, names)}")
 
 
 def _degrees(row: Row, stack: str) -> Parallel:

@@ -119,12 +119,17 @@ class Job:
 
 def project(job: Job) -> Projection:
     """Project a step; PlanError where a schedule or a cut cannot be."""
+    job = _slowed(job, job.stack.kernel_times)
     step, factor = _Projecting(job).result(), job.stack.slowest(job.network.grid.workers)
     if factor == 1:
         return step
-    blocks = tuple(block.slowed(factor) for block in job.blocks)
-    slow = _Projecting(replace(job, blocks=blocks, slowed=factor)).result()
+    slow = _Projecting(_slowed(job, factor)).result()
     return replace(slow, shares={**step.shares, WAITING: slow.seconds - step.seconds})
+
+
+def _slowed(job: Job, factor: float) -> Job:
+    """Return it on a device whose kernels take so many times as long."""
+    return replace(job, blocks=tuple(block.slowed(factor) for block in job.blocks), slowed=job.slowed * factor)
 
 
 WAITING = "waiting for the slowest device"

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from statistics import mean
 
 import pytest
 import yaml
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 
 from results.experiment import ROOT, read_data
 from results.scoreboard import __main__ as command
-from results.scoreboard import calculon_rows, gpus, machines, scored
+from results.scoreboard import calculon_rows, gpus, machines, predictions, scored
 from results.scoreboard.cells import SetError, read_count
 from results.scoreboard.measurements import measured_s
 from results.scoreboard.predictions import predict_row
@@ -27,12 +28,13 @@ from results.scoreboard.run import published
 from results.scoreboard.runs import run_of
 from results.scoreboard.sets import HERE, find_sets, own_sets, read_set
 from results.scoreboard.sizes import size_of
+from simulator.projection.stack import STACKS
 from tensor_partitioner.page.published import published_scores
 
 FOLDER = ROOT / "results" / "scoreboard"
 ROWS = {
-    "korthikanti": 8, "korthikanti_memory": 12, "megatron_2021": 10, "neusight": 52, "tensorflow_2017": 12,
-    "vtrain_single_node": 600, "llm_foundry": 209, "nemo_h100": 64, "grok_h100": 18,
+    "korthikanti": 8, "korthikanti_memory": 12, "megatron_2021": 10, "megatron_2021_zero3": 12, "neusight": 52,
+    "tensorflow_2017": 12, "vtrain_single_node": 600, "llm_foundry": 209, "nemo_h100": 64, "grok_h100": 18,
     "megatron_bridge": 41, "megatron_bridge_experts": 41, "nemo_gb200": 24,
 }  # fmt: skip
 
@@ -69,7 +71,31 @@ def test_no_set_is_fitted_on_more_than_a_third():
     for name in own_sets():
         rows = read_set(*find_sets(name)).rows
         fitted = [row for row in rows if row.part == "fit"]
-        assert len(fitted) <= len(rows) / 3 or name == "tensorflow_2017"
+        assert len(fitted) <= len(rows) / 3 or name in ("tensorflow_2017", "megatron_2021_zero3")
+
+
+def test_a_framework_is_the_one_whose_name_says_most_of_it(tmp_path):
+    names = ["Megatron-LM", "Megatron-LM of 2021", "Megatron-LM of 2021, DDP", "DeepSpeed 0.9", "DeepSpeed-Megatron"]
+    table = "model,gpu,seconds,devices,batch,framework\n" + "".join(f'gpt2,A100,1,8,8,"{name}"\n' for name in names)
+    measured = written(tmp_path, table)
+    stacks = [run_of(row, measured.folder).stack for row in measured.rows]
+    assert stacks == ["megatron", "megatron-2021", "megatron-2021-ddp", "megatron-deepspeed", "megatron-deepspeed"]
+
+
+def test_kernels_of_2021_are_fitted_on_other_runs_than_those_predicted(monkeypatch):
+    """The mean error of the six that Table 2 has of Megatron-LM is nearer to 0 than with a hundredth more or less."""
+    measured = read_set(*find_sets("megatron_2021_zero3"))
+    rows = [row for row in measured.rows if row.framework == "megatron-2021"]
+    chosen = STACKS["megatron-2021"]
+
+    def bias(more):
+        monkeypatch.setitem(STACKS, "megatron-2021", replace(chosen, kernel_times=chosen.kernel_times + more))
+        predictions._cached.cache_clear()
+        return mean(predict_row(row, measured.folder).error for row in rows)
+
+    assert len(rows) == 6
+    less, more, none = map(bias, (-0.01, 0.01, 0))  # the last, whose projections are kept for other tests, is as it is
+    assert abs(none) < min(abs(less), abs(more))
 
 
 def test_a_split_follows_from_its_seed(tmp_path):
@@ -524,8 +550,9 @@ def test_a_check_of_all_sets_names_the_rows_that_cannot_be_expressed(capsys):
     lines = capsys.readouterr().out.splitlines()
     switch = r"neusight: row \d+: model 'Switch XL with 4 experts' is not known"
     tensor = r"megatron_bridge_experts: row \d+: expected ep that divides \d+ data parallel devices, found \d+"
-    assert [sum(bool(re.match(kind, line)) for line in lines) for kind in (switch, tensor)] == [4, 7]
-    assert len(lines) == 11
+    zero = r"megatron_2021_zero3: row \d+: framework: expected one of .*, found 'ZeRO-3 of DeepSpeed in 2021'"
+    assert [sum(bool(re.match(kind, line)) for line in lines) for kind in (switch, tensor, zero)] == [4, 7, 6]
+    assert len(lines) == 17
 
 
 @pytest.mark.parametrize("number", range(3))

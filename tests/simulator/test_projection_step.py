@@ -133,6 +133,14 @@ def test_the_slowest_device_takes_all_with_it():
     assert waiting_s == pytest.approx(computed_s + plain.shares["optimizer"], rel=0.02)
 
 
+def test_libraries_of_other_years_take_longer_for_what_a_device_computes():
+    plain, older = (step("tp=8,micro-batch=1", stack=replace(STACKS["megatron"], kernel_times=of)) for of in (1.0, 2.0))
+    computed = ("kernels at the roof", "kernels below the roof", "optimizer")
+    plain_s, older_s = (sum(one.shares[cause] for cause in computed) for one in (plain, older))
+    assert older_s == pytest.approx(2 * plain_s, rel=1e-9)
+    assert older.seconds - plain.seconds == pytest.approx(plain_s, rel=1e-9)
+
+
 LIKE_EVENTS = Stack(Kernels("operators"), host_s=0.0, host_exchange_s=0.0, slowdown=1.0, overlaps_gradients=False)
 """What a simulation of all events without prefetching does, too."""
 
