@@ -35,7 +35,10 @@ BYTES_PER_GBIT = 0.12e9
 """What 1 Gbit/s of an adapter carries in bytes per second, as in the package's types of links."""
 
 NETWORK_LATENCY_S = 7.0e-6
-SLOT, UPLINK, BETWEEN_SOCKETS = "pcie4x16", "pcie4x16-uplink", "amd-infinity-fabric"
+SLOTS = {"nvlink4": "pcie5x16", "nvlink5": "pcie5x16"}
+"""What devices of a usual node are plugged into, by the generation of their NVLinks; all others into PCIe 4."""
+
+SLOT, BETWEEN_SOCKETS = "pcie4x16", "amd-infinity-fabric"
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,15 +202,17 @@ def _usual(device: str, count: int) -> TopologyFile:
     With a switch of NVLinks every device has a network adapter of its own, else all share one.
     """
     spec = device_type(device)
+    slot = SLOTS.get(spec.nvlinks.direct, SLOT) if spec.nvlinks is not None else SLOT
+    uplink = f"{slot}-uplink"
     gpus, nics, slots = (f"{name}{0 if count == 1 else f'*{count}'}" for name in ("gpu", "nic", "plx"))
-    names, links = [slots, "cpu0", nics], [(gpus, slots, SLOT, 1), (slots, "cpu0", UPLINK, 1), (nics, slots, UPLINK, 1)]
+    names, links = [slots, "cpu0", nics], [(gpus, slots, slot, 1), (slots, "cpu0", uplink, 1), (nics, slots, uplink, 1)]
     if count > 1 and spec.nvlinks is not None:
         names.append("nvswitch")
         links.append((gpus, "nvswitch", spec.nvlinks.switched, spec.nvlinks.count))
     elif count > 1:
         two = count > 2 and count % 2 == 0
         names = ["cpu*2" if two else "cpu0", "nic0"]
-        links = [(gpus, names[0], SLOT, 1), ("nic0", "cpu0", UPLINK, 1)]
+        links = [(gpus, names[0], slot, 1), ("nic0", "cpu0", uplink, 1)]
         links += [("cpu0", "cpu1", BETWEEN_SOCKETS, 1)] if two else []
     return TopologyFile(
         format="topology/2",

@@ -42,7 +42,8 @@ class Prediction:
     """A row and what is predicted of it; None where there is nothing to predict, or why not.
 
     `way` is how it is parallel, of several the fastest that fits. Seconds are of a step, bytes of the fullest device.
-    `flop` are a step's operations by the predictor's count, `peak_flop_per_s` the data sheet's of all devices.
+    `flop` are a step's operations by the predictor's count, `peak_flop_per_s` the data sheet's of all devices,
+    `own_peak_flop_per_s` in 8 bits where these are trained in.
     `failed` is for rows that the predictor ended with an error of its own.
     """
 
@@ -57,6 +58,7 @@ class Prediction:
     fits: bool | None = None
     flop: float = 0.0
     peak_flop_per_s: float = 0.0
+    own_peak_flop_per_s: float = 0.0
     shares: dict[str, float] = field(default_factory=dict)
     why: str = ""
     failed: bool = False
@@ -113,6 +115,7 @@ def _predicted(row: Row, run: Run) -> Prediction:
         fits=projection.fits,
         flop=_flop(row, run, projection),
         peak_flop_per_s=peak(run) * run.devices,
+        own_peak_flop_per_s=peak(run, in_eight_bits=True) * run.devices,
         shares=dict(projection.shares),
     )
 

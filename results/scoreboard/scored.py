@@ -101,18 +101,19 @@ def _timed(one: Prediction) -> Timed | None:
 
 
 def _null(timed: Sequence[tuple[Prediction, Timed]]) -> Data:
-    """Score one constant: operations over a rate, or over a share of the peak, whichever is nearer; fitted on these."""
+    """Score one constant, fitted on these: operations over a rate or a share of a peak, whichever is the nearest."""
     name, factor, rows = _null_rows(timed)
     return {"by": name, "constant": 1 / factor, **scores.times(rows)}
 
 
 def _null_of_others(timed: Sequence[tuple[Prediction, Timed]]) -> list[Timed]:
-    """Return each row as the constant predicts it that is fitted on all others: an honest prediction, as ours is."""
+    """Return each row as the constant predicts it that is fitted on all others, of what is nearest for all of them."""
     if len(timed) == 1:
         return []
     amounts, found = _amounts(timed), []
+    name, _ = scores.best_null(amounts)
     for at, (_, row) in enumerate(timed):
-        name, factor = scores.best_null({key: [*rows[:at], *rows[at + 1 :]] for key, rows in amounts.items()})
+        _, factor = scores.best_null({name: [*amounts[name][:at], *amounts[name][at + 1 :]]})
         found.append(replace(row, predicted_s=factor * amounts[name][at][1]))
     return found
 
@@ -122,6 +123,7 @@ def _amounts(timed: Sequence[tuple[Prediction, Timed]]) -> dict[str, list[tuple[
     return {
         "rate": [(row.measured_s, one.flop / _devices(one)) for one, row in timed],
         "share of peak": [(row.measured_s, one.flop / one.peak_flop_per_s) for one, row in timed],
+        "share of the precision's peak": [(row.measured_s, one.flop / one.own_peak_flop_per_s) for one, row in timed],
     }
 
 

@@ -349,6 +349,17 @@ def test_a_network_as_it_is_said():
     assert rates[1] == pytest.approx(rates[2])
 
 
+def test_a_slot_carries_what_an_adapter_of_its_generation_does():
+    """One of 400 Gbit/s takes twice as long behind PCIe 4 as its type of link says."""
+    for gpu in ("H100", "GB200", "B200"):
+        rates = {}
+        for network in ("200", "400"):
+            machine, _ = machines.machine_of(Row(1, gpu=gpu, network=network), 128, Path())
+            first, last = 0, len(machine.built.devices) - 1
+            rates[network] = machine.built.bandwidth_bytes_per_s(first, last)
+        assert rates["400"] == pytest.approx(2 * rates["200"], rel=0.02)
+
+
 NASTY = st.sampled_from(
     ["", "8", "-1", "0", "1e400", "nan", "OOM", "x", "A100", "gpt2", "2,5", "\x00", "½", "1" * 40, '"', "🙂"]
 )
