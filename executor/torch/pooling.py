@@ -30,8 +30,9 @@ def max_pool2d_with_indices_backward(call: KernelCall) -> None:
     (down, across), (rows, columns) = map(torch.arange, kernel), map(torch.arange, grad.shape[2:])
     of_offset = (down[:, None] * (steps[0] * width) + across * steps[1]).flatten()
     of_window = rows[:, None] * (stride[0] * width) + columns * stride[1]
-    places = of_offset.take(offsets.long()).add_(of_window)
-    out.copy_(torch.ops.aten.max_pool2d_with_indices_backward(grad, out, kernel, stride, (0, 0), steps, False, places))
+    places = of_offset.index_select(0, offsets.flatten()).view(offsets.shape).add_(of_window)
+    geometry = kernel, stride, (0, 0), steps, False
+    torch.ops.aten.max_pool2d_with_indices_backward.grad_input(grad, out, *geometry, places, grad_input=out)
 
 
 POOLING: dict[str, Kernel] = {BACKWARD: max_pool2d_with_indices_backward}
