@@ -36,7 +36,8 @@ def mean(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
 def batch_norm_var(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
     """Sum of squared deviations from `mean` per channel, over the whole tensor's `count`."""
     x, centre = operands
-    return (_summed((x - _channels(centre, x)).square_()) / call.number("count"),)
+    deviation = x - _channels(centre, x)
+    return (_summed(deviation.mul_(deviation)) / call.number("count"),)
 
 
 def batch_norm_backward_reduce(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
