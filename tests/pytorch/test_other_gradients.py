@@ -153,6 +153,11 @@ NO_NUMBER = {
     "a scaled root": lambda x: (x - x.detach()).sqrt() * 2 + x,
     "a share of nothing": lambda x: x / (x - x.detach()),
     "a logit of zero": lambda x: torch.logit(x - x.detach()),
+    "an exponential": lambda x: torch.exp(1e4 * x.abs()),
+    "an exponential less one": lambda x: torch.expm1(1e4 * x.abs()),
+    "a power of two": lambda x: 2 ** (1e4 * x.abs()),
+    "a hyperbolic sine": lambda x: torch.sinh(1e4 * x),
+    "a hyperbolic cosine": lambda x: torch.cosh(1e4 * x),
 }
 
 

@@ -29,10 +29,10 @@ RULES: dict[str, Rule] = {
 }
 
 UNBOUNDED = frozenset((
-    "acos", "acosh", "asin", "atanh", "cbrt", "div", "hypot", "log", "log10", "log1p", "log2", "pow", "pow_scalar",
-    "reciprocal", "rsqrt", "sqrt", "torch_call",
+    "acos", "acosh", "asin", "atanh", "cbrt", "cosh", "div", "exp", "expm1", "hypot", "log", "log10", "log1p", "log2",
+    "pow", "pow_scalar", "reciprocal", "rpow_scalar", "rsqrt", "sinh", "sqrt", "torch_call",
 ))  # fmt: skip
-"""Operators of which some finite operands, or any that are not known here, have no finite result or slope."""
+"""Operators of which some operands of ordinary size, or any that are not known here, have no finite result or slope."""
 
 __all__ = [
     "RULES",
