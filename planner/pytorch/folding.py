@@ -205,10 +205,26 @@ def refuse_untracked(trace: Trace) -> None:
             raise GraphError(f"{where(node)}: {packet(node)} under no_grad changes what has a gradient: copy it first")
 
 
+WITHOUT_GRADIENT = (
+    "floor_divide", "heaviside", "linalg_ldl_factor", "linalg_ldl_factor_ex", "histogramdd", "_histogramdd_bin_edges",
+    "_histogramdd_from_bin_cts", "_histogramdd_from_bin_tensors", "_chunk_cat",
+)  # fmt: skip
+"""Operators of which PyTorch has no gradient, though it is asked for one: it raises an error in the backward pass."""
+
+
 def unreached(trace: Trace) -> frozenset[int]:
-    """Return the identities of the parameters to which no gradient flows, as through whole numbers."""
+    """Return the identities of the parameters to which no gradient flows, as through whole numbers.
+
+    Raises a GraphError, with the line, where one flows through what has none.
+    """
     tracked, sources = differentiable(trace), trace.sources
     flows = needed_for(trace.first_result(), lambda node: tracked.intersection(_differentiated(node)))
+    for node in trace.nodes:
+        if node in flows and packet(node).removesuffix("_") in WITHOUT_GRADIENT:
+            raise GraphError(
+                f"{where(node)}: {packet(node)} has no gradient, and PyTorch raises an error that is asked for one: "
+                "detach() what it is given"
+            )
     reached = {str(sources[node.name].target) for node in flows if node.op == "placeholder"}
     return frozenset(map(id, trace.parameters.values())) - {id(trace.parameters[name]) for name in reached}
 

@@ -135,9 +135,8 @@ def _replace(node: Node, states: Mapping[Node, Node], *, is_last: bool) -> tuple
 def _refuse_copies(node: Node, aliases: Iterable[Node]) -> None:
     views = [alias for alias in aliases if _shares_memory(alias)]
     if strange := [view for view in views if packet(view) not in WRITTEN or _may_be_copy(view)]:
-        raise GraphError(
-            f"{where(node)}: {node.target} changes what is read through {packet(strange[0])} as well: copy it first"
-        )
+        name = packet(strange[0]) or packet(strange[0].all_input_nodes[0])  # of one of several parts
+        raise GraphError(f"{where(node)}: {node.target} changes what is read through {name} as well: copy it first")
 
 
 def _written(node: Node, path: list[Node]) -> Node:

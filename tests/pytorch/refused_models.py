@@ -94,6 +94,13 @@ def doubled(self, x):
     return view
 
 
+def parts(self, x):
+    mask = torch.zeros(4, 6)
+    first, _ = mask.chunk(2)
+    first.fill_(1)
+    return mask * x
+
+
 def hooked(self, x):
     x.register_hook(lambda gradient: 2 * gradient)
     return x
@@ -120,11 +127,14 @@ changed_operand = partial(made, lambda self, x: DoubledInPlace.apply(x))
 a_number_of_the_data = partial(made, lambda self, x: x * x.sum().item())
 boolean_mask = partial(made, lambda self, x: x[x > 0])
 changed_below_a_view = partial(made, doubled)
+changed_parts = partial(made, parts)
 whole_numbers_too_large = partial(made, lambda self, x: x * torch.tensor([2**40, 1]).repeat(3))
 index_of_two = partial(made, lambda self, x: x[torch.arange(3), x.argmax(0)[:3]])
 activation_hook = partial(made, hooked)
 penalty = partial(made, penalized)
 weighted = partial(made, lambda self, x: torch.cov(x.T, aweights=torch.ones(4)))
+rounded_quotient = partial(made, lambda self, x: x // 2 + x)
+step = partial(made, lambda self, x: torch.heaviside(x, torch.ones(6)) * x)
 reentrant = partial(made, lambda self, x: checkpoint(torch.tanh, x, use_reentrant=True))
 
 SAID = {
@@ -145,6 +155,9 @@ SAID = {
     "parameter_hooks": r"fc\.weight: has hooks, which would not run",
     "a_number_of_the_data": r"item\(\) makes a number of a tensor.* \(1 times, first at .*refused_models\.py:\d+\)",
     "changed_below_a_view": r"refused_models\.py:\d+: aten\.mul_\.Tensor changes what is read through",
+    "changed_parts": r"refused_models\.py:\d+: aten\.fill_\.Scalar changes what is read through chunk as well: copy it",
+    "rounded_quotient": r"refused_models\.py:\d+: floor_divide has no gradient, .*: detach\(\) what it is given",
+    "step": r"refused_models\.py:\d+: heaviside has no gradient, .*: detach\(\) what it is given",
     "whole_numbers_too_large": r"32 bits.*refused_models\.py:\d+",
     "activation_hook": r"refused_models\.py:\d+: register_hook: a hook of a tensor would not run",
     "weighted": r"refused_models\.py:\d+: .*whether two tensors are equal.*write it with operators",
@@ -177,11 +190,14 @@ def shifted(self, x):
 
 without_gradient = partial(made, half)
 detached = partial(made, lambda self, x: x.detach() * x + F.relu(x))
+rounded_quotient_alone = partial(made, lambda self, x: torch.where(x // 2 > 0, x, x.detach() // 2 * x))
+step_alone = partial(made, lambda self, x: torch.heaviside(x.detach(), torch.ones(6, dtype=x.dtype)) * x)
 checkpointed = partial(made, lambda self, x: checkpoint(torch.tanh, x, use_reentrant=False))
 written_through_views = partial(made, shifted)
 
 TAKEN = (
     "without_gradient", "detached", "checkpointed", "frozen", "written_through_views", "complex_numbers",
     "index_of_two", "boolean_mask", "reentrant", "hooks_of_forward_passes", "inverse",
+    "rounded_quotient_alone", "step_alone",
 )  # fmt: skip
 """Functions above whose modules train as in PyTorch."""
