@@ -4,14 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from executor.exchange import combiner, identity
 from executor.kernels import KERNELS, KernelCall, run
 from executor.values import Tile, fill, stream
 from planner.layout import elements, local_shape
 from planner.program.in_order import in_order
 from planner.program.tasks import Compute, Receive, Send
-
-IDENTITY = {"Sum": 0, "Prod": 1, "Max": -np.inf, "Min": np.inf}
-COMBINE = {"Sum": np.add, "Prod": np.multiply, "Max": np.maximum, "Min": np.minimum}
 
 
 def make(xp, tile, number):
@@ -113,11 +111,11 @@ class Loopback:
                 parts[message.peer].append((piece.target_slices, data[at : at + piece.elements].reshape(shape)))
                 at += piece.elements
         if task.reducer is not None:
-            target[...] = IDENTITY[task.reducer]
+            target[...] = identity(task.reducer, target.dtype)
         for source in sorted(parts):
             for slices, values in parts[source]:
                 if task.reducer is not None:
-                    target[(*slices, ...)] = COMBINE[task.reducer](target[(*slices, ...)], values)
+                    target[(*slices, ...)] = combiner(np, task.reducer)(target[(*slices, ...)], values)
                 else:
                     target[(*slices, ...)] = values
 
@@ -129,7 +127,7 @@ class Loopback:
             run(KERNELS[kernel.op], KernelCall(np, inputs, made, kernel.attributes, call.ranges, call.origins))
             if call.combine is not None:
                 for out, values in zip(outputs, made, strict=True):
-                    out[...] = COMBINE[call.combine](out, values)
+                    out[...] = combiner(np, call.combine)(out, values)
 
     def gather(self, name):
         whole = np.full(self.plan.graph.tensors[name].shape, np.nan)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from planner.graph import GraphBuilder, Init, Optimizer, training_graph
-from planner.plans.plan import single_worker
+from planner.layout import Shard, Ways
+from planner.plans.plan import Plan, single_worker, undivided
 from planner.program.lower import lower
 from planner.search import SearchOptions, search
 from simulator import simulated
@@ -52,6 +53,18 @@ def graph():
     kept = b.apply("where", first, kept, gate, name="turns", dims=(1,))
     loss = b.apply("mean", b.apply("square", kept, name="squares"), name="loss", dims=(0, 1, 2), count=BATCH * LENGTH)
     return training_graph(b, {"loss": loss}, Optimizer("sgd", lr=LR))
+
+
+@pytest.mark.parametrize("op", ["amax", "amin"])
+def test_parts_of_whole_numbers_are_combined(op):
+    b = GraphBuilder()
+    b.apply(op, b.input("numbers", (BATCH, LENGTH), Init("data", below=WORDS), "int32"), name=op, dims=(0,))
+    graph = b.finish({}, {})
+    plan = Plan(graph, 0, Ways((2,)), {"numbers": (Shard(0),), op: (Shard(0),)}, {op: ("r0",)})
+    loop, alone = (Loopback(one, lower(one)) for one in (plan, undivided(graph)))
+    for run in (loop, alone):
+        run.step()
+    np.testing.assert_array_equal(loop.gather(op), alone.gather(op))
 
 
 def by_pytorch(values, batches):
