@@ -12,7 +12,16 @@ from planner.layout.exchange import Exchange
 from planner.layout.placement import REPLICATE, At, Layout, Partial, Placement, Replicate, Shard
 from planner.layout.region import Region, intersect, nothing
 from planner.layout.signature import Signature
-from planner.layout.split import REMEMBERED, Runs, eligible, first_to_share, iteration_runs, normalize, runs_of_workers
+from planner.layout.split import (
+    REMEMBERED,
+    Runs,
+    eligible,
+    first_to_share,
+    is_free,
+    iteration_runs,
+    normalize,
+    runs_of_workers,
+)
 from planner.layout.ways import Ways
 
 Strategy = tuple[str, ...]
@@ -242,16 +251,19 @@ def store(made: Production, layout: Layout, ways: Ways) -> tuple[Exchange, ...]:
 def share_layout(made: Production, layout: Layout, ways: Ways) -> Layout:
     """Return how partial results are shared out before they are fetched to where they are stored.
 
-    At a reducing step a share is cut along the stored dimension or, where stored replicated, along the first
-    dimension to share (none: the worker with digit 0 reduces); at a `*` step it is the stored part; at a step that
-    splits an output variable it is what was produced.
+    At a reducing step a share is cut along the stored dimension or, where stored replicated, or along one that another
+    axis is in the way of, along the first dimension to share (none: the worker with digit 0 reduces); at a `*` step it
+    is the stored part; at a step that splits an output variable it is what was produced.
     """
     split = [[step for step, p in enumerate(made.split) if p == Shard(dim)] for dim in range(len(made.shape))]
 
     def at(step: int) -> Placement:
-        if step in made.reducing and isinstance(layout[step], Replicate):
+        stored = layout[step]
+        if isinstance(stored, Shard) and not is_free(ways, step, split[stored.dim]):
+            stored = REPLICATE
+        if step in made.reducing and isinstance(stored, Replicate):
             dim = first_to_share(made.shape, ways, step, split)
             return At(0) if dim is None else Shard(dim)
-        return layout[step] if step in made.reducing or step in made.same else made.split[step]
+        return stored if step in made.reducing or step in made.same else made.split[step]
 
     return tuple(at(step) for step in range(len(ways)))

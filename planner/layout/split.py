@@ -72,15 +72,17 @@ def first_eligible(shape: Sequence[int], ways: Ways, step: int) -> int | None:
 
 
 def first_to_share(shape: Sequence[int], ways: Ways, step: int, split: Sequence[Collection[int]]) -> int | None:
-    """Return the first dimension that can be split at `step`, or None.
+    """Return the first dimension that can be split at `step`, or None; `split` as for `is_free`."""
+    dims = (dim for dim, extent in enumerate(shape) if eligible(extent, ways, step) and is_free(ways, step, split[dim]))
+    return next(dims, None)
 
-    `split` are, per dimension, the steps at which it is split already; a later one of another axis is in the way.
+
+def is_free(ways: Ways, step: int, split: Collection[int]) -> bool:
+    """Return True if a share of a dimension can be cut at `step` of what is split at some steps already.
+
+    A later one of another axis is in the way.
     """
-
-    def is_free(dim: int) -> bool:
-        return not ways.axes or all(at < step or ways.axes[at] == ways.axes[step] for at in split[dim])
-
-    return next((dim for dim, extent in enumerate(shape) if eligible(extent, ways, step) and is_free(dim)), None)
+    return not ways.axes or all(at < step or ways.axes[at] == ways.axes[step] for at in split)
 
 
 @lru_cache(REMEMBERED)

@@ -87,6 +87,11 @@ class Ways:
         axes = self.axes or (ANY,) * len(self)
         return Ways((stages, *self.factors), self.shares * stages, (STAGES, *axes))
 
+    @property
+    def is_nested(self) -> bool:
+        """True if what is split at some steps is what is split at the one and at the other: of axes, one cuts."""
+        return len({*self.axes} - {STAGES}) < 2
+
     def cutting(self, steps: Collection[int]) -> Sequence[int]:
         """Return the steps that cut a dimension which is split at some, in order."""
         if not self.axes:

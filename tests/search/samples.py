@@ -20,7 +20,15 @@ SHARED_WAYS = [
     Ways((2, 2, 2), (2, 2, 2, 2, 2, 2, 1, 1)),
     Ways((2, 2, 2), (5, 3, 1, 2, 4, 1, 1, 3)),
 ]
+AXES_WAYS = [
+    Ways((2, 2), axes=("dp", "tp")),
+    Ways((3, 2), axes=("dp", "tp")),
+    Ways((2, 2, 2), axes=("dp", "cp", "tp")),
+    Ways((2, 2, 2), axes=("dp", "tp", "tp")),
+    Ways((2, 2, 2), axes=("dp", "dp", "tp")),
+]
 WAYS = st.sampled_from([*EVEN_WAYS, *SHARED_WAYS])
+WAYS_WITH_AXES = st.sampled_from([*EVEN_WAYS, *SHARED_WAYS, *AXES_WAYS])
 EXTENT = st.integers(1, 9)
 
 

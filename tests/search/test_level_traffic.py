@@ -6,12 +6,19 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.layout import Exchange, fetch, needed, production, store
+from planner.graph import GraphBuilder
+from planner.layout import Exchange, fetch, needed, production, signatures, store
+from planner.layout.exchange import peers
+from planner.layout.region import subtract_all
 from planner.search.costs.cost import FetchCost, StoreCost
 from planner.search.costs.domains import layouts_domain, strategies_domain
 from planner.search.costs.needs import operand_need
 from tests.search.samples import (
-    WAYS,
+    AXES_WAYS,
+    EVEN_WAYS,
+    WAYS_WITH_AXES,
+    all_layouts,
+    all_strategies,
     readers_of_one_tensor,
     signature,
     some_layouts,
@@ -53,7 +60,7 @@ def check(cost, strategies, layouts, expected):
 @given(st.data())
 @settings(max_examples=100, deadline=None)
 def test_fetch_of_one_operand(data):
-    node, ways = data.draw(signature()), data.draw(WAYS)
+    node, ways = data.draw(signature()), data.draw(WAYS_WITH_AXES)
     operand = data.draw(st.integers(0, len(node.shapes) - 1))
     shape = node.shapes[operand]
     strategies = strategies_domain(node, ways, some_strategies(data.draw, node, ways))
@@ -69,7 +76,7 @@ def test_fetch_of_one_operand(data):
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_two_fetches_of_one_node(data):
-    node, ways = data.draw(squares()), data.draw(WAYS)
+    node, ways = data.draw(squares()), data.draw(WAYS_WITH_AXES)
     shape = node.shapes[0]
     strategies = strategies_domain(node, ways, some_strategies(data.draw, node, ways))
     layouts = layouts_domain(shape, ways, some_layouts(data.draw, shape, ways))
@@ -85,7 +92,7 @@ def test_two_fetches_of_one_node(data):
 @settings(max_examples=60, deadline=None)
 def test_fetches_shared_by_a_backward_group(data):
     """Terms of all subsets of the group add up to the group's fetches, transfer by transfer."""
-    ways = data.draw(WAYS)
+    ways = data.draw(WAYS_WITH_AXES)
     nodes = data.draw(readers_of_one_tensor())
     shape = nodes[0].shapes[0]
     strategies = [strategies_domain(node, ways, some_strategies(data.draw, node, ways)) for node in nodes]
@@ -113,7 +120,7 @@ def test_fetches_shared_by_a_backward_group(data):
 @given(st.data())
 @settings(max_examples=120, deadline=None)
 def test_store(data):
-    node, ways = data.draw(signature()), data.draw(WAYS)
+    node, ways = data.draw(signature()), data.draw(WAYS_WITH_AXES)
     shape = node.outputs[0]
     strategies = strategies_domain(node, ways, some_strategies(data.draw, node, ways))
     layouts = layouts_domain(shape, ways, some_layouts(data.draw, shape, ways))
@@ -122,3 +129,15 @@ def test_store(data):
         return [by_level(hop.moved(), ways) for hop in store(production(node, 0, chosen[0], ways), layout, ways)]
 
     check(StoreCost(node, 0), [strategies], layouts, hops)
+
+
+def test_all_that_is_stored_is_read_from_somebody():
+    """Also where another axis splits what is stored along a dimension."""
+    b = GraphBuilder()
+    b.apply("mm", b.input("a", (8, 4)), b.input("b", (4, 6)), name="node")
+    node = signatures(b.finish({}, {}))["node"]
+    for ways in EVEN_WAYS + AXES_WAYS:
+        for strategy, layout in product(all_strategies(node, ways), all_layouts((8, 6), ways)):
+            for hop in store(production(node, 0, strategy, ways), layout, ways):
+                for worker, target in enumerate(hop.targets):
+                    assert not subtract_all(target, [hop.sources[peer] for peer in peers(ways, hop.fixed, worker)])

@@ -5,6 +5,8 @@ import pytest
 
 import planner
 from planner.errors import PlanError
+from planner.graph import GraphBuilder, Init, Optimizer
+from planner.graph.training import training_graph
 from planner.layout import REPLICATE, Shard, collectives
 from planner.parallel import Parallel
 from planner.program.lower import lower
@@ -45,6 +47,23 @@ def test_bytes_are_those_of_single_elements(name, spec):
     counted = Recount(plan).count()
     np.testing.assert_array_equal(plan.bytes, counted)
     np.testing.assert_array_equal(lower(plan).bytes, counted)
+
+
+def slices_of_a_weight():
+    """A product with a matrix of slices of a weight, which data parallel workers may split as tensor parallel ones."""
+    b = GraphBuilder()
+    w = b.weight("w", (8, 8), Init("uniform", 1.0))
+    parts = [b.apply("slice", w, name=f"part{start}", dim=0, start=start, skip=4 - start) for start in (4, 0)]
+    whole = b.apply("cat", *parts, name="whole", dim=0, sizes=(4, 4))
+    y = b.apply("square", b.apply("mm", b.input("x", (8, 8)), whole, name="y"), name="square")
+    return training_graph(b, {"loss": b.apply("sum", y, name="loss", dims=(0, 1))}, Optimizer("sgd"))
+
+
+@pytest.mark.parametrize("spec", ["dp=2,tp=2", "dp=2,tp=2,zero=1", "dp=2,tp=2,zero=3", "dp=2,tp=4,zero=2"])
+def test_a_weights_slices_are_put_together(spec):
+    plan = planner.plan(slices_of_a_weight(), parallel=spec)
+    np.testing.assert_array_equal(plan.bytes, Recount(plan).count())
+    np.testing.assert_array_equal(plan.bytes, lower(plan).bytes)
 
 
 def test_tensor_parallelism_moves_what_megatron_does():

@@ -146,17 +146,33 @@ def _reached_index_sets(need: Reach, chosen: Chosen, ways: Ways) -> tuple[Runs, 
 def counts_of_common_reach_held(terms: tuple[tuple[Reach, Chosen], ...], ways: Ways) -> Counts:
     """Return [mask, worker]: how many of the indices reached by every term the worker holds.
 
-    All terms concern one dimension. Plain indices are a holding of their own, so that they only add steps.
+    All terms concern one dimension. Plain indices are a holding of their own, so that they only add steps where splits
+    are nested.
     """
     extent = terms[0][0].extent
     masks = np.arange(1 << len(ways))
     active = [(need, chosen) for need, chosen in terms if need.plain is None or any(chosen)]
-    plain = reduce(int.__or__, (chosen[0] for need, chosen in active if need.plain is not None), 0)
-    other = [(need, chosen) for need, chosen in active if need.plain is None]
+    adding = [chosen[0] for need, chosen in active if need.plain is not None and ways.is_nested]
+    plain = reduce(int.__or__, adding, 0)
+    other = [(need, chosen) for need, chosen in active if need.plain is None or not ways.is_nested]
     if not other:
         return _compact(counts_held(extent, ways)[masks | plain])
     sets = reduce(_runs_in_both_by_worker, (_reached_index_sets(need, chosen, ways) for need, chosen in other))
     return _compact(counts_of_set_held(extent, ways, sets)[masks | plain])
+
+
+@lru_cache(maxsize=REMEMBERED)
+def counts_of_share_held(reach: Reach, chosen: Chosen, cut: int, ways: Ways) -> Counts:
+    """Return [mask, worker]: the indices that a worker holds of its share of what is reached, cut at further steps."""
+    extent, workers = reach.extent, prod(ways)
+    if reach.plain is not None:
+        counts = counts_of_common_reach_held(((reach, (chosen[0] | cut,)),), ways)
+    else:
+        own = runs_of_workers(extent, steps_of_mask(cut), ways)
+        counts = counts_of_set_held(
+            extent, ways, _runs_in_both_by_worker(_reached_index_sets(reach, chosen, ways), own)
+        )
+    return np.broadcast_to(counts, (len(counts), workers))
 
 
 def _runs_in_both_by_worker(one: Sequence[Runs], other: Sequence[Runs]) -> tuple[Runs, ...]:

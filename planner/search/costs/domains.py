@@ -26,7 +26,7 @@ from planner.layout import (
     can_split,
     eligible,
 )
-from planner.layout.split import REMEMBERED, first_to_share
+from planner.layout.split import REMEMBERED, first_to_share, is_free
 from planner.search.costs.counts import counts_held
 
 Masks = NDArray[np.int64]
@@ -188,12 +188,17 @@ def choices_at_step(
 
 
 @lru_cache(maxsize=REMEMBERED)
-def masks_of_dimension_to_share(shape: tuple[int, ...], ways: Ways, split: tuple[int, ...]) -> tuple[int, ...]:
-    """Return, per dimension, the steps at which it is the first to share and, last, those at which none is.
+def masks_of_dimensions_to_share(
+    shape: tuple[int, ...], ways: Ways, split: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the steps at which each dimension is the first to share, last where none is, and may be shared at all.
 
     `split` are, per dimension, the steps at which it is split already, as a mask.
     """
     steps = range(len(ways))
     split_at = [[step for step in steps if mask >> step & 1] for mask in split]
     first = [first_to_share(shape, ways, step, split_at) for step in steps]
-    return tuple(sum(1 << step for step in steps if first[step] == dim) for dim in (*range(len(shape)), None))
+    return (
+        tuple(sum(1 << step for step in steps if first[step] == dim) for dim in (*range(len(shape)), None)),
+        tuple(sum(1 << step for step in steps if is_free(ways, step, at)) for at in split_at),
+    )

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from math import prod
 
 import numpy as np
 
-from planner.layout import EVERYWHERE, Signature
-from planner.search.costs.counts import counts_held, first_replica_flags, leading_step_masks, product_of_ways_by_mask
-from planner.search.costs.domains import Layouts, Strategies, masks_of_dimension_to_share
+from planner.layout import EVERYWHERE, Signature, Ways
+from planner.search.costs.counts import (
+    Counts,
+    counts_held,
+    counts_of_share_held,
+    first_replica_flags,
+    leading_step_masks,
+    product_of_ways_by_mask,
+)
+from planner.search.costs.domains import Layouts, Strategies, masks_of_dimensions_to_share
 from planner.search.costs.level_traffic import LevelTraffic
-from planner.search.costs.needs import Classes, Need, classes_of_equal_columns, demands_of_classes, output_reach
+from planner.search.costs.needs import Classes, Demand, Need, classes_of_equal_columns, demands_of_classes, output_reach
 from planner.search.costs.tables import Table
 from planner.search.costs.volumes import (
     KEPT_TABLES,
@@ -36,7 +43,7 @@ def _elements_moved_by_class(reach: Need, rows: tuple[tuple[int, ...], ...], lay
     for block in row_blocks(len(rows), len(layouts.states) * prod(layouts.ways) * 2):
         masks = classes[block]
         copies = product_of_ways_by_mask(layouts.ways)[masks[:, -2, None] & ~layouts.partial]
-        own, share, kept = _share_volumes(reach, masks, layouts)
+        own, share, kept = _share_volumes(reach, masks, *_cuts_of_shares(reach, masks, layouts), layouts)
         moved[block] = (copies - 1) * np.where(layouts.replicated == 0, own, share) + own - kept
     return moved
 
@@ -52,8 +59,11 @@ def store_level_traffic(signature: Signature, output: int, strategies: Strategie
     shape = (len(classes.masks), len(layouts.states))
     kept, share = np.empty((steps + 1, *shape), dtype=np.int64), np.empty(shape, dtype=np.int64)
     for block in row_blocks(shape[0], shape[1] * prod(ways) * 2):
+        masks = classes.masks[block]
+        cuts, alone = _cuts_of_shares(reach, masks, layouts)
         for i, part in enumerate(leading_step_masks(ways).tolist()):
-            _, share[block], kept[i, block] = _share_volumes(reach, classes.masks[block] & part, layouts)
+            volumes = _share_volumes(reach, masks & part, cuts & part, alone & part, layouts)
+            _, share[block], kept[i, block] = volumes
     copies = product_of_ways_by_mask(ways)[
         classes.masks[:, -2, None] & ~leading_step_masks(ways)[:, None, None] & ~layouts.partial
     ]
@@ -74,40 +84,74 @@ def _reach_and_strategy_classes(signature: Signature, output: int, strategies: S
     )
 
 
-def _share_volumes(reach: Need, masks: Table, layouts: Layouts) -> tuple[Table, Table, Table]:
-    """Return what all workers together own [1, layout], have as shares, and own of their shares [class, layout]."""
-    ways = layouts.ways
-    own, share, kept = _share_volumes_by_worker(reach, masks, layouts)
-    alone = masks[:, -2, None] & layouts.replicated & _dimensions_to_share(reach, masks, layouts)[-1, :, None]
+def _cuts_of_shares(reach: Need, masks: Table, layouts: Layouts) -> tuple[Table, Table]:
+    """Return the steps at which shares are cut along each dimension, [dimension, class, layout], and along none.
+
+    At a reducing step that is along the stored dimension or, where stored replicated or along one that another axis is
+    in the way of, along the first to share; at a `*` step along the stored dimension. In one hop nothing is cut.
+    """
+    first, free = _dimensions_to_share(reach, masks, layouts)
+    reducing, same = masks[:, -2, None] & ~layouts.partial, masks[:, -1, None]
+    in_two_hops = (reducing != 0) & (layouts.replicated != 0)
+    stored = layouts.sharded[:, None] & free[..., None]
+    unfit = layouts.replicated | np.bitwise_or.reduce(layouts.sharded[:, None] & ~stored, axis=0)
+    shared = np.where(in_two_hops, reducing & unfit, 0)
+    cuts = np.where(in_two_hops, ((reducing | same) & stored) | (shared & first[:-1, :, None]), 0)
+    return cuts, shared & first[-1, :, None]
+
+
+def _share_volumes(
+    reach: Need, masks: Table, cuts: Table, alone: Table, layouts: Layouts
+) -> tuple[Table, Table, Table]:
+    """Return what all workers together own [1, layout], have as shares, and own of their shares [class, layout].
+
+    Where shares are cut along no dimension, at the steps `alone`, the first worker has them all.
+    """
+    own, share, kept = _share_volumes_by_worker(reach, masks, cuts, layouts)
     if alone.any():
-        alive = first_replica_flags(ways)[alone]
+        alive = first_replica_flags(layouts.ways)[alone]
         share, kept = share * alive, kept * alive
-    own_total, share_total, kept_total = (sum_over_workers(volume, ways) for volume in (own, share, kept))
+    own_total, share_total, kept_total = (sum_over_workers(volume, layouts.ways) for volume in (own, share, kept))
     return own_total, share_total, kept_total
 
 
-def _share_volumes_by_worker(reach: Need, masks: Table, layouts: Layouts) -> tuple[Table, Table, Table]:
+def _share_volumes_by_worker(reach: Need, masks: Table, cuts: Table, layouts: Layouts) -> tuple[Table, Table, Table]:
     """Return |own| as [1, layout, worker], and |share| and |own n share| as [class, layout, worker].
 
-    At a reducing step a share is cut along the stored dimension or, where stored replicated, along the first to
-    share; at a `*` step along the stored dimension.
+    `cuts` are the steps at which a share is cut along each dimension, [dimension, class, layout].
     """
-    ways, first = layouts.ways, _dimensions_to_share(reach, masks, layouts)
-    reducing, same = masks[:, -2, None], masks[:, -1, None]
+    ways = layouts.ways
     own: Table = np.ones((1, 1, 1), dtype=np.int64)
     share, kept = own, own
-    for dim, axis in enumerate(demands_of_classes((reach,), masks[:, :-2])):
-        (numbers,), counts = counts_by_class_of_each_axis((tuple(axis),), ways)
-        sharded = layouts.sharded[dim]
-        cut = ((reducing | same) & sharded) | (reducing & layouts.replicated & first[dim, :, None])
-        own = own * counts_with_equal_workers_merged(counts_held(layouts.shape[dim], ways)[sharded])
-        share = share * counts[numbers[:, None], cut]
-        kept = kept * counts[numbers[:, None], cut | sharded]
+    for axis, cut, extent, sharded in zip(
+        demands_of_classes((reach,), masks[:, :-2]), cuts, layouts.shape, layouts.sharded, strict=True
+    ):
+        shares, in_shares = _share_counts(axis, cut, sharded, ways)
+        own = own * counts_with_equal_workers_merged(counts_held(extent, ways)[sharded])
+        share, kept = share * shares, kept * in_shares
     return own, share, kept
 
 
-def _dimensions_to_share(reach: Need, masks: Table, layouts: Layouts) -> Table:
-    """Return [dimension, class]: the steps at which a class's result is shared out along each, and along none."""
+def _share_counts(axis: Sequence[Demand], cut: Table, sharded: Table, ways: Ways) -> tuple[Counts, Counts]:
+    """Return the indices of one dimension in workers' shares, and those held of these, [class, layout, worker].
+
+    Where splits are nested, what is held of a share is what is split at the steps of both.
+    """
+    if ways.is_nested:
+        (numbers,), counts = counts_by_class_of_each_axis((tuple(axis),), ways)
+        return counts[numbers[:, None], cut], counts[numbers[:, None], cut | sharded]
+    distinct: dict[tuple[Demand, int], int] = {}
+    pairs = ((demand, masks) for demand, masks in zip(axis, cut.tolist(), strict=True))
+    numbers = np.array([[distinct.setdefault((demand, mask), len(distinct)) for mask in row] for demand, row in pairs])
+    counts = np.array([counts_of_share_held(*demand, mask, ways) for (demand,), mask in distinct])
+    return counts[numbers, 0], counts[numbers, sharded]
+
+
+def _dimensions_to_share(reach: Need, masks: Table, layouts: Layouts) -> tuple[Table, Table]:
+    """Return [dimension, class]: the steps at which a class's result is shared out along each, last along none.
+
+    And those at which it may be along each.
+    """
     columns = iter(masks[:, :-2].T)
     split = [[next(columns) for _ in dimension.variables] for dimension in reach]
     rows: Iterable[tuple[int, ...]] = [(0,) * len(reach)]
@@ -115,5 +159,5 @@ def _dimensions_to_share(reach: Need, masks: Table, layouts: Layouts) -> Table:
         nowhere = np.zeros_like(masks[:, -1])
         plain = (at[0] if of.plain is not None else nowhere for at, of in zip(split, reach, strict=True))
         rows = zip(*(column.tolist() for column in plain), strict=True)
-    shared = [masks_of_dimension_to_share(layouts.shape, layouts.ways, row) for row in rows]
-    return np.array(shared, dtype=np.int64).T
+    first, free = zip(*(masks_of_dimensions_to_share(layouts.shape, layouts.ways, row) for row in rows), strict=True)
+    return np.array(first, dtype=np.int64).T, np.array(free, dtype=np.int64).T
