@@ -23,20 +23,27 @@ class Kept:
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
-        registered: list[dict[str, Any]] = [
-            held for part in module.modules() for held in (part._parameters, part._buffers)
+        registered: list[tuple[nn.Module, dict[str, Any]]] = [
+            (part, held) for part in module.modules() for held in (part._parameters, part._buffers)
         ]
-        self._registered = [(held, name, value) for held in registered for name, value in held.items()]
+        self._registered = [(part, held, name, value) for part, held in registered for name, value in held.items()]
         self._others = dict(_attributes(module))
 
     def assigned(self, *, marks: bool) -> set[str]:
         """Write parameters and buffers that were assigned in place; return the other attributes with other tensors.
 
-        With `marks` these are marked as kept, for the call that follows.
+        Of these are buffers that no file has and whose shape is another now, as that of angles for as many positions.
+        With `marks` they are marked as kept, for the call that follows.
         """
-        for held, name, before in self._registered:
+        names = {id(part): path for path, part in self._module.named_modules()}
+        changed = set()
+        for part, held, name, before in self._registered:
             after = held.get(name)
             if isinstance(before, Tensor) and isinstance(after, Tensor) and after is not before:
+                if after.shape != before.shape and name in part._non_persistent_buffers_set:
+                    changed.add(f"{names[id(part)]}.{name}".removeprefix("."))
+                    held[name] = _marked(after) if marks else after
+                    continue
                 if after.shape != before.shape:
                     raise GraphError(
                         f"forward gives {name} of shape {tuple(before.shape)} another, {tuple(after.shape)}: let its "
@@ -46,8 +53,6 @@ class Kept:
                     raise GraphError(f"forward gives {name}, which has other names, another tensor: write it in place")
                 with torch.no_grad():
                     held[name] = before.copy_(after)
-        names = {id(part): path for path, part in self._module.named_modules()}
-        changed = set()
         for (part, name), value in list(_attributes(self._module)):
             if name != FLAT and _tensors(value) - _tensors(self._others.get((part, name))):
                 changed.add(f"{names.get(id(part), '')}.{name}".removeprefix("."))

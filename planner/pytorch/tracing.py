@@ -54,7 +54,7 @@ class Step(nn.Module):
     """A module with its loss: what is traced.
 
     `changed` are numbers of Python's that the last of so many `calls` of the module changed, and from what to what;
-    `assigned` are attributes that it gave other tensors.
+    `assigned` are attributes, and buffers of another shape, that it gave other tensors.
     """
 
     def __init__(
@@ -82,7 +82,8 @@ class Step(nn.Module):
         for call in range(self.calls):
             before, kept = python_numbers(self.module), Kept(self.module)
             result = self.module(**dict(zip(self._keys, inputs, strict=True))) if self._keys else self.module(*inputs)
-            self.assigned |= kept.assigned(marks=call + 1 < self.calls)
+            assigned = kept.assigned(marks=call + 1 < self.calls)
+        self.assigned |= assigned
         changes = {name: (before.get(name, now), now) for name, now in python_numbers(self.module).items()}
         self.changed |= {f"{name} from {then} to {now}" for name, (then, now) in changes.items() if then != now}
         if self._loss is not None:

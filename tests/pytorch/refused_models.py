@@ -73,6 +73,28 @@ def memory():
     return Remembering(), (torch.ones(4, 6),)
 
 
+class Table(nn.Module):
+    """Keeps a table in a buffer, in no file, that is made when another number of columns comes."""
+
+    def __init__(self, make):
+        super().__init__()
+        self.fc, self.make = nn.Linear(6, 6), make
+        self.register_buffer("table", torch.zeros(1, 3), persistent=False)
+
+    def forward(self, x):
+        if self.table.shape[1] != x.shape[1]:
+            self.table = self.make(x)
+        return (self.fc(x) * self.table).sin().sum()
+
+
+def table_of_positions():
+    return Table(lambda x: torch.arange(6, dtype=x.dtype)[None]), (torch.ones(4, 6),)
+
+
+def table_of_data():
+    return Table(lambda x: x[:1].detach()), (torch.ones(4, 6),)
+
+
 def trained_in_forward():
     def function(self, x):
         with torch.no_grad():
@@ -151,6 +173,7 @@ SAID = {
     "changed_operand": r"refused_models\.py:\d+: DoubledInPlace, a torch\.autograd\.Function, changes what it is given",
     "hooks": r"fc: has hooks, which would not run",
     "memory": r"forward keeps tensors from one step to the next in memory: register_buffer",
+    "table_of_data": r"forward keeps tensors from one step to the next in table: register_buffer",
     "trained_in_forward": r"refused_models\.py:\d+: forward changes the parameter fc\.weight after it was read",
     "parameter_hooks": r"fc\.weight: has hooks, which would not run",
     "a_number_of_the_data": r"item\(\) makes a number of a tensor.* \(1 times, first at .*refused_models\.py:\d+\)",
@@ -198,6 +221,6 @@ written_through_views = partial(made, shifted)
 TAKEN = (
     "without_gradient", "detached", "checkpointed", "frozen", "written_through_views", "complex_numbers",
     "index_of_two", "boolean_mask", "reentrant", "hooks_of_forward_passes", "inverse",
-    "rounded_quotient_alone", "step_alone",
+    "rounded_quotient_alone", "step_alone", "table_of_positions",
 )  # fmt: skip
 """Functions above whose modules train as in PyTorch."""
