@@ -45,8 +45,10 @@ def bound(node: Node) -> dict[str, Any]:
 
 
 def needed_for_all(trace: Trace) -> set[Node]:
-    """Return the nodes that the loss depends on, or what buffers become."""
-    return set[Node]().union(*map(needed_for, (trace.first_result(), *trace.last_contents().values())))
+    """Return the nodes that the loss depends on, or what buffers become, batch norm's running statistics among them."""
+    norms = [(node, bound(node)) for node in trace.nodes if packet(node) == "batch_norm"]
+    following = (node for node, given in norms if given["training"] and given["running_mean"] is not None)
+    return set[Node]().union(*map(needed_for, (trace.first_result(), *trace.last_contents().values(), *following)))
 
 
 def needed_for(loss: Node, operands: Callable[[Node], Iterable[Node]] = attrgetter("all_input_nodes")) -> set[Node]:

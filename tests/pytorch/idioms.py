@@ -319,6 +319,9 @@ IDIOMS = {
         lambda: {"norm": nn.BatchNorm1d(WIDTH, momentum=None)}, lambda self, x: self.norm(x).relu().sum(),
     ),
     "batch norm twice": (lambda: {"norm": nn.BatchNorm1d(WIDTH)}, normalized),
+    "batch norm that nothing reads": (
+        lambda: {"norm": nn.BatchNorm1d(WIDTH)}, lambda self, x: mean_square((self.norm(x), self.fc(x))[1]),
+    ),
     "checks": (dict, checked),
     "distributions": (dict, gaussian),
     "a policy": (dict, policy, classes),
