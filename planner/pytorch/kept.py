@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.fx import Graph, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.utils._pytree import tree_leaves, tree_map
 
 from planner.errors import GraphError
@@ -94,6 +94,30 @@ def refuse_kept(graph: Graph, first: set[str], again: set[str]) -> None:
                     f"forward keeps tensors from one step to the next in {', '.join(sorted(first))}: register_buffer "
                     "it in __init__, and write it in place"
                 )
+
+
+def refuse_first_call(once: GraphModule, twice: GraphModule, changed: set[str]) -> None:
+    """Raise a GraphError if the second of two calls, which end in `twice`, does not do what the first does: `once`."""
+    first, both = list(_operators(once)), list(_operators(twice))
+    if both[-len(first) :] != first:
+        raise GraphError(
+            f"forward does something else in its first call than later, as it changes {min(changed)}: call the module "
+            "once before it is planned"
+        )
+
+
+def _operators(module: GraphModule) -> Iterator[object]:
+    """Yield the operators of a trace, and of its regions, whose results are not constant."""
+    varying = set[Node]()
+    for node in module.graph.nodes:
+        if node.op == "placeholder" or not varying.isdisjoint(node.all_input_nodes):
+            varying.add(node)
+            regions = (operand for operand in node.all_input_nodes if operand.op == "get_attr")
+            for region in (getattr(module, str(operand.target)) for operand in regions):
+                if isinstance(region, GraphModule):
+                    yield from _operators(region)
+            if node.op == "call_function" and packet(node) != "planner::kept":
+                yield node.target
 
 
 def _ancestors(node: Node) -> set[Node]:

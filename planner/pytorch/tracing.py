@@ -25,7 +25,7 @@ from planner.pytorch.complex_numbers import real_alone
 from planner.pytorch.functional import changes_first, out_of_place, relaid_out_of_place
 from planner.pytorch.graphs import packet
 from planner.pytorch.idioms import Taken, idioms_traced
-from planner.pytorch.kept import Kept, refuse_kept
+from planner.pytorch.kept import Kept, refuse_first_call, refuse_kept
 from planner.pytorch.own_functions import functions_traced
 from planner.pytorch.private import FakeTensor
 from planner.pytorch.refusing import (
@@ -84,7 +84,7 @@ class Step(nn.Module):
             result = self.module(**dict(zip(self._keys, inputs, strict=True))) if self._keys else self.module(*inputs)
             assigned = kept.assigned(marks=call + 1 < self.calls)
         self.assigned |= assigned
-        changes = {name: (before.get(name, now), now) for name, now in python_numbers(self.module).items()}
+        changes = {name: (before.get(name), now) for name, now in python_numbers(self.module).items()}
         self.changed |= {f"{name} from {then} to {now}" for name, (then, now) in changes.items() if then != now}
         if self._loss is not None:
             loss = self._loss(result, *targets)
@@ -252,12 +252,15 @@ def _exported_once(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
             "forward draws random numbers of Python or NumPy, which every step would repeat: use PyTorch's"
         )
     if step.changed or step.assigned:
-        first = set(step.assigned)
+        first, changed = set(step.assigned), set(step.changed)
         step.changed.clear()
         step.assigned.clear()
         step.calls = 2
-        refuse_kept(_exported_past_checks(step, arguments).graph, first, step.assigned)
+        twice = _exported_past_checks(step, arguments)
         step.calls = 1
+        refuse_kept(twice.graph, first, step.assigned)
+        if not step.changed:
+            refuse_first_call(program.graph_module, twice.graph_module, first | changed)
     if step.changed:
         raise GraphError(
             f"forward changes {min(step.changed)}, as Python does it: once, at import, and not at every step; count "

@@ -87,6 +87,30 @@ class Table(nn.Module):
         return (self.fc(x) * self.table).sin().sum()
 
 
+def counted(self, x):
+    self.fc.calls = getattr(self.fc, "calls", 0) + 1
+    return x * self.fc.calls
+
+
+def of_first_batch():
+    def function(self, x):
+        if not self.is_ready:
+            with torch.no_grad():
+                self.seen.copy_(x.std())
+            self.is_ready = True
+        return x * self.seen
+
+    model, inputs = made(function)
+    model.is_ready = False
+    return model, inputs
+
+
+def of_batch_before():
+    model, inputs = of_first_batch()
+    model(torch.randn(4, 6))
+    return model, inputs
+
+
 def table_of_positions():
     return Table(lambda x: torch.arange(6, dtype=x.dtype)[None]), (torch.ones(4, 6),)
 
@@ -155,6 +179,7 @@ index_of_two = partial(made, lambda self, x: x[torch.arange(3), x.argmax(0)[:3]]
 activation_hook = partial(made, hooked)
 penalty = partial(made, penalized)
 weighted = partial(made, lambda self, x: torch.cov(x.T, aweights=torch.ones(4)))
+counted_anew = partial(made, counted)
 rounded_quotient = partial(made, lambda self, x: x // 2 + x)
 step = partial(made, lambda self, x: torch.heaviside(x, torch.ones(6)) * x)
 reentrant = partial(made, lambda self, x: checkpoint(torch.tanh, x, use_reentrant=True))
@@ -173,6 +198,8 @@ SAID = {
     "changed_operand": r"refused_models\.py:\d+: DoubledInPlace, a torch\.autograd\.Function, changes what it is given",
     "hooks": r"fc: has hooks, which would not run",
     "memory": r"forward keeps tensors from one step to the next in memory: register_buffer",
+    "counted_anew": r"forward changes fc\.calls from \d to \d, as Python does it: once",
+    "of_first_batch": r"forward does something else in its first call .* is_ready .*: call the module once before",
     "table_of_data": r"forward keeps tensors from one step to the next in table: register_buffer",
     "trained_in_forward": r"refused_models\.py:\d+: forward changes the parameter fc\.weight after it was read",
     "parameter_hooks": r"fc\.weight: has hooks, which would not run",
@@ -222,5 +249,6 @@ TAKEN = (
     "without_gradient", "detached", "checkpointed", "frozen", "written_through_views", "complex_numbers",
     "index_of_two", "boolean_mask", "reentrant", "hooks_of_forward_passes", "inverse",
     "rounded_quotient_alone", "step_alone", "table_of_positions",
+    "of_batch_before",
 )  # fmt: skip
 """Functions above whose modules train as in PyTorch."""
