@@ -226,7 +226,7 @@ def test_what_does_not_go_with_it(others):
         ("mlp-2-12", "dp=16", "at least 16 samples for dp, found fewer"),
         ("mlp-2-12", "cp=2", "tokens or vectors"),
         ("cnn-5-8", "tp=2,sp", "tokens or vectors"),
-        ("mlp-2-12", "dp=2,ep=2", "experts, a multiple of ep=2, found none"),
+        ("mlp-2-12", "dp=2,ep=2", "experts whose number ep=2 divides, found none"),
     ],
 )
 def test_what_divides_nothing(name, spec, message):
@@ -290,7 +290,7 @@ def test_what_is_no_expert(name, modules):
     """A residual that ties what a matrix reads to what it makes, and filters that have a channel each."""
     graph = planner.model(modules + name)
     assert planner.plan(graph, parallel="dp=2").total_bytes
-    with pytest.raises(PlanError, match="expected experts, a multiple of ep=2, found none"):
+    with pytest.raises(PlanError, match="expected experts whose number ep=2 divides, found none"):
         planner.plan(graph, parallel="dp=2,ep=2")
 
 

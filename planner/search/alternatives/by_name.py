@@ -66,7 +66,7 @@ class _Styles:
                 f"parallel {named}: expected dp from 2 with zero, whose workers share out in a plan, found 1"
             )
         if named.ep > 1 and not self._experts:
-            raise PlanError(f"parallel {named}: expected experts, a multiple of ep={named.ep}, found none")
+            raise PlanError(f"parallel {named}: expected experts whose number ep={named.ep} divides, found none")
         if named.dp > 1 and short:
             raise PlanError(f"parallel {named}: expected at least {named.dp} samples for dp, found {short}")
         if (named.cp > 1 or named.sp) and not self._sequence.tensors:
