@@ -62,6 +62,10 @@ class Cluster(ABC):
     def barrier(self) -> None:
         """Wait until every rank is here, leaving the cores to those that are not yet."""
 
+    def meet(self) -> None:
+        """Wait until every rank is here, as a transfer is waited for: a core that slept starts slowly."""
+        self.barrier()
+
     @abstractmethod
     def all_gather(self, value: T) -> list[T]:
         """Return every rank's value, on every rank."""
@@ -73,6 +77,10 @@ class Cluster(ABC):
     @abstractmethod
     def broadcast(self, value: T | None) -> T:
         """Return rank 0's value, on every rank."""
+
+    @abstractmethod
+    def pass_on(self, data: NDArray[np.uint8], peer: int, *, receives: bool) -> None:
+        """Send these bytes to another rank as a transfer does, or receive them from there, and wait for it."""
 
     @abstractmethod
     def abort(self, status: int) -> None:
@@ -134,6 +142,10 @@ class SingleRank(Cluster):
     def broadcast(self, value: T | None) -> T:
         """Return the value."""
         return cast(T, value)
+
+    def pass_on(self, data: NDArray[np.uint8], peer: int, *, receives: bool) -> None:
+        """Raise ValueError: there is no other rank."""
+        raise ValueError(f"expected no messages, as nobody else is there, found {data.nbytes} bytes and {peer=}")
 
     def abort(self, status: int) -> None:
         """End this process."""

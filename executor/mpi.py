@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
+import numpy as np
 from mpi4py import MPI
+from numpy.typing import NDArray
 
 from executor.cluster import Cluster
 from executor.process.environment import launcher_place
@@ -15,7 +17,7 @@ from executor.process.guard import end_job
 from executor.transport import REGISTERED, TransportSpec
 from executor.transport.choice import TRANSPORTS, choose
 from executor.values import ArrayModule
-from executor.waiting import doze, host_place
+from executor.waiting import doze, host_place, wait_for
 
 T = TypeVar("T")
 
@@ -43,6 +45,10 @@ class MpiCluster(Cluster):
         """Wait until every rank is here, leaving the cores to those that are not yet."""
         doze([self.diagnostics.Ibarrier()])
 
+    def meet(self) -> None:
+        """Wait until every rank is here, as a transfer is waited for: a core that slept starts slowly."""
+        wait_for(self.crowded)([self.diagnostics.Ibarrier()])
+
     def gather(self, value: T) -> list[T]:
         """Return every rank's value on rank 0, an empty list elsewhere."""
         self.barrier()
@@ -57,6 +63,12 @@ class MpiCluster(Cluster):
         """Return rank 0's value, on every rank."""
         self.barrier()
         return cast(T, self.diagnostics.bcast(value))
+
+    def pass_on(self, data: NDArray[np.uint8], peer: int, *, receives: bool) -> None:
+        """Send these bytes to another rank as a transfer does, or receive them from there, and wait for it."""
+        message = [data, MPI.BYTE]
+        request = self.comm.Irecv(message, peer) if receives else self.comm.Isend(message, peer)
+        wait_for(self.crowded)([request])
 
     def abort(self, status: int) -> None:
         """End every rank, and this process, at once."""

@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from mpi4py import MPI
 from scipy.optimize import nnls
 
 from executor.calibration.timing import Clock, clock_of
+from executor.cluster import Cluster
 from executor.kernels import KERNELS, KernelCall, run
-from executor.mpi import MpiCluster
-from executor.waiting import wait_for
 
 COPIED_BYTES = 64 << 20
 COPIES, CALLS, PINGS, ROWS = 5, 2000, 100, 1024
@@ -45,7 +43,7 @@ class Hardware:
     waiting_share: float
 
 
-def hardware_of(cluster: MpiCluster, threads: int) -> Hardware:
+def hardware_of(cluster: Cluster, threads: int) -> Hardware:
     """Measure it (collective); figures are medians over repetitions and ranks."""
     waits = cluster.all_gather(_waits(cluster)) if cluster.ranks_on_host * threads > cluster.cores else []
     wake_s, waiting_share = fitted_line([wait for of_rank in waits for wait in of_rank])
@@ -64,7 +62,7 @@ def hardware_of(cluster: MpiCluster, threads: int) -> Hardware:
     )
 
 
-def _shared(cluster: MpiCluster, value: float, by: Callable[[list[float]], float]) -> float:
+def _shared(cluster: Cluster, value: float, by: Callable[[list[float]], float]) -> float:
     return by(cluster.all_gather(value))
 
 
@@ -100,30 +98,24 @@ def _call_s() -> float:
     return (clock() - start) / CALLS
 
 
-def _message_s(cluster: MpiCluster, nbytes: int) -> float:
+def _message_s(cluster: Cluster, nbytes: int) -> float:
     """Return the seconds of one message to a neighbour and back, halved, all pairs at once."""
-    peer = cluster.rank ^ 1
-    if peer >= cluster.size:
-        peer = MPI.PROC_NULL
-    data = np.zeros(nbytes, np.uint8)
+    peer, data = cluster.rank ^ 1, np.zeros(nbytes, np.uint8)
     seconds: list[float] = []
     begun = time.perf_counter()
     cluster.barrier()
     for _ in range(PINGS):
         start = time.perf_counter()
         for receives in (cluster.rank % 2 == 1, cluster.rank % 2 == 0):
-            message = [data, MPI.BYTE]
-            request = cluster.comm.Irecv(message, peer) if receives else cluster.comm.Isend(message, peer)
-            wait_for(cluster.crowded)([request])
+            if peer < cluster.size:
+                cluster.pass_on(data, peer, receives=receives)
         seconds.append((time.perf_counter() - start) / 2)
-        late = np.array(time.perf_counter() - begun > LIMIT_S)
-        cluster.comm.Allreduce(MPI.IN_PLACE, [late, MPI.C_BOOL], MPI.LOR)
-        if late:
+        if any(cluster.all_gather(time.perf_counter() - begun > LIMIT_S)):
             break
     return sorted(seconds)[len(seconds) // TENTH]  # of a time between two ranks the usual, without what others add
 
 
-def _waits(cluster: MpiCluster) -> list[tuple[float, float]]:
+def _waits(cluster: Cluster) -> list[tuple[float, float]]:
     """Return, of waits for a neighbour that works so long, the seconds waited and those of the core that took."""
     peer, clock, data = cluster.rank ^ 1, clock_of(1), np.zeros(1, np.uint8)
     points = []
@@ -133,11 +125,11 @@ def _waits(cluster: MpiCluster) -> list[tuple[float, float]]:
             continue
         if cluster.rank % 2:
             start, used = time.perf_counter(), clock()
-            wait_for(cluster.crowded)([cluster.comm.Irecv([data, MPI.BYTE], peer)])
+            cluster.pass_on(data, peer, receives=True)
             points.append((time.perf_counter() - start, clock() - used))
         else:
             _work(clock, work_s)
-            wait_for(cluster.crowded)([cluster.comm.Isend([data, MPI.BYTE], peer)])
+            cluster.pass_on(data, peer, receives=False)
     return points
 
 
@@ -159,14 +151,14 @@ def _work(clock: Clock, seconds: float) -> float:
     return clock() - start
 
 
-def _cores(cluster: MpiCluster, threads: int) -> float:
+def _cores(cluster: Cluster, threads: int) -> float:
     """Return how many cores' work all ranks get done together, the most of some tries and at most all cores."""
     if cluster.ranks_on_host * threads <= cluster.cores:
         return float(cluster.cores)
     return min(float(cluster.cores), max(1.0, *(_worked(cluster) for _ in range(TRIES))))
 
 
-def _worked(cluster: MpiCluster) -> float:
+def _worked(cluster: Cluster) -> float:
     """Return how many cores' work all ranks did at once."""
     cluster.barrier()
     start = time.perf_counter()

@@ -17,11 +17,10 @@ from itertools import pairwise
 
 import numpy as np
 
+from executor.cluster import Cluster
 from executor.data import DATA_SETS
 from executor.exchange import Action
-from executor.mpi import MpiCluster
 from executor.training import RankPrograms, Trainer
-from executor.waiting import wait_for
 from planner.program.task_keys import posted, received, sent, spelled_compute
 from planner.program.tasks import Compute, Receive, Send, Wait, WorkerProgram
 from topologies import TransferAmounts
@@ -59,7 +58,7 @@ def clock_of(threads: int) -> Clock:
     return time.thread_time if threads == 1 else time.perf_counter
 
 
-def timed(part: RankPrograms, cluster: MpiCluster, transport: str, threads: int, limit_s: float) -> Timed:
+def timed(part: RankPrograms, cluster: Cluster, transport: str, threads: int, limit_s: float) -> Timed:
     """Time a rank's tasks until the median of all together is stable or `limit_s` is over (collective)."""
     trainer = Trainer(part, cluster, np, transport)
     trainer.load(DATA_SETS["random"](part.plan.graph, part.plan.seed), 0)
@@ -89,7 +88,7 @@ def spread_of(values: list[float]) -> float:
     return HALF * (high - low) / middle / (len(values) - 1) ** HALF if middle else 0.0
 
 
-def _goes_on(cluster: MpiCluster, totals: list[float], elapsed_s: float, limit_s: float) -> bool:
+def _goes_on(cluster: Cluster, totals: list[float], elapsed_s: float, limit_s: float) -> bool:
     """Decide on all ranks alike whether another round is worth its time."""
     enough = len(totals) >= FEWEST_ROUNDS and spread_of(totals) <= STABLE
     late = bool(totals) and elapsed_s * (1 + 1 / (1 + len(totals))) > limit_s
@@ -135,9 +134,8 @@ def _work(program: WorkerProgram, names: list[str]) -> dict[str, Work]:
     }
 
 
-def _round(trainer: Trainer, cluster: MpiCluster, clock: Clock, *, together: bool) -> list[float]:
+def _round(trainer: Trainer, cluster: Cluster, clock: Clock, *, together: bool) -> list[float]:
     """Run one step, in which ranks meet if they come to the same tasks; return the seconds of every task."""
-    pause = wait_for(cluster.crowded)
     moments: list[float] = []
     waits: list[int] = []
 
@@ -146,7 +144,7 @@ def _round(trainer: Trainer, cluster: MpiCluster, clock: Clock, *, together: boo
 
     def meet() -> None:
         note()
-        pause([cluster.diagnostics.Ibarrier()])  # as messages are waited for: a core that slept starts slowly
+        cluster.meet()
 
     looks: list[tuple[int, Action]] = []
     tasks = trainer.worker.program.tasks

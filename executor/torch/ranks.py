@@ -15,6 +15,7 @@ from uuid import uuid4
 import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
@@ -140,6 +141,16 @@ class ProcessGroupCluster(Cluster):
         with others_may_be_lost():
             dist.broadcast_object_list(values, 0, self.diagnostics)
         return cast(T, values[0])
+
+    def pass_on(self, data: NDArray[np.uint8], peer: int, *, receives: bool) -> None:
+        """Send these bytes to another rank as a transfer does, or receive them from there, and wait for it."""
+        world = cast(dist.ProcessGroup, dist.group.WORLD)
+        sockets, group = self._sockets("gloo", world), group_of("gloo", world, self.timeout)
+        with others_may_be_lost():
+            if sockets.carries(peer, data.nbytes):
+                (sockets.receive if receives else sockets.send)(peer, 0, memoryview(data))
+            else:
+                (dist.recv if receives else dist.send)(torch.from_numpy(data), peer, group)
 
     def abort(self, status: int) -> None:
         """End this process at once; the launcher ends the others."""

@@ -4,6 +4,7 @@ from planner.layout.communication import Collective, Group, collective, collecti
 from planner.layout.exchange import Exchange, count
 from planner.layout.geometry import (
     EVERYWHERE,
+    SMALL_SUM,
     TERMS,
     Production,
     Strategy,
@@ -39,6 +40,7 @@ __all__ = [
     "EVERYWHERE",
     "PARTIAL",
     "REPLICATE",
+    "SMALL_SUM",
     "TERMS",
     "At",
     "Collective",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
+from math import prod
 
 import tdl
 from planner.layout.exchange import Exchange
@@ -31,6 +32,10 @@ terms of partial operands, and gets a term of the result), or `@0`, `@1`, ... (t
 EVERYWHERE = "*"
 TERMS = "+"
 AT = "@"
+
+SMALL_SUM = 1 << 12
+"""Elements of a sum up to which two workers send each other all of their terms: as many bytes as halves of it to add up
+and to send back, in half as many messages, but twice as much to add up."""
 
 
 def owned(shape: Sequence[int], layout: Layout, ways: Ways, worker: int) -> Region:
@@ -229,9 +234,9 @@ def production(signature: Signature, output: int, strategy: Strategy, ways: Ways
 def store(made: Production, layout: Layout, ways: Ways) -> tuple[Exchange, ...]:
     """Return the exchanges that take an output from where it is computed to where it is stored.
 
-    None where it is stored as it is computed; one hop where nothing is reduced or nothing is stored replicated;
-    otherwise partial results are reduced to shares, then the shares are fetched. At a step that is stored partial
-    every worker keeps to its own term.
+    None where it is stored as it is computed; one hop where nothing is reduced or nothing is stored replicated, or two
+    workers give each other their terms of a small sum; otherwise partial results are reduced to shares, then the shares
+    are fetched. At a step that is stored partial every worker keeps to its own term.
     """
     stored = owned_by_all(made.shape, layout, ways)
     partial = steps_with(layout, Partial)
@@ -240,12 +245,19 @@ def store(made: Production, layout: Layout, ways: Ways) -> tuple[Exchange, ...]:
         return () if made.regions == stored else (Exchange(ways, made.regions, stored, same),)
     if not steps_with(layout, Replicate):
         return (Exchange(ways, made.regions, stored, same, made.reducer),)
+    kept = same if ways.shares else frozenset(range(len(ways))) - reducing  # else nobody else has part of a share
+    if made.regions == stored and is_pair(ways, reducing) and prod(made.shape) <= SMALL_SUM:
+        return (Exchange(ways, made.regions, stored, kept, made.reducer),)
     cuts = owned_by_all(made.shape, share_layout(made, layout, ways), ways)
     shares = tuple(map(intersect, made.regions, cuts))
-    kept = same if ways.shares else frozenset(range(len(ways))) - reducing  # else nobody else has part of a share
     reduction = Exchange(ways, made.regions, shares, kept, made.reducer)
     apart = same - steps_with(layout, Shard)  # shares are cut there, by shares of workers that may differ
     return (reduction,) if shares == stored else (reduction, Exchange(ways, shares, stored, apart))
+
+
+def is_pair(ways: Ways, steps: Collection[int]) -> bool:
+    """Whether workers that differ at these steps alone are two, and alike."""
+    return not ways.shares and prod(ways[step] for step in steps) == 2
 
 
 def share_layout(made: Production, layout: Layout, ways: Ways) -> Layout:

@@ -16,7 +16,7 @@ import planner
 from executor.calibration.hardware import Hardware, hardware_of
 from executor.calibration.machine import Job, merged, topology_text
 from executor.calibration.timing import FEWEST_ROUNDS, STABLE, Timed, timed
-from executor.mpi import MpiCluster
+from executor.cluster import Cluster
 from executor.process.launch import agree, require_size
 from executor.reporting import hardware
 from executor.training import rank_programs
@@ -57,7 +57,7 @@ EXAMPLES = ("mpirun -n 8 calibrate plan.json -o here.yaml", "simulate plan.json 
 @click.option("--only-plans", is_flag=True, help="Measure no other kernels than those of the plans.")
 @operators_option
 @click.pass_obj
-def calibrate(ranks: MpiCluster, /, plans: tuple[Path, ...], **options: Any) -> int:
+def calibrate(ranks: Cluster, /, plans: tuple[Path, ...], **options: Any) -> int:
     """Measure this machine with the ranks that it will run with: mpirun -n 8 calibrate plan.json -o here.yaml.
 
     Kernels by operator and size, and the kernels of PLANS too; what transfers take, memory, messages, how ranks share
@@ -71,7 +71,7 @@ def calibrate(ranks: MpiCluster, /, plans: tuple[Path, ...], **options: Any) -> 
 class Calibration:
     """One run of the command on one rank."""
 
-    ranks: MpiCluster
+    ranks: Cluster
     paths: tuple[Path, ...]
     options: dict[str, Any]
 

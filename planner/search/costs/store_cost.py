@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from planner.layout import EVERYWHERE, Signature, Ways
+from planner.layout import EVERYWHERE, SMALL_SUM, Signature, Ways
 from planner.search.costs.counts import (
     Counts,
     counts_held,
@@ -31,7 +31,10 @@ from planner.search.costs.volumes import (
 
 
 def elements_moved_to_store(signature: Signature, output: int, strategies: Strategies, layouts: Layouts) -> Table:
-    """Return elements moved to store an output; one hop where nothing is replicated or reduced, else two."""
+    """Return elements moved to store an output; one hop where nothing is replicated or reduced, else two.
+
+    A pair's small sums are counted in two: their one hop moves as much.
+    """
     reach, classes = _reach_and_strategy_classes(signature, output, strategies)
     return np.asarray(_elements_moved_by_class(reach, tuple(map(tuple, classes.masks.tolist())), layouts)[classes.of])
 
@@ -52,25 +55,40 @@ def store_level_traffic(signature: Signature, output: int, strategies: Strategie
     """Return what crosses each level while partial results are reduced to shares, and in the other hop.
 
     The sources of a tile that share a worker's digits at the steps before i number as many as the reducing steps
-    from i on have ways. Where shares are reduced first, their number no longer matters to what is fetched.
+    from i on have ways. Where shares are reduced first, their number no longer matters to what is fetched. Of a pair's
+    small sum all crosses in the other hop.
     """
     reach, classes = _reach_and_strategy_classes(signature, output, strategies)
     ways, steps = layouts.ways, len(layouts.ways)
     shape = (len(classes.masks), len(layouts.states))
     kept, share = np.empty((steps + 1, *shape), dtype=np.int64), np.empty(shape, dtype=np.int64)
+    of_pair = np.empty(shape, dtype=np.bool_)
     for block in row_blocks(shape[0], shape[1] * prod(ways) * 2):
         masks = classes.masks[block]
         cuts, alone = _cuts_of_shares(reach, masks, layouts)
         for i, part in enumerate(leading_step_masks(ways).tolist()):
             volumes = _share_volumes(reach, masks & part, cuts & part, alone & part, layouts)
             _, share[block], kept[i, block] = volumes
+        of_pair[block] = _are_small_sums_of_pairs(reach, masks, layouts)
     copies = product_of_ways_by_mask(ways)[
         classes.masks[:, -2, None] & ~leading_step_masks(ways)[:, None, None] & ~layouts.partial
     ]
     one_hop = layouts.replicated == 0
     reduced = np.where(one_hop, 0, (copies[:-1] - copies[1:]) * share)
     had = np.where(one_hop, copies, 1) * kept
-    return LevelTraffic((classes.of,), ((1, reduced), (1, had[:-1] - had[1:])))
+    stored = had[:-1] - had[1:] + np.where(of_pair, reduced, 0)
+    return LevelTraffic((classes.of,), ((1, np.where(of_pair, 0, reduced)), (1, stored)))
+
+
+def _are_small_sums_of_pairs(reach: Need, masks: Table, layouts: Layouts) -> Table:
+    """Return [class, layout]: whether two workers have the terms of what both store, and it is small."""
+    reducing = masks[:, -2, None] & ~layouts.partial
+    if layouts.ways.shares or prod(layouts.shape) > SMALL_SUM:
+        return np.zeros((len(masks), len(layouts.states)), dtype=np.bool_)
+    nowhere = np.zeros((len(layouts.shape), len(masks), len(layouts.states)), dtype=np.int64)
+    own, computed, kept = _share_volumes(reach, masks, nowhere, np.zeros_like(reducing), layouts)
+    alike = (own == computed) & (own == kept)
+    return np.asarray(alike & (product_of_ways_by_mask(layouts.ways)[reducing] == 2))
 
 
 def _reach_and_strategy_classes(signature: Signature, output: int, strategies: Strategies) -> tuple[Need, Classes]:
