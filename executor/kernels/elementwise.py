@@ -21,7 +21,7 @@ def _binary(function: str) -> Kernel:
     """Return the kernel of an array-module function of two operands that are broadcast."""
 
     def kernel(call: KernelCall) -> None:
-        getattr(call.xp, function)(*broadcast(call), out=call.outputs[0])
+        getattr(call.xp, function)(*call.once(broadcast), out=call.outputs[0])
 
     return kernel
 

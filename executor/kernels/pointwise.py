@@ -158,7 +158,7 @@ def _kernel(row: Callable[..., Array]) -> Kernel:
 
     def kernel(call: KernelCall) -> None:
         attributes = {name: value for name, value in call.attributes.items() if name not in NOT_OF_ELEMENTS}
-        operands = call.inputs if len(call.inputs) == 1 else broadcast(call)
+        operands = call.inputs if len(call.inputs) == 1 else call.once(broadcast)
         count = len(call.outputs)
         for parts in blocks(call.xp, *call.outputs, *operands):
             results = row(call.xp, *parts[count:], **attributes)

@@ -53,6 +53,7 @@ class LocalSockets:
         self._sockets, self._timeout_ms = sockets, min(1000 * timeout_s, LONGEST_MS)
         self._ranks = {one: rank for rank, one in sockets.items()}
         self._early: dict[tuple[int, int], deque[bytes]] = defaultdict(deque)
+        self._received = memoryview(bytearray(NUMBER + PIECE))
         seconds, milliseconds = divmod(int(self._timeout_ms), 1000)
         for one in self._ranks:
             one.setblocking(True)  # the kernel alone waits: asking first takes longer than a small message
@@ -128,15 +129,15 @@ class LocalSockets:
     def _take(self, one: socket.socket) -> bool:
         """Take in a message, when it comes; False where there will be no more."""
         try:
-            message = one.recv(NUMBER + PIECE)
+            length = one.recv_into(self._received)
         except BlockingIOError as error:
             raise self._late() from error
-        if message:
-            number = int.from_bytes(message[:NUMBER], "big")
-            self._early[self._ranks[one], number].append(message[NUMBER:])
+        if length:
+            number = int.from_bytes(self._received[:NUMBER], "big")
+            self._early[self._ranks[one], number].append(bytes(self._received[NUMBER:length]))
         else:
             self._ranks.pop(one, None)
-        return bool(message)
+        return bool(length)
 
 
 def _pieces(data: memoryview) -> list[memoryview]:

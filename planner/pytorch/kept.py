@@ -11,7 +11,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.utils._pytree import tree_leaves, tree_map
 
 from planner.errors import GraphError
-from planner.pytorch.graphs import packet
+from planner.pytorch.graphs import example, packet
 from planner.pytorch.refusing import OF_MODULES
 
 FLAT = "_flat_weights"
@@ -107,7 +107,7 @@ def refuse_first_call(once: GraphModule, twice: GraphModule, changed: set[str]) 
 
 
 def _operators(module: GraphModule) -> Iterator[object]:
-    """Yield the operators of a trace, and of its regions, whose results are not constant."""
+    """Yield the operators of a trace, and of its regions, that make tensors which are not constant."""
     varying = set[Node]()
     for node in module.graph.nodes:
         if node.op == "placeholder" or not varying.isdisjoint(node.all_input_nodes):
@@ -116,7 +116,7 @@ def _operators(module: GraphModule) -> Iterator[object]:
             for region in (getattr(module, str(operand.target)) for operand in regions):
                 if isinstance(region, GraphModule):
                     yield from _operators(region)
-            if node.op == "call_function" and packet(node) != "planner::kept":
+            if node.op == "call_function" and packet(node) != "planner::kept" and _tensors(example(node)):
                 yield node.target
 
 

@@ -245,10 +245,9 @@ class _Blocks:
 
     def _part(self, shares: Sequence[NodeShare], kernels: Kernels) -> Part:
         exchanged = [t for s in shares for t in (*s.before, *s.after)]
-        count = round(sum(transfer.part for transfer in exchanged))
         seconds = [self._network.transfer_s(transfer) for transfer in exchanged]
         in_pieces = [of for of, transfer in zip(seconds, exchanged, strict=True) if transfer.kind != "all-to-all"]
-        return Part(self._work(shares, kernels), sum(seconds), sum(in_pieces), count)
+        return Part(self._work(shares, kernels), sum(seconds), sum(in_pieces), len(exchanged))
 
     def _once_exchanged(self, share: NodeShare) -> Iterable[Transfer]:
         """Return what tensor parallel workers exchange once; others do with all that hold the same."""

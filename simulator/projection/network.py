@@ -65,7 +65,7 @@ class Network:
     def transfer_s(self, transfer: Transfer) -> float:
         """Seconds of an exchange among a replica's inner workers, as all replicas have it."""
         kind = "all-to-all" if transfer.kind == PAIRS else transfer.kind
-        return transfer.part * self._operation_s(kind, transfer.workers, transfer.nbytes)
+        return self._operation_s(kind, transfer.workers, transfer.nbytes)
 
     def replicas_s(self, kind: Operation, nbytes: float, *, of_experts: bool = False) -> float:
         """Seconds of a collective among all that hold the same weights, in all replicas."""

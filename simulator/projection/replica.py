@@ -45,14 +45,12 @@ GATHERS = ("embedding",)
 class Transfer:
     """An exchange that the worker takes part in: a collective among some workers of the replica.
 
-    `nbytes` is the payload: the whole that is gathered or reduced; of messages between pairs, what it receives. A
-    `part` of the operation is this exchange: the halves of an all-reduce are half of one each.
+    `nbytes` is the payload: the whole that is gathered or reduced; of messages between pairs, what it receives.
     """
 
     kind: Operation | str
     workers: tuple[int, ...]
     nbytes: int
-    part: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,5 +219,5 @@ class _Shares:
                     yield Transfer(PAIRS, tuple(range(self._plan.workers)), received)
                 continue
             group = next((group for group in collective.groups if self._worker in group.workers), collective.groups[0])
-            kind, part = collective.operation
-            yield Transfer(kind, group.workers, group.elements * item, part)
+            if not (collective.is_half and hop is hops[-1]):  # an all-reduce in two hops is one exchange
+                yield Transfer(collective.operation[0], group.workers, group.elements * item)

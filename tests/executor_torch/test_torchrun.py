@@ -17,11 +17,13 @@ import planner
 from planner.parallel import Parallel
 from planner.plans.plan_json import load_plan
 from planner.report.schema import read_reports
+from simulator import simulate
 from tensor_partitioner.commands.compare import main as compare
 from tests.executor_torch.cases import cut, plans, stages
 from tests.pages import ROOT, blocks_of
 from tests.pytorch.eager import STEPS
 from tests.pytorch.models import EXAMPLES
+from topologies import load_topology
 
 SAMPLE = {2: (*EXAMPLES, "constrained"), 4: ("mlp", "gpt", "constrained"), 8: ("mlp",)}
 """Examples by ranks."""
@@ -31,11 +33,11 @@ TIMEOUT_S = 300
 PYTHONPATH = [*filter(None, [os.environ.get("PYTHONPATH")])]
 
 
-def run(ranks, *command, cwd=ROOT, restarts=0):
+def run(ranks, *command, cwd=ROOT, restarts=0, kind=("-m",)):
     options = ["--standalone", "--nproc-per-node", str(ranks), "--max-restarts", str(restarts)]
     launcher = [sys.executable, "-m", "torch.distributed.run", *options]
     return subprocess.run(
-        [*launcher, "-m", *map(str, command)],
+        [*launcher, *kind, *map(str, command)],
         check=False,
         capture_output=True,
         text=True,
@@ -128,6 +130,19 @@ def test_the_command(plan, tmp_path, capsys):
     resumed = run(2, "executor", plan, "--steps", 4, "--resume", folder, "--json", report)
     assert (resumed.returncode, own_lines(resumed)) == (0, [])
     assert read_reports(report)[0].first_step == 2
+
+
+def test_what_ranks_of_torchrun_are_calibrated_with(plan, tmp_path):
+    """Their messages, small ones by sockets and large ones by gloo, kernels of PyTorch, and the plan's tasks."""
+    entry = "import sys; from tensor_partitioner.commands import entry; sys.argv[0] = 'calibrate'; entry.calibrate()"
+    output, kind = tmp_path / "here.yaml", ("--no-python", sys.executable, "-c", entry)
+    done = run(2, plan, "--only-plans", "--seconds", "0.1", "-o", output, kind=kind)
+    assert done.returncode == 0, done.stderr
+    measured = load_topology(output).devices[0].spec.measured
+    assert (measured.ranks, measured.transport) == (2, "gloo")
+    assert measured.tasks
+    found = simulate(load_plan(plan), str(output))
+    assert found.seconds_per_step > 0
 
 
 def test_another_number_of_ranks(plan):

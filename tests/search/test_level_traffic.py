@@ -3,11 +3,13 @@
 from itertools import combinations, product
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.graph import GraphBuilder
-from planner.layout import Exchange, fetch, needed, production, signatures, store
+from planner.layout import REPLICATE as R
+from planner.layout import Exchange, Shard, Ways, fetch, needed, production, signatures, store
 from planner.layout.exchange import peers
 from planner.layout.region import subtract_all
 from planner.search.costs.cost import FetchCost, StoreCost
@@ -129,6 +131,35 @@ def test_store(data):
         return [by_level(hop.moved(), ways) for hop in store(production(node, 0, chosen[0], ways), layout, ways)]
 
     check(StoreCost(node, 0), [strategies], layouts, hops)
+
+
+def counted_hops(node, ways):
+    """How many hops every strategy and layout take, counted as the search counts them; the exchanges are the same."""
+    strategies = strategies_domain(node, ways, all_strategies(node, ways))
+    layouts = layouts_domain(node.outputs[0], ways, all_layouts(node.outputs[0], ways))
+    numbers = {}
+
+    def hops(chosen, layout):
+        exchanges = store(production(node, 0, chosen[0], ways), layout, ways)
+        numbers[chosen[0], layout] = len(exchanges)
+        return [by_level(hop.moved(), ways) for hop in exchanges]
+
+    check(StoreCost(node, 0), [strategies], layouts, hops)
+    return numbers
+
+
+@pytest.mark.parametrize("rows", [64, 65])
+@pytest.mark.parametrize("ways", [Ways((2,)), Ways((2, 2)), Ways((2, 2), axes=("a", "b")), Ways((2,), (3, 1))])
+def test_two_workers_give_each_other_small_sums(rows, ways):
+    """Of 64 x 64 elements in one hop, of 65 x 64 in two: as many bytes; of two workers alike, and of no more."""
+    b = GraphBuilder()
+    b.apply("mm", b.input("a", (rows, 8)), b.input("b", (8, 64)), name="node")
+    node = signatures(b.finish({}, {}))["node"]
+    last = (R,) * (len(ways) - 1)
+    hops = counted_hops(node, ways)
+    assert hops[("k",) + ("i",) * len(last), (R,) + (Shard(0),) * len(last)] == (2 if rows > 64 or ways.shares else 1)
+    if last:
+        assert hops[("k", "i"), (R, R)] == hops[("k", "k"), (R, R)] == 2
 
 
 def test_all_that_is_stored_is_read_from_somebody():
