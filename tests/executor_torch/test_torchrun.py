@@ -130,6 +130,12 @@ def test_the_command(plan, tmp_path, capsys):
     assert read_reports(report)[0].first_step == 2
 
 
+def test_a_rank_without_a_neighbour_to_measure_messages_with():
+    done = run(3, "tests.executor_torch.measured")
+    assert done.returncode == 0, done.stderr
+    assert all(seconds > 0 for seconds in json.loads(done.stdout).values())
+
+
 def test_another_number_of_ranks(plan):
     done = run(3, "executor", plan)
     assert own_lines(done) == [
