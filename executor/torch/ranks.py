@@ -156,7 +156,7 @@ class ProcessGroupCluster(Cluster):
         sockets, group = self._connected()
         with others_may_be_lost():
             if sockets.carries(peer, data.nbytes):
-                (sockets.receive if receives else sockets.send)(peer, 0, memoryview(data))
+                (sockets.receive if receives else sockets.send)(peer, 0, data.data)
             else:
                 (dist.recv if receives else dist.send)(torch.from_numpy(data), peer, group)
 
