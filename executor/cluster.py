@@ -78,6 +78,9 @@ class Cluster(ABC):
     def broadcast(self, value: T | None) -> T:
         """Return rank 0's value, on every rank."""
 
+    def connect(self) -> None:  # noqa: B027 -- most have nothing to do
+        """Make what `pass_on` needs (collective)."""
+
     @abstractmethod
     def pass_on(self, data: NDArray[np.uint8], peer: int, *, receives: bool) -> None:
         """Send these bytes to another rank as a transfer does, or receive them from there, and wait for it."""

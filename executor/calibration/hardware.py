@@ -45,6 +45,7 @@ class Hardware:
 
 def hardware_of(cluster: Cluster, threads: int) -> Hardware:
     """Measure it (collective); figures are medians over repetitions and ranks."""
+    cluster.connect()  # also of ranks that have no neighbour
     waits = cluster.all_gather(_waits(cluster)) if cluster.ranks_on_host * threads > cluster.cores else []
     wake_s, waiting_share = fitted_line([wait for of_rank in waits for wait in of_rank])
     alone = _shared(cluster, _streamed() if cluster.rank == 0 else 0.0, max)

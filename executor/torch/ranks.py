@@ -142,13 +142,21 @@ class ProcessGroupCluster(Cluster):
             dist.broadcast_object_list(values, 0, self.diagnostics)
         return cast(T, values[0])
 
+    def connect(self) -> None:
+        """Make what `pass_on` needs (collective)."""
+        self._connected()
+
+    def _connected(self) -> tuple[LocalSockets, dist.ProcessGroup]:
+        """Return what carries small messages and large ones (collective, the first time)."""
+        world = cast(dist.ProcessGroup, dist.group.WORLD)
+        return self._sockets("gloo", world), group_of("gloo", world, self.timeout)
+
     def pass_on(self, data: NDArray[np.uint8], peer: int, *, receives: bool) -> None:
         """Send these bytes to another rank as a transfer does, or receive them from there, and wait for it."""
-        world = cast(dist.ProcessGroup, dist.group.WORLD)
-        sockets, group = self._sockets("gloo", world), group_of("gloo", world, self.timeout)
+        sockets, group = self._connected()
         with others_may_be_lost():
             if sockets.carries(peer, data.nbytes):
-                (sockets.receive if receives else sockets.send)(peer, 0, memoryview(data))
+                (sockets.receive if receives else sockets.send)(peer, 0, data.data)
             else:
                 (dist.recv if receives else dist.send)(torch.from_numpy(data), peer, group)
 

@@ -16,16 +16,17 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.fx import Graph, Node
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from planner.errors import GraphError
 from planner.pytorch.changed import dependent
-from planner.pytorch.functional import COUNTER
 from planner.pytorch.graphs import packet, where
 from planner.pytorch.private import CheckpointHook, is_selective
 from planner.pytorch.refusing import users_line
 
 AROUND: ContextVar[int] = ContextVar("checkpoints around what is traced", default=0)
 TRACED: ContextVar[nn.Module] = ContextVar("the module that is traced")
+COUNTED: ContextVar[list[tuple[Tensor, int]]] = ContextVar("counters in checkpoints, and how often they counted")
 
 INSTEAD = (
     "within torch.utils.checkpoint, whose function PyTorch runs again in the backward pass: take that out of the "
@@ -60,7 +61,7 @@ def checkpoints_traced(module: nn.Module) -> Iterator[None]:
 class RunAgain:
     """Within, what is traced runs twice in PyTorch; a GraphError, with the line, for a state that it changes.
 
-    What counts batches counts twice.
+    What counts batches for batch norm counts twice.
     """
 
     def __enter__(self) -> None:
@@ -70,14 +71,28 @@ class RunAgain:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Look at what states have become."""
         AROUND.reset(self._token)
+        counters = {id(part.num_batches_tracked) for part in TRACED.get().modules() if isinstance(part, _BatchNorm)}
         for name, (tensor, version) in _states().items() if kind is None else ():
             was, first = self._before.get(name, (tensor, version))
             if tensor is was and version == first:
                 continue
-            if tensor is was and name.endswith(COUNTER):
-                tensor.add_(version - first)
+            if tensor is was and id(tensor) in counters:
+                COUNTED.get().append((tensor, version - first))
             else:
                 raise _refused(users_line(traceback.extract_stack()), f"{name.removeprefix('module.')} changes")
+
+
+@contextmanager
+def counted_again() -> Iterator[None]:
+    """Within, forward runs; what counts batches in a checkpoint counts again when that is over, as in PyTorch."""
+    counted: list[tuple[Tensor, int]] = []
+    token = COUNTED.set(counted)
+    try:
+        yield
+    finally:
+        COUNTED.reset(token)
+    for counter, times in counted:
+        counter.add_(times)
 
 
 def _states() -> dict[str, tuple[Tensor, int]]:
@@ -100,6 +115,12 @@ def batch_norm(x: Tensor, mean: Tensor | None, var: Tensor | None, *others: Any,
         raise _refused(users_line(traceback.extract_stack()), BATCH_NORM)
     marked: Tensor = torch.ops.planner.again(result)
     return marked
+
+
+def plain_batch_norm(x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, *others: Any, **named: Any) -> Tensor:
+    """Normalize as torch.batch_norm does, whose arguments are in another order."""
+    named.pop("cudnn_enabled", None)
+    return batch_norm(x, mean, var, weight, bias, *others[:3], **named)
 
 
 BATCH_NORM = (

@@ -14,7 +14,7 @@ from torch.fx import Node
 
 from planner.errors import GraphError
 from planner.pytorch.contents import Content
-from planner.pytorch.functional import WRITTEN, ancestry, changes_first
+from planner.pytorch.functional import OWNER, WRITTEN, ancestry, changes_first
 from planner.pytorch.graphs import example, leaves, packet, where
 from planner.pytorch.private import OpOverload, schema_of
 from planner.pytorch.regions import UNTRACKED
@@ -49,6 +49,35 @@ def needed_for_all(trace: Trace) -> set[Node]:
     norms = [(node, bound(node)) for node in trace.nodes if packet(node) == "batch_norm"]
     following = (node for node, given in norms if given["training"] and given["running_mean"] is not None)
     return set[Node]().union(*map(needed_for, (trace.first_result(), *trace.last_contents().values(), *following)))
+
+
+FOLLOWING = {"batch_norm": "training", "native_batch_norm": "training", "instance_norm": "use_input_stats"}
+"""Operators that may change the running statistics they are given, of which a trace says nothing, and by which flag."""
+
+
+def refuse_read_statistics(trace: Trace, needed: AbstractSet[Node]) -> None:
+    """Raise a GraphError, with the line, for running statistics that follow batches and are read or changed otherwise.
+
+    In a trace they do not change: what else reads them would read what they were at first.
+    """
+    norms = [(node, bound(node)) for node in trace.nodes if packet(node) in FOLLOWING]
+    norms = [(node, given) for node, given in norms if given[FOLLOWING[packet(node)]]]
+    following = {node for node, _ in norms}
+    for node, given in norms:
+        for statistic in (given["running_mean"], given["running_var"]):
+            if statistic is None:
+                continue
+            root, *views = ancestry(statistic)
+            if packet(node) != "batch_norm" or views or root.meta.get(OWNER):
+                raise GraphError(
+                    f"{where(node)}: {packet(node)} changes running statistics that are no buffers as they are, or not "
+                    "as F.batch_norm does: give that buffers of their own"
+                )
+            if readers := [user for user in root.users if user in needed - following]:
+                raise GraphError(
+                    f"{where(readers[0])}: {packet(readers[0])} reads or changes running statistics that follow the "
+                    "batches of batch norm: keep statistics of your own in another buffer"
+                )
 
 
 def needed_for(loss: Node, operands: Callable[[Node], Iterable[Node]] = attrgetter("all_input_nodes")) -> set[Node]:

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from planner.errors import GraphError
-from planner.pytorch.checkpoints import batch_norm
+from planner.pytorch.checkpoints import batch_norm, plain_batch_norm
 from planner.pytorch.packed import packed
 from planner.pytorch.private import vmap
 from planner.pytorch.refusing import users_line
@@ -233,8 +233,21 @@ def _correlation(x: Tensor) -> Tensor:
     return (products / sizes[:, None] / sizes).clip(-1, 1)
 
 
+def _instance_norm(x: Tensor, running_mean: Any = None, running_var: Any = None, **settings: Any) -> Tensor:
+    """Normalize by the samples; running statistics follow the mean of theirs."""
+    if running_mean is None or not settings.get("use_input_stats", True):
+        return F.instance_norm(x, running_mean, running_var, **settings)
+    result = F.instance_norm(x, **settings)
+    momentum, dims, x = settings.get("momentum", 0.1), list(range(2, x.ndim)), x.detach()
+    for kept, now in ((running_mean, x.mean(dims)), (running_var, x.var(dims))):
+        kept.mul_(1 - momentum).add_(now.mean(0), alpha=momentum)
+    return result
+
+
 STANDING_IN: Mapping[Callable[..., Any], Callable[..., Any]] = {
     F.batch_norm: batch_norm,
+    torch.batch_norm: plain_batch_norm,
+    F.instance_norm: _instance_norm,
     torch.bincount: _counted,
     torch.Tensor.bincount: _counted,
     F.ctc_loss: _ctc_loss,

@@ -32,6 +32,7 @@ from planner.pytorch.folding import (
     differentiable,
     folded,
     needed_for_all,
+    refuse_read_statistics,
     refuse_untracked,
     refuse_unwritten,
     unreached,
@@ -187,6 +188,7 @@ def _with_cuts(trace: Trace, frozen: frozenset[int], whole: AbstractSet[Node]) -
     result = trace.first_result()
     needed = needed_for_all(trace)
     refuse_unwritten(trace, needed)
+    refuse_read_statistics(trace, needed)
     known = folded(trace, needed)
     nodes = [node for node in trace.nodes if node in needed and node not in known]
     cuts: Cuts = {}

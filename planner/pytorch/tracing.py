@@ -20,7 +20,7 @@ from torch.export.graph_signature import InputKind, InputSpec
 from planner.errors import GraphError
 from planner.pytorch.asking import Asked, Place, Undecided, always_raises, raised_at
 from planner.pytorch.changed import bounded_first, leaves_of_their_own, written_data
-from planner.pytorch.checkpoints import checkpoints_traced, follow_twice
+from planner.pytorch.checkpoints import checkpoints_traced, counted_again, follow_twice
 from planner.pytorch.complex_numbers import real_alone
 from planner.pytorch.functional import changes_first, out_of_place, relaid_out_of_place
 from planner.pytorch.graphs import packet
@@ -77,17 +77,22 @@ class Step(nn.Module):
         with RegionsApart(), torch.autocast("cpu", self._autocast) if self._autocast else nullcontext():
             return self._loss_of(*arguments)
 
+    def _result_of(self, inputs: Sequence[Any]) -> Any:
+        return self.module(**dict(zip(self._keys, inputs, strict=True))) if self._keys else self.module(*inputs)
+
     def _loss_of(self, *arguments: Any) -> Any:
         inputs, targets = arguments[: self._inputs], arguments[self._inputs :]
         for call in range(self.calls):
             before, kept = python_numbers(self.module), Kept(self.module)
-            result = self.module(**dict(zip(self._keys, inputs, strict=True))) if self._keys else self.module(*inputs)
+            with counted_again():
+                result = self._result_of(inputs)
             assigned = kept.assigned(marks=call + 1 < self.calls)
         self.assigned |= assigned
         changes = {name: (before.get(name), now) for name, now in python_numbers(self.module).items()}
         self.changed |= {f"{name} from {then} to {now}" for name, (then, now) in changes.items() if then != now}
         if self._loss is not None:
-            loss = self._loss(result, *targets)
+            with counted_again():
+                loss = self._loss(result, *targets)
         else:
             loss = result.get("loss", result) if isinstance(result, Mapping) else getattr(result, "loss", result)
         if not isinstance(loss, torch.Tensor):

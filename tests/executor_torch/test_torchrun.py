@@ -145,6 +145,12 @@ def test_what_ranks_of_torchrun_are_calibrated_with(plan, tmp_path):
     assert found.seconds_per_step > 0
 
 
+def test_a_rank_without_a_neighbour_to_measure_messages_with():
+    done = run(3, "tests.executor_torch.measured")
+    assert done.returncode == 0, done.stderr
+    assert all(seconds > 0 for seconds in json.loads(done.stdout).values())
+
+
 def test_another_number_of_ranks(plan):
     done = run(3, "executor", plan)
     assert own_lines(done) == [

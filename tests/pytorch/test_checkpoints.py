@@ -26,12 +26,24 @@ class Model(nn.Module):
         super().__init__()
         self.fc, self.norm, self.function = nn.Linear(4, 4), nn.BatchNorm1d(4, momentum=0.3), function
         self.register_buffer("average", torch.zeros(4))
+        self.register_buffer("num_batches_tracked", torch.zeros((), dtype=torch.long))
 
     def forward(self, x):
         return self.function(self, self.fc(x)).sin().sum()
 
     def normalized(self, x):
         return self.norm(self.fc(x)).relu()
+
+    def normalized_plainly(self, x):
+        norm = self.norm
+        norm.num_batches_tracked.add_(1)
+        statistics = norm.running_mean, norm.running_var
+        return torch.batch_norm(self.fc(x), norm.weight, norm.bias, *statistics, True, 0.2, 1e-5, False)
+
+    def counted(self, x):
+        y = self.fc(x).tanh()
+        self.num_batches_tracked.add_(1)
+        return y
 
     def linear(self, x):
         return self.fc(x).tanh()
@@ -89,6 +101,7 @@ def without_gradients(self, x):
 
 TAKEN = {
     "batch norm": within("normalized", use_reentrant=False),
+    "torch.batch_norm": within("normalized_plainly", use_reentrant=False),
     "batch norm, reentrant": within("normalized", use_reentrant=True),
     "batch norm without early stop": without_early_stop,
     "running statistics": in_evaluation,
@@ -113,6 +126,15 @@ def test_states_change_as_often_as_in_pytorch(function):
     assert graph.entries["norm.num_batches_tracked"].counts * STEPS == expected["norm.num_batches_tracked"]
 
 
+def test_a_counter_that_is_read_counts_again_after_that():
+    function = within("normalized", use_reentrant=False)
+    module, inputs = made(lambda self, x: function(self, x) / self.norm.num_batches_tracked)
+    _, of_loss, of_tensors = differences(module, inputs)
+    assert of_loss < 1e-12
+    assert max(of_tensors.values()) < 1e-9
+    assert "norm.num_batches_tracked" in of_tensors
+
+
 def twice(self, x):
     return checkpoint(self.normalized, x, use_reentrant=False) + self.norm(x)
 
@@ -125,6 +147,7 @@ def unread(self, x):
 REFUSED = {
     "an average": (within("followed", use_reentrant=False), "average changes"),
     "an average, reentrant": (within("followed", use_reentrant=True), "average changes"),
+    "a counter of its own": (within("counted", use_reentrant=False), "num_batches_tracked changes"),
     "an assigned average": (within("assigned", use_reentrant=False), "average changes"),
     "nested batch norm": (within("normalized", 2, use_reentrant=False), "batch norm follows"),
     "selective": (within("normalized", use_reentrant=False, context_fn=SELECTIVE), "batch norm follows"),

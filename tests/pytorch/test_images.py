@@ -7,6 +7,7 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402, N812
 from torch import nn  # noqa: E402
 
+from planner.errors import GraphError  # noqa: E402
 from planner.graph import Optimizer  # noqa: E402
 from planner.pytorch import from_torch  # noqa: E402
 from tests.pytorch.eager import differences, imported_steps  # noqa: E402
@@ -105,6 +106,62 @@ def test_a_normalization_called_twice_follows_both():
     assert gap < 1e-12
     assert {"norm.running_mean", "norm.running_var"} <= graph.updates.keys()
     assert max(tensors[name] for name in graph.updates if name in tensors) < 1e-10
+
+
+class Normalized(nn.Module):
+    """What a function makes of a batch norm and a batch."""
+
+    def __init__(self, function, norm):
+        super().__init__()
+        self.conv, self.norm, self.function = nn.Conv2d(4, 4, 1), norm, function
+
+    def forward(self, x):
+        return self.function(self.norm, self.conv(x)).sin().mean()
+
+
+def reset(norm, x):
+    norm.running_mean.mul_(0.5)
+    return norm(x)
+
+
+def in_evaluation(norm, x):
+    return norm(x) + F.batch_norm(x, norm.running_mean, norm.running_var)
+
+
+def in_a_row(norm, x):
+    statistics = torch.stack([norm.running_mean, norm.running_var])
+    return F.batch_norm(x, *statistics.unbind(), training=True)
+
+
+def native(norm, x):
+    return torch.native_batch_norm(x, None, None, norm.running_mean, norm.running_var, True, 0.1, 1e-5)[0]
+
+
+FOLLOWED = {
+    "after": (lambda norm, x: norm(x) * norm.running_var.view(-1, 1, 1), "mul|view"),
+    "before": (lambda norm, x: norm.running_mean.add(1).view(-1, 1, 1) * norm(x), "add"),
+    "in evaluation": (in_evaluation, "batch_norm"),
+    "changed": (reset, "batch_norm"),
+    "views": (in_a_row, "batch_norm"),
+    "natively": (native, "native_batch_norm"),
+}
+
+
+@pytest.mark.parametrize(("function", "by"), FOLLOWED.values(), ids=FOLLOWED)
+def test_running_statistics_that_others_read_or_change_are_refused(function, by):
+    module = Normalized(function, nn.BatchNorm2d(4))
+    with pytest.raises(GraphError, match=rf"^tests/pytorch/test_images\.py:\d+: ({by}) .*buffer"):
+        from_torch(module, [torch.randn(IMAGE)])
+
+
+def test_running_statistics_follow_the_samples_that_instance_norm_normalizes():
+    torch.manual_seed(0)
+    norm = nn.InstanceNorm2d(4, affine=True, track_running_stats=True, momentum=0.3)
+    module = Normalized(lambda norm, x: norm(x) + norm.running_var.view(-1, 1, 1), norm).double()
+    _, gap, tensors = differences(module, [torch.randn(IMAGE).double()])
+    assert gap < 1e-12
+    assert {"norm.running_mean", "norm.running_var"} <= tensors.keys()
+    assert max(tensors.values()) < 1e-10
 
 
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])

@@ -1,0 +1,15 @@
+"""What ranks of torchrun measure of their machine, as JSON from rank 0.
+
+torchrun --nproc-per-node 3 -m tests.executor_torch.measured
+"""
+
+import json
+
+from executor.calibration.hardware import hardware_of
+from executor.torch.ranks import job_cluster
+
+if __name__ == "__main__":
+    ranks = job_cluster()
+    found = hardware_of(ranks, 1)
+    if ranks.rank == 0:
+        print(json.dumps(found.messages_s))
