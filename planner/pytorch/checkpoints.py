@@ -146,5 +146,27 @@ def follow_twice(graph: Graph, loss: Node) -> None:
         graph.erase_node(node)
 
 
+def refuse_escapes(graph: Graph, loss: Node) -> None:
+    """Raise a GraphError if the loss reads what a reentrant checkpoint computes otherwise than as its result.
+
+    PyTorch gives that no gradient, as in the first pass gradients are switched off. What marks regions is taken out.
+    """
+    marks = [node for node in graph.nodes if packet(node) in ("planner::entered", "planner::left")]
+    regions = {node.args[1] for node in marks}
+    for region in sorted(regions, key=str):
+        entered, left = (
+            [node for node in marks if packet(node) == kind and node.args[1] == region]
+            for kind in ("planner::entered", "planner::left")
+        )
+        if loss in dependent(graph, entered, left):
+            raise GraphError(
+                f"{where(entered[0])}: the loss depends on what a function in torch.utils.checkpoint computes "
+                "otherwise than by its result, which has no gradient in PyTorch: return it, or use_reentrant=False"
+            )
+    for node in marks:
+        node.replace_all_uses_with(node.all_input_nodes[0])
+        graph.erase_node(node)
+
+
 MEAN, MOMENTUM = 3, 6
 """Where the running mean and the momentum are among batch norm's arguments."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count
 from typing import Any
 
 import torch
@@ -27,6 +28,8 @@ LIBRARY = torch.library.Library("planner", "DEF")  # type: ignore[no-untyped-cal
 OPERATORS = {
     "kept(Tensor self) -> Tensor": lambda x: x.clone(),
     "again(Tensor self) -> Tensor": lambda x: x.clone(),
+    "entered(Tensor self, int region) -> Tensor": lambda x, region: x.clone(),
+    "left(Tensor self, int region) -> Tensor": lambda x, region: x.clone(),
     "assigned(Tensor self) -> Tensor": lambda x: x.clone(),
     "changed(Tensor parameter, Tensor content) -> Tensor": lambda _, content: content.clone(),
     (
@@ -120,8 +123,20 @@ def _checkpointed(run: Any, keeps_random_state: bool, *arguments: Any) -> Any:
     if not any(map(_requires_gradient, arguments)):
         with torch.no_grad():
             return run(*arguments)
+    region = next(REGIONS)
+    given = [torch.ops.planner.entered(x, region) if _requires_gradient(x) else x for x in arguments]
     with RunAgain():
-        return run(*arguments)
+        result = run(*given)
+    if any(_requires_gradient(x) and x._version for x in given):
+        raise GraphError(f"{users_line(traceback.extract_stack())}a function in a checkpoint changes what it is given")
+    results = leaves(result)
+    tracked = [x for x in results if _has_gradient(x)]
+    replaced = _in_place_of(results, tracked, [torch.ops.planner.left(x, region) for x in tracked])
+    return type(result)(replaced) if isinstance(result, list | tuple) else replaced[0]
+
+
+REGIONS = count()
+"""Numbers of functions in reentrant checkpoints."""
 
 
 def _requires_gradient(argument: object) -> bool:

@@ -20,7 +20,7 @@ from torch.export.graph_signature import InputKind, InputSpec
 from planner.errors import GraphError
 from planner.pytorch.asking import Asked, Place, Undecided, always_raises, raised_at
 from planner.pytorch.changed import bounded_first, leaves_of_their_own, written_data
-from planner.pytorch.checkpoints import checkpoints_traced, counted_again, follow_twice
+from planner.pytorch.checkpoints import checkpoints_traced, counted_again, follow_twice, refuse_escapes
 from planner.pytorch.complex_numbers import real_alone
 from planner.pytorch.functional import changes_first, out_of_place, relaid_out_of_place
 from planner.pytorch.graphs import packet
@@ -203,6 +203,7 @@ def traced(step: Step, arguments: Sequence[Any], names: Sequence[str]) -> Trace:
     contents = out_of_place(graph, kept)
     states = leaves_of_their_own(graph, contents, trained, output)
     follow_twice(graph, output)
+    refuse_escapes(graph, output)
     output.args = (*output.args, tuple(states.values()))
     real_alone(program.graph_module)
     inputs = [str(spec.arg.name) for spec in specs if is_data(spec)]

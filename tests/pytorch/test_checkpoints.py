@@ -99,7 +99,22 @@ def without_gradients(self, x):
     return x * y
 
 
+def with_auxiliary_loss(self, x, *, of=lambda y: y.pow(2).mean(), **settings):
+    """What experts do: a list is given what is added to the loss behind the checkpoints."""
+    losses = []
+
+    def function(x):
+        y = self.linear(x)
+        losses.append(of(y))
+        return y * 2, y.detach()
+
+    y, again = checkpoint(function, x, **settings)
+    return checkpoint(self.linear, y, **settings).sum() + sum(losses) * again.mean()
+
+
 TAKEN = {
+    "an auxiliary loss": partial(with_auxiliary_loss, use_reentrant=False),
+    "a measure, reentrant": partial(with_auxiliary_loss, of=lambda y: y.detach().mean(), use_reentrant=True),
     "batch norm": within("normalized", use_reentrant=False),
     "torch.batch_norm": within("normalized_plainly", use_reentrant=False),
     "batch norm, reentrant": within("normalized", use_reentrant=True),
@@ -160,4 +175,26 @@ REFUSED = {
 def test_what_changes_otherwise_is_refused(function, why):
     module, inputs = made(function)
     with pytest.raises(GraphError, match=rf"^tests/pytorch/test_checkpoints\.py:\d+: {why}.*leave the checkpoint out"):
+        from_torch(module, inputs)
+
+
+def changed_in_place(self, x):
+    y = self.fc(x)
+    return checkpoint(lambda x: self.fc(x.mul_(2)), y, use_reentrant=True) * y
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        (
+            partial(with_auxiliary_loss, use_reentrant=True),
+            "the loss depends on what .* use_reentrant=False",
+        ),
+        (changed_in_place, "a function in a checkpoint changes what it is given"),
+    ],
+    ids=["auxiliary loss", "in place"],
+)
+def test_what_leaves_a_reentrant_checkpoint_otherwise_is_refused(function, why):
+    module, inputs = made(function)
+    with pytest.raises(GraphError, match=rf"^tests/pytorch/test_checkpoints\.py:\d+: {why}"):
         from_torch(module, inputs)
