@@ -129,7 +129,7 @@ def _checkpointed(run: Any, keeps_random_state: bool, *arguments: Any) -> Any:
         result = run(*given)
     if any(_requires_gradient(x) and x._version for x in given):
         raise GraphError(f"{users_line(traceback.extract_stack())}a function in a checkpoint changes what it is given")
-    results = leaves(result)
+    results: list[Any] = leaves(result)
     tracked = [x for x in results if _has_gradient(x)]
     replaced = _in_place_of(results, tracked, [torch.ops.planner.left(x, region) for x in tracked])
     return type(result)(replaced) if isinstance(result, list | tuple) else replaced[0]
