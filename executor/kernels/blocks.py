@@ -51,12 +51,9 @@ def in_blocks(kernel: Kernel) -> Kernel:
     """Return an element-wise kernel that works block by block: outputs and operands have one shape, or are numbers."""
 
     def blocked(call: KernelCall) -> None:
-        if call.outputs[0].ndim and (call.xp is not np or call.outputs[0].size <= BLOCK_ELEMENTS):
-            kernel(call)
-            return
         count = len(call.outputs)
         for parts in blocks(call.xp, *call.outputs, *call.inputs):
-            kernel(call.on(parts[count:], parts[:count]))
+            kernel(call if parts[0] is call.outputs[0] else call.on(parts[count:], parts[:count]))
 
     return blocked
 

@@ -75,7 +75,7 @@ class KernelCall:
     def number(self, name: str, default: float | None = None) -> float:
         """Attribute `name` as a Python number, which takes on the dtype of the array that it meets."""
         value = self.attributes[name] if default is None else self.attributes.get(name, default)
-        return value if type(value) is int or type(value) is float else float(cast(SupportsFloat, value))
+        return value if type(value) is int else float(cast(SupportsFloat, value))
 
     def flag(self, name: str) -> bool:
         """Attribute `name` as a truth value, false where the node does not give it."""

@@ -152,8 +152,7 @@ def refuse_escapes(graph: Graph, loss: Node) -> None:
     PyTorch gives that no gradient, as in the first pass gradients are switched off. What marks regions is taken out.
     """
     marks = [node for node in graph.nodes if packet(node) in ("planner::entered", "planner::left")]
-    regions = {node.args[1] for node in marks}
-    for region in sorted(regions, key=str):
+    for region in {node.args[1] for node in marks}:
         entered, left = (
             [node for node in marks if packet(node) == kind and node.args[1] == region]
             for kind in ("planner::entered", "planner::left")

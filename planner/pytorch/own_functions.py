@@ -129,14 +129,17 @@ def _checkpointed(run: Any, keeps_random_state: bool, *arguments: Any) -> Any:
         result = run(*given)
     if any(_requires_gradient(x) and x._version for x in given):
         raise GraphError(f"{users_line(traceback.extract_stack())}a function in a checkpoint changes what it is given")
-    results: list[Any] = leaves(result)
-    tracked = [x for x in results if _has_gradient(x)]
-    replaced = _in_place_of(results, tracked, [torch.ops.planner.left(x, region) for x in tracked])
-    return type(result)(replaced) if isinstance(result, list | tuple) else replaced[0]
+    if isinstance(result, tuple):  # tensors in other containers have no gradient in PyTorch
+        return tuple(_left(x, region) for x in result)
+    return _left(result, region)
 
 
 REGIONS = count()
 """Numbers of functions in reentrant checkpoints."""
+
+
+def _left(result: Any, region: int) -> Any:
+    return torch.ops.planner.left(result, region) if _has_gradient(result) else result
 
 
 def _requires_gradient(argument: object) -> bool:

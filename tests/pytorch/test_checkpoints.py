@@ -178,6 +178,11 @@ def test_what_changes_otherwise_is_refused(function, why):
         from_torch(module, inputs)
 
 
+def in_a_list(self, x):
+    """PyTorch gives gradients to tensors of a tuple alone."""
+    return checkpoint(lambda x: [self.linear(x), 1], x, use_reentrant=True)[0] + x
+
+
 def changed_in_place(self, x):
     y = self.fc(x)
     return checkpoint(lambda x: self.fc(x.mul_(2)), y, use_reentrant=True) * y
@@ -190,9 +195,10 @@ def changed_in_place(self, x):
             partial(with_auxiliary_loss, use_reentrant=True),
             "the loss depends on what .* use_reentrant=False",
         ),
+        (in_a_list, "the loss depends on what .* use_reentrant=False"),
         (changed_in_place, "a function in a checkpoint changes what it is given"),
     ],
-    ids=["auxiliary loss", "in place"],
+    ids=["auxiliary loss", "in a list", "in place"],
 )
 def test_what_leaves_a_reentrant_checkpoint_otherwise_is_refused(function, why):
     module, inputs = made(function)
