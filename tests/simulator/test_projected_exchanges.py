@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 import planner
+from planner.layout import SMALL_SUM
 from planner.parallel import Parallel
 from simulator.projection.blocks import blocks_of
 from simulator.projection.cluster import cluster
@@ -22,7 +23,7 @@ MODELS = {
 
 
 def exchanges_of_a_layer(name, parallel, **options):
-    options |= MODELS[name]
+    options = MODELS[name] | options
     graph = planner.model(name, batch=4, micro_batches=2, dtype="mixed", optimizer="adam", **options)
     shares = replica(planner.plan(graph, parallel=parallel)).shares
     return Counter(
@@ -44,10 +45,14 @@ def test_sequence_parallel(name):
     }
 
 
+@pytest.mark.parametrize("sequence", [8, 4 * SMALL_SUM // 16])
 @pytest.mark.parametrize("name", MODELS)
-def test_tensor_parallel(name):
-    """Two all-reduces in either pass, which are halves here."""
-    assert exchanges_of_a_layer(name, Parallel(tp=2)) == {("forward", "all-reduce"): 4, ("backward", "all-reduce"): 4}
+def test_tensor_parallel(name, sequence):
+    """Two all-reduces in either pass, whether a pair of workers does them in one hop or in two."""
+    assert exchanges_of_a_layer(name, Parallel(tp=2), sequence=sequence) == {
+        ("forward", "all-reduce"): 2,
+        ("backward", "all-reduce"): 2,
+    }
 
 
 def test_tokens_of_experts():
