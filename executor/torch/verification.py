@@ -45,7 +45,7 @@ GRADIENT, STORED = "gradient", "after the steps"
 SECONDS_PER_NODE, OPERATIONS_PER_SECOND = 4e-3, 2e9
 """Of importing and running small operators, and of large ones in double precision, on two cores."""
 
-SAMPLES = 4
+SAMPLES = 16
 """Of PyTorch's own rounding errors, of which as many are taken as show that they explain a difference: at a kink the
 errors of one sample may have the sign that PyTorch's have."""
 

@@ -13,6 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from planner.errors import GraphError
+from planner.pytorch.chosen_gradients import with_gradient
 from planner.pytorch.decomposing import copied
 from planner.pytorch.functional import changes_first
 from planner.pytorch.graphs import example, leaves, packet, where
@@ -140,7 +141,28 @@ def _of_parts(function: Callable[..., Any], x: Any, *how: Any) -> Any:
 
 
 def _polar(length: Any, angle: Any) -> Any:
-    return ComplexTensor(length * angle.cos(), length * angle.sin())
+    """Return complex numbers of a length, and an angle, whose gradients are those that their sign and value give."""
+    operands = torch.broadcast_tensors(length, angle)  # type: ignore[no-untyped-call]
+    return ComplexTensor(_real_of_polar(*operands), _imaginary_of_polar(*operands))
+
+
+def _sign(part: Callable[..., Any], length: Any, angle: Any) -> Any:
+    """Return a part of the sign of complex numbers."""
+    size = torch.hypot(length * angle.cos(), length * angle.sin())
+    return torch.where(size == 0, 0, length * part(angle) / size)
+
+
+_real_of_polar = with_gradient(
+    lambda length, angle: length * angle.cos(),
+    lambda arriving, *polar: arriving * _sign(torch.cos, *polar),
+    lambda arriving, length, angle: arriving * (0 * (length * angle.cos()) - length * angle.sin()),
+)
+_imaginary_of_polar = with_gradient(
+    lambda length, angle: length * angle.sin(),
+    lambda arriving, *polar: arriving * _sign(torch.sin, *polar),
+    lambda arriving, length, angle: arriving * (length * angle.cos() + 0 * (length * angle.sin())),
+)
+"""The gradient of the angle multiplies by a whole complex number, zeros among it, as PyTorch's does."""
 
 
 def _turns(rows: int, columns: int, count: int, like: Any) -> tuple[Any, Any]:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from planner.pytorch.chosen_gradients import with_gradient, with_slope
 from planner.pytorch.operators.call import refuse_if
 from planner.pytorch.written_pools import WRITTEN_POOLS
 
@@ -98,29 +99,6 @@ def _sinc(x: Tensor) -> Tensor:
     return torch.where(x == 0, 1, angle.sin() / angle)
 
 
-def _with_slope(function: Callable[..., Tensor], slope: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return a function of elements whose gradient is multiplied by another of them, whatever it would be."""
-    return _with_gradient(function, lambda arriving, *given: arriving * slope(*given))
-
-
-def _with_gradient(function: Callable[..., Tensor], *gradients: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return a function of elements with gradients that are functions of the arriving one and of what it is given.
-
-    Its first arguments, one for each gradient, are tensors of one shape.
-    """
-
-    def written(*arguments: Any) -> Tensor:
-        operands = [torch.ops.planner.operand(x) for x in arguments[: len(gradients)]]
-        given = *operands, *arguments[len(gradients) :]
-        result = function(*given)
-        arriving = torch.ops.planner.arriving(result, operands)
-        made_of = [gradient(arriving, *given) for gradient in gradients]
-        made: Tensor = torch.ops.planner.with_gradient([result], operands, [arriving], made_of)[0]
-        return made
-
-    return written
-
-
 def _logit(x: Tensor, eps: float | None = None) -> Tensor:
     """Return the logit of a tensor, clamped to [eps, 1 - eps] if there is one; no number outside [0, 1]."""
     x = x if eps is None else x.clamp(eps, 1 - eps)
@@ -167,7 +145,7 @@ def _safe_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tens
 
 def _times_log(log: Callable[[Tensor], Tensor], pole: float) -> Callable[..., Tensor]:
     """Return x log(y), whose logarithm begins at a pole: zero where x is, though y has no logarithm."""
-    written = _with_gradient(
+    written = with_gradient(
         lambda x, y: torch.where(y.ne(y), nan, torch.where(x == 0, 0, x * log(y))),
         lambda arriving, x, y: torch.where((x == 0) & (y <= pole), 0, arriving * log(y)),
         lambda arriving, x, y: arriving * (x / (y - pole)),
@@ -296,7 +274,7 @@ def _embedding(
     numbers = indices.reshape(-1)
     counts = (numbers[:, None] == numbers).sum(1).view(*indices.shape, 1)
     shares = torch.where(indices[..., None] == padding_idx, 0, 1 / counts).to(weight.dtype)
-    shared = _with_gradient(
+    shared = with_gradient(
         lambda rows, _: rows, lambda arriving, _, shares: torch.where(shares == 0, 0, arriving * shares)
     )
     rows: Tensor = shared(weight[indices], shares)
@@ -369,9 +347,9 @@ def _embedding_bag(
 WRITTEN_OUT: Mapping[str, Callable[..., Any]] = {
     **WRITTEN_POOLS,
     "_safe_softmax": _safe_softmax,
-    "angle": _with_gradient(_angle, lambda _, x: torch.zeros_like(x)),
+    "angle": with_gradient(_angle, lambda _, x: torch.zeros_like(x)),
     "cdist": _cdist,
-    "celu": _with_slope(_celu, _slope_of_celu),
+    "celu": with_slope(_celu, _slope_of_celu),
     "diagonal": _diagonal,
     "diagonal_scatter": _diagonal_scatter,
     "embedding": _embedding,
@@ -390,7 +368,7 @@ WRITTEN_OUT: Mapping[str, Callable[..., Any]] = {
     "cummin": partial(_cumulative, sign=-1),
     "cumprod": _cumprod,
     "logcumsumexp": _logcumsumexp,
-    "logit": _with_gradient(_logit, _gradient_of_logit),
+    "logit": with_gradient(_logit, _gradient_of_logit),
     "masked_scatter": _masked_scatter,
     "multi_margin_loss": _multi_margin_loss,
     "prod": _prod,
@@ -400,8 +378,8 @@ WRITTEN_OUT: Mapping[str, Callable[..., Any]] = {
     "rrelu": _rrelu,
     "sinc": _sinc,
     "softshrink": lambda x, lambd=0.5: torch.where((x >= -lambd) & (x <= lambd), 0, x - x.sign() * lambd),
-    "special_entr": _with_slope(_entr, lambda x: -(1 + x.log())),
-    "special_log_ndtr": _with_slope(_log_ndtr, _slope_of_log_ndtr),
+    "special_entr": with_slope(_entr, lambda x: -(1 + x.log())),
+    "special_log_ndtr": with_slope(_log_ndtr, _slope_of_log_ndtr),
     "special_xlog1py": _times_log(torch.log1p, -1.0),
     "std_mean": partial(_std_mean, deviation=torch.std),
     "var_mean": partial(_std_mean, deviation=torch.var),

@@ -65,7 +65,8 @@ def steps() -> dict[str, Any]:
                 runs = [on_ranks(ranks, "results.torchrun.steps", STEPS, path)[0] for _ in range(RUNS)]
                 runs.sort(key=itemgetter("ratio"))
                 rows.append(runs[RUNS // 2] | {"ratios": [run["ratio"] for run in runs]})
-    return about() | {"rounds": STEPS, "runs": RUNS, "rows": rows, "elsewhere": read_data(HERE)["steps"]["elsewhere"]}
+    elsewhere = read_data(HERE)["steps"]["elsewhere"]
+    return about() | {"rounds": STEPS, "runs": RUNS, "rows": rows, "elsewhere": elsewhere}
 
 
 def sweep() -> dict[str, Any]:

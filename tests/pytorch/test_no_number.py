@@ -40,6 +40,7 @@ FUNCTIONS = {
     "logit": lambda x: torch.logit(x, 0.25),
     "x log y": lambda x: torch.xlogy(x, -torch.ones(12, dtype=torch.float64)),
     "angle": torch.angle,
+    "polar, of lengths below zero, too": lambda x: torch.view_as_real(torch.polar(x.repeat(3), x.repeat_interleave(3))),
     "greatest": lambda x: x.max(),
     "greatest of all": lambda x: x.amax(),
     "least, tied": lambda x: x.abs().amin(),
@@ -65,7 +66,7 @@ FUNCTIONS = {
 ELEMENTS = [2.0, nan, -3.0, inf, 0.5, -inf, nan, 0.0, 1.0, -1.0, 0.25, 3.0]
 CHOOSING = (
     "greatest of each", "least of each", "greatest of each, shared", "sorted", "least three", "unbound", "selected",
-    "absolute", "sign", "clamp", "PReLU", "where", "lower triangle",
+    "absolute", "sign", "clamp", "PReLU", "where", "lower triangle", "polar, of lengths below zero, too",
 )  # fmt: skip
 
 
