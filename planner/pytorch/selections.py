@@ -294,6 +294,27 @@ def _loss(self: _Spread) -> Any:
     return _of_count(self, self.call(aten.mean.default, each), operand)
 
 
+def _of_sequences(self: _Spread) -> Any:
+    """Let labels that a mask [n, s] selects lie in rows again, in which those that count come first."""
+    arguments = {name: self.mapped(value) for name, value in bound(self.node).items()}
+    (symbol,) = _symbols(bound(self.node)["targets"])
+    mask, lengths = self.masks[symbol], arguments["target_lengths"]
+    is_counted = isinstance(lengths, Node) and packet(lengths) == "sum" and _same(lengths.args[0], mask)
+    if not is_counted or lengths.args[1:] not in (([-1],), ([1],)):
+        raise _Unspreadable
+    rows, extent = example(mask).shape
+    labels = self.call(aten.reshape.default, arguments["targets"], [rows, extent, 1])
+    places = self.call(aten.sub.Tensor, self.call(aten.cumsum.default, mask, 1), 1)
+    is_there = self.call(aten.eq.Tensor, self.call(aten.unsqueeze.default, places, 2), self.constant(np.arange(extent)))
+    hidden = self.call(aten.logical_not.default, self.call(aten.unsqueeze.default, mask, 2))
+    labels = self.call(aten.masked_fill.Scalar, self.call(aten.mul.Tensor, labels, is_there), hidden, 0)
+    arguments["targets"] = self.call(aten.sum.dim_IntList, labels, [1])
+    target: Any = self.node.target
+    loss = self.new.call_function(target, tuple(_positional(self.node, arguments)))
+    loss.meta = dict(self.node.meta)  # of the same extents; PyTorch does not say which without data
+    return loss
+
+
 def _positional(node: Node, arguments: Mapping[str, Any]) -> list[Any]:
     schema = schema_of(node.target)
     assert schema is not None
@@ -392,6 +413,7 @@ RULES: Mapping[str, Callable[[_Spread], Any]] = {
         ),
     ),
     **_table(_added, ("index_add", "scatter_add")),
+    "ctc_loss": _of_sequences,
     "index": _index,
     "index_put": _index_put,
 }  # fmt: skip

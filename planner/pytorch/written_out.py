@@ -19,6 +19,7 @@ from torch import Tensor
 
 from planner.pytorch.chosen_gradients import with_gradient, with_slope
 from planner.pytorch.operators.call import refuse_if
+from planner.pytorch.written_ctc import ctc_loss
 from planner.pytorch.written_pools import WRITTEN_POOLS
 
 Parts = tuple[Tensor, ...]
@@ -349,6 +350,7 @@ WRITTEN_OUT: Mapping[str, Callable[..., Any]] = {
     "_safe_softmax": _safe_softmax,
     "angle": with_gradient(_angle, lambda _, x: torch.zeros_like(x)),
     "cdist": _cdist,
+    "ctc_loss": ctc_loss,
     "celu": with_slope(_celu, _slope_of_celu),
     "diagonal": _diagonal,
     "diagonal_scatter": _diagonal_scatter,

@@ -172,8 +172,8 @@ def steps_say(steps: dict[str, Any]) -> str:
         for row in steps["elsewhere"]
     )
     return (
-        f"Medians of {steps['rounds']} steps of either, of that of {steps['runs']} runs whose ratio is the median; load "
-        f"average {steps['load']:.1f} at their end. {elsewhere}"
+        f"Medians of {steps['rounds']} steps of either, of that of {steps['runs']} runs whose ratio is the median; "
+        f"load average {steps['load']:.1f} at their end. {elsewhere}"
     )
 
 

@@ -1,0 +1,84 @@
+"""Losses of sequences of labels that are shorter than what they are read from (CTC), beside PyTorch's."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F  # noqa: E402, N812
+from torch import nn  # noqa: E402
+
+from planner.pytorch.user_model import UserModel  # noqa: E402
+from tests.pytorch.outcomes import outcome_of, sgd  # noqa: E402
+
+STEPS, SAMPLES, LABELS, CLASSES, WIDTH = 9, 4, 4, 5, 3
+TARGETS = torch.tensor([[1, 1, 2, 3], [4, 2, -100, -100], [3, -100, -100, -100], [-100, -100, -100, -100]])
+"""Two alike in a row, with a blank between; of the last sample there are none."""
+
+LENGTHS = torch.tensor([9, 4, 1, 5])
+
+
+class Read(nn.Module):
+    """A layer whose results are read as sequences of labels, by a loss of log-probabilities [t, n, c] and targets."""
+
+    def __init__(self, loss):
+        super().__init__()
+        self.layer, self.loss = nn.Linear(WIDTH, CLASSES), loss
+
+    def forward(self, x, targets, lengths):
+        return self.loss(self.layer(x).log_softmax(-1), targets, lengths).sum()
+
+
+def of_rows(**how):
+    return lambda x, targets, lengths: F.ctc_loss(x, targets, lengths, (targets >= 0).sum(1), **how)
+
+
+def in_a_row(x, targets, lengths):
+    of_labels = (targets >= 0).sum(1)
+    return F.ctc_loss(x, targets.flatten()[torch.tensor([0, 1, 2, 3, 4, 5, 8])], lengths, of_labels)
+
+
+def selected(x, targets, lengths):
+    """As Hugging Face's models of speech have it."""
+    is_label = targets >= 0
+    return F.ctc_loss(x, targets.masked_select(is_label), lengths, is_label.sum(-1), reduction="sum")
+
+
+def selected_in_any_order(x, targets, lengths):
+    is_label = targets.flip(1) >= 0
+    return F.ctc_loss(x, targets.flip(1).masked_select(is_label), lengths, is_label.sum(-1))
+
+
+LOSSES = {
+    "mean": of_rows(),
+    "sum": of_rows(reduction="sum"),
+    "each": of_rows(reduction="none"),
+    "another blank": lambda x, targets, lengths: F.ctc_loss(
+        x, (targets - 1).clamp_min(-1), lengths, (targets >= 0).sum(1), blank=CLASSES - 1
+    ),
+    "lengths that are known": lambda x, targets, _: F.ctc_loss(x, targets, (9, 9, 8, 7), (4, 2, 1, 0)),
+    "one sample": lambda x, targets, _: F.ctc_loss(x[:, 0], targets[0], torch.tensor(9), torch.tensor(4)),
+    "a module": nn.CTCLoss(),
+    "in a row": in_a_row,
+    "selected by a mask": selected,
+    "selected by a mask, labels last": selected_in_any_order,
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_trains_like_pytorch(name):
+    torch.manual_seed(0)
+    loss = LOSSES[name]
+    if name == "a module":
+        loss = lambda x, targets, lengths: LOSSES[name](x, targets, lengths, (targets >= 0).sum(1))  # noqa: E731
+    module = Read(loss).double()
+    x = torch.randn(STEPS, SAMPLES, WIDTH, dtype=torch.float64)
+    assert outcome_of(UserModel(module, (x, TARGETS, LENGTHS), None, (), sgd(module))) == ("right", "")
+
+
+@pytest.mark.parametrize("zero_infinity", [False, True])
+def test_what_too_few_steps_cannot_say(zero_infinity):
+    """Its loss is infinite and its gradients are no numbers, or it is left out."""
+    torch.manual_seed(0)
+    module = Read(of_rows(zero_infinity=zero_infinity)).double()
+    x, lengths = torch.randn(STEPS, SAMPLES, WIDTH, dtype=torch.float64), torch.tensor([4, 4, 1, 0])
+    assert outcome_of(UserModel(module, (x, TARGETS, lengths), None, (), sgd(module))) == ("right", "")
