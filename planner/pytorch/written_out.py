@@ -114,13 +114,27 @@ def _gradient_of_logit(arriving: Tensor, x: Tensor, eps: float | None = None) ->
 
 
 def _celu(x: Tensor, alpha: float = 1.0) -> Tensor:
-    return torch.where(x > 0, x, alpha * torch.expm1(x.clamp(max=0) / alpha))
+    return torch.where(x <= 0, alpha * torch.expm1(x.clamp(max=0) / alpha), x)
 
 
 def _slope_of_celu(x: Tensor, alpha: float = 1.0) -> Tensor:
     """Return the slope as PyTorch has it, which takes `alpha` in single precision."""
     scale = 1 / float(np.float32(alpha))
-    return torch.where(x > 0, 1, alpha * scale * torch.exp(x.clamp(max=0) * scale))
+    return torch.where(x <= 0, alpha * scale * torch.exp(x.clamp(max=0) * scale), 1)
+
+
+def _alpha_dropout(x: Tensor, p: float, train: bool, *, of_channels: bool = False) -> Tensor:
+    """Put what SELU tends to in place of elements, or channels, and keep mean and deviation (Klambauer and others)."""
+    if not train or p in (0, 1):
+        return x * 0 if train and p else x.clone()
+    shape = [*x.shape[:2], *(1 for _ in x.shape[2:])] if of_channels else x.shape
+    kept = torch.bernoulli(x.new_ones(shape), 1 - p)
+    scale = 1 / sqrt((SELU_LIMIT**2 * p + 1) * (1 - p))
+    return x * (kept * scale) + (kept - 1) * (SELU_LIMIT * scale) + SELU_LIMIT * scale * p
+
+
+SELU_LIMIT = 1.7580993408473766
+"""Minus what SELU tends to."""
 
 
 def _entr(x: Tensor) -> Tensor:
@@ -348,6 +362,7 @@ def _embedding_bag(
 WRITTEN_OUT: Mapping[str, Callable[..., Any]] = {
     **WRITTEN_POOLS,
     "_safe_softmax": _safe_softmax,
+    "alpha_dropout": _alpha_dropout,
     "angle": with_gradient(_angle, lambda _, x: torch.zeros_like(x)),
     "cdist": _cdist,
     "ctc_loss": ctc_loss,
@@ -357,6 +372,7 @@ WRITTEN_OUT: Mapping[str, Callable[..., Any]] = {
     "embedding": _embedding,
     "embedding_bag": _embedding_bag,
     "embedding_renorm": _embedding_renorm,
+    "feature_alpha_dropout": partial(_alpha_dropout, of_channels=True),
     "fill_diagonal": _fill_diagonal,
     "aminmax": lambda x, *, dim=None, keepdim=False: tuple(
         function(x, list(range(x.ndim)) if dim is None else dim, keepdim) for function in (torch.amin, torch.amax)

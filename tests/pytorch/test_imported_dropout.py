@@ -28,6 +28,7 @@ def stochastic_depth(x, p):
 DROPS = {
     "elements": torch.nn.functional.dropout,
     "rows": stochastic_depth,
+    "self-normalizing": lambda x, p: torch.nn.functional.alpha_dropout(x, p, training=True),
     "channels": lambda x, p: torch.nn.functional.dropout2d(x.view(ROWS, 2, 3, 1), p).reshape(ROWS, WIDTH),
 }
 
@@ -59,13 +60,18 @@ def masks(graph, number):
             yield torch.tensor(description.evaluate([ones, np.asarray(number, np.int32)], node.attrs)[0])
 
 
-def _dropped(x, mask):
-    """Multiply by a mask of elements, rows or channels of three."""
+def _dropped(x, mask, p, drop):
+    """Multiply by a mask of elements, rows or channels of three; or else as Klambauer and others (2017) have it."""
+    if drop == "self-normalizing":
+        q, low = 1 - p, -1.7580993408473766
+        scale = (q + low**2 * q * (1 - q)) ** -0.5
+        return scale * torch.where(mask > 0, x, low) - scale * (1 - q) * low
     return (x.view(*mask.shape[:2], *(3, 1)[: mask.ndim - 2]) * mask).reshape(x.shape) if mask.ndim > 2 else x * mask
 
 
 @pytest.mark.parametrize(
-    ("drop", "ways"), [("elements", ()), ("elements", (2, 2)), ("rows", (2,)), ("channels", (2, 2))]
+    ("drop", "ways"),
+    [("elements", ()), ("elements", (2, 2)), ("rows", (2,)), ("channels", (2, 2)), ("self-normalizing", (2,))],
 )
 def test_eager_given_the_masks(drop, ways):
     ours = module(drop)
@@ -82,7 +88,7 @@ def test_eager_given_the_masks(drop, ways):
     for step in range(3):
         run.step()
         given = iter(list(masks(graph, first + step)))
-        ours.drop = lambda x, p, given=given: _dropped(x, next(given))
+        ours.drop = lambda x, p, given=given: _dropped(x, next(given), p, drop)
         optimizer.zero_grad()
         ours(torch.tensor(run.gather(data))).backward()
         optimizer.step()

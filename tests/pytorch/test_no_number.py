@@ -22,6 +22,8 @@ FUNCTIONS = {
     "ReLU6": F.relu6,
     "leaky ReLU without a slope": lambda x: F.leaky_relu(x, 0.0),
     "ELU": F.elu,
+    "CELU": F.celu,
+    "SELU": F.selu,
     "hard sigmoid": F.hardsigmoid,
     "hard swish": F.hardswish,
     "hard tanh": F.hardtanh,
@@ -66,7 +68,8 @@ FUNCTIONS = {
 ELEMENTS = [2.0, nan, -3.0, inf, 0.5, -inf, nan, 0.0, 1.0, -1.0, 0.25, 3.0]
 CHOOSING = (
     "greatest of each", "least of each", "greatest of each, shared", "sorted", "least three", "unbound", "selected",
-    "absolute", "sign", "clamp", "PReLU", "where", "lower triangle", "polar, of lengths below zero, too",
+    "absolute", "sign", "clamp", "PReLU", "ELU", "CELU", "SELU", "where", "lower triangle",
+    "polar, of lengths below zero, too",
 )  # fmt: skip
 
 
