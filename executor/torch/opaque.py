@@ -19,7 +19,7 @@ def call_operator(call: KernelCall) -> None:
     try:
         with torch.no_grad():
             results = _results(call, _operands(call))
-    except RuntimeError as error:
+    except (RuntimeError, IndexError) as error:
         raise DataError(f"{call.attributes['target']}: {str(error).partition(chr(10))[0]}") from error
     for out, result in zip(call.outputs, results, strict=True):
         if result.shape != out.shape:
