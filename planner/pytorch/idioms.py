@@ -30,14 +30,17 @@ def idioms_traced() -> Iterator[None]:
     """Within, layers of PyTorch are traced that would ask tensors for numbers."""
     forward, detect = _BatchNorm.forward, transformer._detect_is_causal_mask
     grad, flat_vmap, validates = torch.autograd.grad, vmap._flat_vmap, Distribution._validate_args
+    backward = torch.autograd.backward
     _BatchNorm.forward = lambda self, x: (_averaging_all if _averages_all(self) else forward)(self, x)  # type: ignore[method-assign, assignment]
     transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: bool(is_causal)  # a mask says it, too
     torch.autograd.grad, vmap._flat_vmap = _refuse_gradients, partial(_one_by_one, flat_vmap)
+    torch.autograd.backward = _refuse_backward
     Distribution._validate_args = False  # which asks whether parameters and values are what they must be
     try:
         yield
     finally:
         torch.autograd.grad, vmap._flat_vmap, Distribution._validate_args = grad, flat_vmap, validates
+        torch.autograd.backward = backward
         _BatchNorm.forward, transformer._detect_is_causal_mask = forward, detect  # type: ignore[method-assign]
 
 
@@ -45,6 +48,13 @@ def _refuse_gradients(*_: Any, **__: Any) -> Any:
     raise GraphError(
         f"{users_line(traceback.extract_stack())}torch.autograd.grad in forward: gradients of gradients are not taken; "
         "leave the penalty out, or write the derivative as operators"
+    )
+
+
+def _refuse_backward(*_: Any, **__: Any) -> Any:
+    raise GraphError(
+        f"{users_line(traceback.extract_stack())}backward() in forward: the gradients of what is returned are taken "
+        "here: return the loss, or the sum of several"
     )
 
 
