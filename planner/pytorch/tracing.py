@@ -228,7 +228,7 @@ def _exported(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
         with (
             warnings.catch_warnings(),
             redirect_stderr(printed),
-            Taken(),
+            Taken(step),
             functions_traced(),
             checkpoints_traced(step),
             idioms_traced(),
