@@ -117,3 +117,25 @@ def test_what_only_lies_beside_another_is_trained():
     module = Sharing(apart, lambda self: (self.first.bias * self.signs).sum() + (self.first.bias[:3] * self.some).sum())
     _, gap, others = differences(module.double(), (torch.randn(4, 6, dtype=torch.float64),))
     assert max(gap, *others.values()) < 1e-12
+
+
+class Registering(nn.Module):
+    """Registers parameters and keeps them in a list as they were made."""
+
+    def __init__(self):
+        super().__init__()
+        self.weights = [nn.Parameter(torch.randn(6, 6)) for _ in range(2)]
+        for number, weight in enumerate(self.weights):
+            self.register_parameter(f"weight{number}", weight)
+
+    def forward(self, x):
+        return (x @ self.weights[0] @ self.weights[1]).square().mean()
+
+
+def test_a_parameter_in_a_list_is_the_modules_without_memory_too():
+    def make():
+        module = Registering()
+        return module, (torch.randn(4, 6),), None, (), torch.optim.SGD(module.weights, lr=0.1)
+
+    assert {"weight0", "weight1"} <= graph_of(make).updates.keys()
+    assert {"weight0", "weight1"} <= graph_of(lambda: make()[:2]).updates.keys()
