@@ -10,6 +10,7 @@ import torch
 
 from executor.data import DataError
 from executor.kernels import Array, Kernel, KernelCall
+from executor.kernels.elementwise import require_room
 from executor.torch.tensors import tensor_of
 from planner.graph.opaque_ops import CALL, GRADIENT
 
@@ -27,6 +28,8 @@ def call_operator(call: KernelCall) -> None:
                 f"{call.attributes['target']} returns shape {tuple(result.shape)} in this batch, {out.shape} in the "
                 "example that was planned: let masks select as many in every batch, or use torch.where"
             )
+        if result.dtype == torch.int64:
+            require_room(bool((result != result.int()).any()))
         tensor_of(out).copy_(result)
 
 
