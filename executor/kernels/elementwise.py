@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+from typing import Any
+
 import numpy as np
 
+from executor.data import DataError
 from executor.kernels.blocks import in_blocks
 from executor.kernels.call import Array, Kernel, KernelCall, kept_where
+
+BEYOND = 2.0**31
+"""From which on 32 bits have no room for whole numbers."""
 
 
 def _unary(function: str) -> Kernel:
@@ -21,9 +28,33 @@ def _binary(function: str) -> Kernel:
     """Return the kernel of an array-module function of two operands that are broadcast."""
 
     def kernel(call: KernelCall) -> None:
-        getattr(call.xp, function)(*call.once(broadcast), out=call.outputs[0])
+        whole(call, getattr(call.xp, function), *call.once(broadcast))
 
     return kernel
+
+
+def whole(call: KernelCall, function: Any, a: Array, b: Any) -> None:
+    """Write a function of two operands; a DataError for whole numbers that the output has no room for."""
+    (out,) = call.outputs
+    if out.dtype.kind != "i":
+        function(a, b, out=out)
+        return
+    copy_whole(call.xp, out, function(a.astype("int64"), b))
+
+
+def copy_whole(xp: ModuleType, out: Array, exact: Array) -> None:
+    """Write whole numbers of 64 bits; a DataError for those that the output has no room for."""
+    xp.copyto(out, exact, casting="unsafe")
+    require_room(bool((exact != out).any()))
+
+
+def require_room(is_beyond: bool) -> None:
+    """Raise a DataError for whole numbers that 32 bits have no room for."""
+    if is_beyond:
+        raise DataError(
+            "whole numbers of more than 32 bits, which a graph has not: let the module compute with them in double "
+            "precision, as x.double() * 1000003 % 97 does"
+        )
 
 
 def broadcast(call: KernelCall) -> tuple[Array, ...]:
@@ -96,12 +127,15 @@ def add_n(call: KernelCall) -> None:
 
 def scale(call: KernelCall) -> None:
     """Multiply by the attribute `factor`."""
-    call.xp.multiply(call.inputs[0], call.number("factor"), out=call.outputs[0])
+    whole(call, call.xp.multiply, call.inputs[0], call.number("factor"))
 
 
 def cast(call: KernelCall) -> None:
     """Convert to the dtype of the output; to whole numbers towards zero, to truth values what is not zero."""
-    call.xp.copyto(call.outputs[0], call.inputs[0], casting="unsafe")
+    xp, (x,), (out,) = call.xp, call.inputs, call.outputs
+    if out.dtype.kind == "i" and x.dtype.kind == "f":
+        require_room(bool((xp.isfinite(x) & (xp.abs(x) >= BEYOND)).any()))
+    xp.copyto(out, x, casting="unsafe")
 
 
 KERNELS: dict[str, Kernel] = {

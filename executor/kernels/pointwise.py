@@ -15,7 +15,7 @@ from typing import Any
 
 from executor.kernels.blocks import blocks
 from executor.kernels.call import Array, Kernel, KernelCall, kept_where
-from executor.kernels.elementwise import broadcast
+from executor.kernels.elementwise import broadcast, require_room
 from executor.kernels.special import logistic, sign, special
 from tdl.catalog.pointwise import SIXTH, log_of
 
@@ -160,11 +160,15 @@ def _kernel(row: Callable[..., Array]) -> Kernel:
         attributes = {name: value for name, value in call.attributes.items() if name not in NOT_OF_ELEMENTS}
         operands = call.inputs if len(call.inputs) == 1 else call.once(broadcast)
         count = len(call.outputs)
+        is_whole = call.outputs[0].dtype.kind == "i"
         for parts in blocks(call.xp, *call.outputs, *operands):
-            results = row(call.xp, *parts[count:], **attributes)
+            given = [part.astype("int64") if is_whole and part.dtype.kind == "i" else part for part in parts[count:]]
+            results = row(call.xp, *given, **attributes)
             for out, result in zip(parts, results if isinstance(results, tuple) else (results,), strict=False):
                 # What rows make of whole numbers may be fractions of the same values.
                 call.xp.copyto(out, result, casting="unsafe")
+                if is_whole and getattr(result, "dtype", out.dtype).kind == "i":
+                    require_room(bool((result != out).any()))
 
     return kernel
 

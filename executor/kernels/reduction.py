@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from executor.kernels.call import Array, Kernel, KernelCall
+from executor.kernels.elementwise import copy_whole
 
 
 def reduce_sum(call: KernelCall) -> None:
     """Sum over the dimensions `dims`."""
     (x,), (out,) = call.inputs, call.outputs
-    call.xp.sum(x, axis=call.integers("dims"), dtype=out.dtype, out=out)
+    if out.dtype.kind != "i":
+        call.xp.sum(x, axis=call.integers("dims"), dtype=out.dtype, out=out)
+        return
+    copy_whole(call.xp, out, call.xp.sum(x, axis=call.integers("dims"), dtype="int64"))
 
 
 def mean(call: KernelCall) -> None:
@@ -79,7 +83,11 @@ def cumsum(call: KernelCall) -> None:
     else:
         count = xp.clip(places + 1, start, stop) - start
     sums = xp.concatenate([xp.zeros_like(x[(slice(None),) * dim + (slice(0, 1),)]), xp.cumsum(x, axis=dim)], axis=dim)
-    xp.copyto(out, xp.take(sums, count, axis=dim))
+    taken = xp.take(sums, count, axis=dim)
+    if out.dtype.kind == "i":
+        copy_whole(xp, out, taken)
+    else:
+        xp.copyto(out, taken)
 
 
 def expand(call: KernelCall) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from executor.data import DataError
 from executor.kernels import Array, Kernel, KernelCall
+from executor.kernels.elementwise import require_room
 from executor.torch.tensors import tensor_of
 from planner.graph.opaque_ops import CALL, GRADIENT
 
@@ -19,7 +20,7 @@ def call_operator(call: KernelCall) -> None:
     try:
         with torch.no_grad():
             results = _results(call, _operands(call))
-    except RuntimeError as error:
+    except (RuntimeError, IndexError) as error:
         raise DataError(f"{call.attributes['target']}: {str(error).partition(chr(10))[0]}") from error
     for out, result in zip(call.outputs, results, strict=True):
         if result.shape != out.shape:
@@ -27,6 +28,8 @@ def call_operator(call: KernelCall) -> None:
                 f"{call.attributes['target']} returns shape {tuple(result.shape)} in this batch, {out.shape} in the "
                 "example that was planned: let masks select as many in every batch, or use torch.where"
             )
+        if result.dtype == torch.int64:
+            require_room(bool((result != result.int()).any()))
         tensor_of(out).copy_(result)
 
 

@@ -12,14 +12,17 @@ from planner.pytorch.tracing import Trace, is_known
 
 def entries(module: nn.Module, trace: Trace, graph: Graph) -> dict[str, Entry]:
     """Return every entry of a module's state dict by its name, with the tensor of the graph that has its elements."""
-    changed, names = trace.changed_buffers(), trace.names()
+    changed, names = trace.changed_buffers(), dict(trace.names())
+    for name, buffer in module.named_buffers(remove_duplicate=False):
+        if name in changed or name in graph.tensors:
+            names[id(buffer)] = name
     described = {}
     for name, state in module.state_dict(keep_vars=True).items():
         if isinstance(state, torch.Tensor):
             first_name = names.get(id(state), name)
             tensor = graph.tensors.get(first_name)
             is_held = tensor is not None and tensor.init is not None and tensor.init.kind != "data"
-            described[name] = _entry(state, first_name if is_held else None, changed.get(name, 0))
+            described[name] = _entry(state, first_name if is_held else None, changed.get(first_name, 0))
     return described
 
 

@@ -11,18 +11,18 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.nn.modules import transformer
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from planner.errors import GraphError
 from planner.pytorch.checkpoints import batch_norm, plain_batch_norm
 from planner.pytorch.packed import packed
 from planner.pytorch.private import vmap
-from planner.pytorch.refusing import users_line
+from planner.pytorch.refusing import OF_MODULES, users_line
 
 
 @contextmanager
@@ -30,14 +30,17 @@ def idioms_traced() -> Iterator[None]:
     """Within, layers of PyTorch are traced that would ask tensors for numbers."""
     forward, detect = _BatchNorm.forward, transformer._detect_is_causal_mask
     grad, flat_vmap, validates = torch.autograd.grad, vmap._flat_vmap, Distribution._validate_args
+    backward = torch.autograd.backward
     _BatchNorm.forward = lambda self, x: (_averaging_all if _averages_all(self) else forward)(self, x)  # type: ignore[method-assign, assignment]
     transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: bool(is_causal)  # a mask says it, too
     torch.autograd.grad, vmap._flat_vmap = _refuse_gradients, partial(_one_by_one, flat_vmap)
+    torch.autograd.backward = _refuse_backward
     Distribution._validate_args = False  # which asks whether parameters and values are what they must be
     try:
         yield
     finally:
         torch.autograd.grad, vmap._flat_vmap, Distribution._validate_args = grad, flat_vmap, validates
+        torch.autograd.backward = backward
         _BatchNorm.forward, transformer._detect_is_causal_mask = forward, detect  # type: ignore[method-assign]
 
 
@@ -45,6 +48,13 @@ def _refuse_gradients(*_: Any, **__: Any) -> Any:
     raise GraphError(
         f"{users_line(traceback.extract_stack())}torch.autograd.grad in forward: gradients of gradients are not taken; "
         "leave the penalty out, or write the derivative as operators"
+    )
+
+
+def _refuse_backward(*_: Any, **__: Any) -> Any:
+    raise GraphError(
+        f"{users_line(traceback.extract_stack())}backward() in forward: the gradients of what is returned are taken "
+        "here: return the loss, or the sum of several"
     )
 
 
@@ -103,12 +113,17 @@ class Taken(TorchFunctionMode):
     """Within, what an export would leave out, or cannot take, of functions of PyTorch is refused or done otherwise.
 
     A hook of a tensor raises a GraphError with the user's line; `data` of a tensor is what `detach` returns; sequences
-    are packed as rows that a mask shows; masks that are computed alike select as one.
+    are packed as rows that a mask shows; masks that are computed alike select as one. A parameter that a container of
+    the `module` holds, too, is the module's, which is another in a trace.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, module: nn.Module) -> None:
         super().__init__()
-        self.masks = Masks()
+        self.masks, self.module = Masks(), module
+        self.names = {id(parameter): name for name, parameter in module.named_parameters()}
+        held = (vars(part)[name] for part in module.modules() for name in vars(part).keys() - OF_MODULES)
+        containers = (value for value in held if isinstance(value, list | tuple | dict))
+        self.finds = any(id(leaf) in self.names for value in containers for leaf in tree_leaves(value))
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call a function of PyTorch, or what stands for it."""
@@ -119,6 +134,8 @@ class Taken(TorchFunctionMode):
             return args[0].detach()
         if function == SET_DATA:
             return args[0].detach().copy_(torch.ops.planner.assigned(args[1]))
+        if self.finds:
+            args, kwargs = tree_map(self._own, (args, kwargs))
         name = getattr(function, "__name__", "")
         if name == "_pack_padded_sequence":
             return packed(*args, **(kwargs or {}))
@@ -130,6 +147,10 @@ class Taken(TorchFunctionMode):
         if name in Masks.MADE_BY and not kwargs:
             self.masks.note(name, args, result)
         return result
+
+    def _own(self, value: Any) -> Any:
+        """Return the module's parameter in place of one that a container holds."""
+        return self.module.get_parameter(self.names[id(value)]) if id(value) in self.names else value
 
 
 class Masks:

@@ -42,6 +42,7 @@ from planner.pytorch.opaque_ops import called
 from planner.pytorch.operators.call import CONVERTERS, TracedCall, UnsupportedError, refuse_unread
 from planner.pytorch.private import OpOverload
 from planner.pytorch.selections import spread_selections
+from planner.pytorch.shared_memory import refuse_shared_memory
 from planner.pytorch.tracing import Inputs, Step, Trace, in_order, is_data, is_known, is_parameter, names_of, traced
 from planner.pytorch.translation import UNKNOWN, Translation
 from planner.pytorch.views import laid_as
@@ -163,6 +164,7 @@ def _translated(trace: Trace, trained: Iterable[nn.Parameter] | None, opaque_unk
     A call is not split, so what has a gradient is called with `opaque_unknown` alone, but for operators of matrices.
     """
     refuse_untracked(trace)
+    refuse_shared_memory(trace)
     frozen = _frozen(trace.parameters.values(), trained) | unreached(trace)
     whole, reached = set[Node](), differentiable(trace)
     while refused := (translation := _with_cuts(trace, frozen, whole)).refused:

@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import Graph, GraphModule, Node, map_arg
 from torch.utils._pytree import tree_leaves, tree_map
 
 from planner.errors import GraphError
 from planner.pytorch.graphs import example, packet
+from planner.pytorch.python_state import ALIKE
 from planner.pytorch.refusing import OF_MODULES
 
 FLAT = "_flat_weights"
@@ -27,7 +28,7 @@ class Kept:
             (part, held) for part in module.modules() for held in (part._parameters, part._buffers)
         ]
         self._registered = [(part, held, name, value) for part, held in registered for name, value in held.items()]
-        self._others = dict(_attributes(module))
+        self._others = {(id(part), name): (value, _tensors(value)) for part, name, value in _attributes(module)}
 
     def assigned(self, *, marks: bool) -> set[str]:
         """Write parameters and buffers that were assigned in place; return the other attributes with other tensors.
@@ -53,26 +54,32 @@ class Kept:
                     raise GraphError(f"forward gives {name}, which has other names, another tensor: write it in place")
                 with torch.no_grad():
                     held[name] = before.copy_(after)
-        for (part, name), value in list(_attributes(self._module)):
-            if name != FLAT and _tensors(value) - _tensors(self._others.get((part, name))):
+        for part, name, value in list(_attributes(self._module)):
+            before, known = self._others.get((id(part), name), (None, {}))
+            if name != FLAT and _tensors(value).keys() - known.keys():
                 changed.add(f"{names.get(id(part), '')}.{name}".removeprefix("."))
                 if marks:
                     setattr(part, name, tree_map(_marked, value))
+                elif not isinstance(part, nn.Module):  # which an export restores by itself
+                    setattr(part, name, before)
         return changed
 
 
-def _attributes(module: nn.Module) -> Iterator[tuple[tuple[nn.Module, str], Any]]:
-    """Yield what modules keep in attributes of their own."""
+def _attributes(module: nn.Module) -> Iterator[tuple[Any, str, Any]]:
+    """Yield what modules, and objects that they hold, keep in attributes of their own: whose, its name, and what."""
     for part in module.modules():
         for name in vars(part).keys() - OF_MODULES:
-            yield (part, name), vars(part)[name]
+            value = vars(part)[name]
+            yield part, name, value
+            if hasattr(value, "__dict__") and not isinstance(value, ALIKE):
+                yield from ((value, *pair) for pair in vars(value).items())
 
 
-def _tensors(value: Any) -> set[int]:
-    """Return the identities of tensors in a value, or in containers of it."""
+def _tensors(value: Any) -> dict[int, Tensor]:
+    """Return the tensors in a value, or in containers of it, by identity."""
     if not isinstance(value, Tensor | list | tuple | dict):
-        return set()
-    return {id(leaf) for leaf in tree_leaves(value) if isinstance(leaf, Tensor)}
+        return {}
+    return {id(leaf): leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)}
 
 
 def _marked(value: Any) -> Any:
@@ -117,7 +124,7 @@ def _operators(module: GraphModule) -> Iterator[object]:
                 if isinstance(region, GraphModule):
                     yield from _operators(region)
             if node.op == "call_function" and packet(node) != "planner::kept" and _tensors(example(node)):
-                yield node.target
+                yield node.target, str(map_arg((node.args, node.kwargs), lambda _: None))
 
 
 def _ancestors(node: Node) -> set[Node]:

@@ -78,19 +78,6 @@ def users_line(stack: Iterable[traceback.FrameSummary]) -> str:
     return f"{lines[-1]}: " if lines else ""
 
 
-def python_numbers(module: nn.Module) -> dict[str, float]:
-    """Return the numbers that modules keep in attributes, and how much is in their containers, by name."""
-    kept: dict[str, float] = {}
-    for path, part in module.named_modules():
-        for name in vars(part).keys() - OF_MODULES:
-            value = vars(part)[name]
-            if isinstance(value, int | float):
-                kept[f"{path}.{name}".removeprefix(".")] = value
-            elif isinstance(value, list | dict | set):
-                kept[f"{path}.{name}".removeprefix(".")] = len(value)
-    return kept
-
-
 OF_MODULES = frozenset(vars(nn.Module()))
 """Attributes that every module has."""
 

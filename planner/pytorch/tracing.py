@@ -28,9 +28,9 @@ from planner.pytorch.idioms import Taken, idioms_traced
 from planner.pytorch.kept import Kept, refuse_first_call, refuse_kept
 from planner.pytorch.own_functions import functions_traced
 from planner.pytorch.private import FakeTensor
+from planner.pytorch.python_state import changes, python_state
 from planner.pytorch.refusing import (
     failure,
-    python_numbers,
     random_states,
     refuse_devices,
     refuse_hooks,
@@ -83,18 +83,17 @@ class Step(nn.Module):
     def _loss_of(self, *arguments: Any) -> Any:
         inputs, targets = arguments[: self._inputs], arguments[self._inputs :]
         for call in range(self.calls):
-            before, kept = python_numbers(self.module), Kept(self.module)
+            before, kept = python_state(self.module, self._loss), Kept(self.module)
             with counted_again():
                 result = self._result_of(inputs)
             assigned = kept.assigned(marks=call + 1 < self.calls)
+            if self._loss is not None:
+                with counted_again():
+                    loss = self._loss(result, *targets)
+            else:
+                loss = result.get("loss", result) if isinstance(result, Mapping) else getattr(result, "loss", result)
         self.assigned |= assigned
-        changes = {name: (before.get(name), now) for name, now in python_numbers(self.module).items()}
-        self.changed |= {f"{name} from {then} to {now}" for name, (then, now) in changes.items() if then != now}
-        if self._loss is not None:
-            with counted_again():
-                loss = self._loss(result, *targets)
-        else:
-            loss = result.get("loss", result) if isinstance(result, Mapping) else getattr(result, "loss", result)
+        self.changed |= set(changes(before, python_state(self.module, self._loss)))
         if not isinstance(loss, torch.Tensor):
             kind = type(result if self._loss is None else loss).__name__
             raise GraphError(
@@ -229,7 +228,7 @@ def _exported(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
         with (
             warnings.catch_warnings(),
             redirect_stderr(printed),
-            Taken(),
+            Taken(step),
             functions_traced(),
             checkpoints_traced(step),
             idioms_traced(),

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from planner.errors import GraphError
@@ -21,6 +22,7 @@ from planner.graph.optimizers import CLIPPING, Optimizer
 from planner.pytorch.graphs import leaves
 from planner.pytorch.importing import from_torch
 from planner.pytorch.private import FakeTensor, FakeTensorMode, OpOverload, TorchDispatchMode, schema_of
+from planner.pytorch.refusing import OF_MODULES
 from planner.pytorch.tracing import Inputs, in_order, is_known, names_of
 
 OPTIMIZERS = {
@@ -56,16 +58,17 @@ def graph_of(
 
     Parameters get no memory, so that a module of any size can be imported. A function that needs their values, for
     which PyTorch raises a RuntimeError, runs once more, with memory, and so does one whose buffers are random numbers
-    drawn after those of parameters; one that fails otherwise does not. A module runs within `torch.autocast` where a
-    mixed `precision` is given; for "float32" its parameters must be of it. A `recipe` is of `micro_batches`, each
-    with its part of the samples, and `recompute`.
+    drawn after those of parameters, or whose module keeps parameters as they were made, in lists or closures; one that
+    fails otherwise does not. A module runs within `torch.autocast` where a mixed `precision` is given; for "float32"
+    its parameters must be of it. A `recipe` is of `micro_batches`, each with its part of the samples, and `recompute`.
     """
     fakes = Fakes()
     try:
         with _without_memory(fakes), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # as layers are copied
             result = make()
-        is_other = fakes.are_read or any(tensor in fakes.draws for tensor in _contents(result))
+        is_other = fakes.are_read or any(tensor in fakes.draws or tensor in fakes.of for tensor in _contents(result))
+        is_other = is_other or len(fakes.of) > len(_optimized(result, fakes))
     except RuntimeError:
         if not fakes.count:
             raise
@@ -140,11 +143,19 @@ def imported(
 
 
 def _contents(result: Any) -> Iterator[torch.Tensor]:
-    """Yield the buffers and other tensors of the module that a function returns, if it does."""
+    """Yield the tensors, in containers too, of the module that a function returns, if it does."""
     module = result[0] if isinstance(result, tuple) and result else result
     for part in module.modules() if isinstance(module, nn.Module) else ():
-        held = (*part.buffers(recurse=False), *vars(part).values())
-        yield from (value for value in held if isinstance(value, torch.Tensor))
+        others = (vars(part)[name] for name in vars(part).keys() - OF_MODULES)
+        held = [*part.buffers(recurse=False), *others]
+        yield from (value for value in tree_leaves(held) if isinstance(value, torch.Tensor))
+
+
+def _optimized(result: Any, fakes: Fakes) -> set[nn.Parameter]:
+    """Return the parameters that the optimizer which a function returns, if it does, holds as they were made."""
+    optimizer = result[-1] if isinstance(result, tuple) and result else None
+    groups = optimizer.param_groups if isinstance(optimizer, torch.optim.Optimizer) else ()
+    return {parameter for group in groups for parameter in group["params"] if parameter in fakes.of}
 
 
 class _LargeAreFake(TorchDispatchMode):  # type: ignore[no-untyped-call]

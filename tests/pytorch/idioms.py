@@ -6,6 +6,8 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
 
+from tests.pytorch.selected import SELECTED
+
 ROWS, WIDTH = 5, 6
 
 
@@ -373,6 +375,7 @@ IDIOMS = {
     "special functions": (dict, lambda self, x: (torch.lgamma(x.square() + 1) + torch.erfc(x)).sum()),
     "a mapped function": (dict, lambda self, x: mean_square(torch.vmap(torch.outer, (0, None), 1)(x, x[0]))),
     "results in an object": (dict, lambda self, x: Results(mean_square(x))),
+    **SELECTED,
     "deviations of equals": (dict, lambda self, x: (x[:1].expand(ROWS, -1) * 1.0).std(0).sum() + mean_square(x)),
 }  # fmt: skip
 """By name: the module's parts, its function, and what makes other data of a batch."""

@@ -1,0 +1,191 @@
+"""What Python keeps from one call to the next, wherever that is, is refused: it would be done once."""
+
+import random
+from collections import deque
+from dataclasses import dataclass
+from itertools import count, cycle
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from planner.errors import GraphError  # noqa: E402
+from planner.pytorch import from_torch  # noqa: E402
+from tests.pytorch.eager import differences  # noqa: E402
+
+FACTORS = {"calls": 0}
+CALLS = 0
+
+
+@dataclass
+class Settings:
+    calls: int = 0
+
+
+class Annealing:
+    def __init__(self):
+        self.calls = 0
+
+    def factor(self):
+        self.calls += 1
+        return 1 / self.calls
+
+
+class Keeping(nn.Module):
+    """A layer, an attribute, and a factor that is computed with it."""
+
+    def __init__(self, kept, factor):
+        super().__init__()
+        self.fc, self.kept, self.factor = nn.Linear(6, 6), kept, factor
+
+    def forward(self, x):
+        return (self.fc(x) * self.factor(self.kept)).square().mean()
+
+
+def entry(kept, key="calls"):
+    kept[key] += 1
+    return kept[key]
+
+
+def attribute(kept):
+    kept.calls += 1
+    return kept.calls
+
+
+def array(kept):
+    kept += 1
+    return float(kept[0])
+
+
+def last(kept):
+    kept.append(kept[0] + 1)
+    return sum(kept)
+
+
+def average(kept, key="mean"):
+    kept[key] = kept[key] * 0.5 + torch.ones(6) * 0.5
+    return kept[key].detach()
+
+
+KEPT = {
+    "a dict": (lambda: {"calls": 0}, entry),
+    "a dict in a dict": (lambda: {"all": {"calls": 0}}, lambda kept: entry(kept["all"])),
+    "a list": (lambda: [0], lambda kept: entry(kept, 0)),
+    "a namespace": (lambda: SimpleNamespace(calls=0), attribute),
+    "a dataclass": (Settings, attribute),
+    "an array": (lambda: np.zeros(1), array),
+    "a queue": (lambda: deque([1, 2, 3], maxlen=3), last),
+    "a helper": (Annealing, Annealing.factor),
+    "an iterator": (lambda: count(1), next),
+    "a cycle": (lambda: cycle([1.0, 2.0, 3.0]), next),
+    "a generator": (lambda: (number for number in range(1, 99)), next),
+    "a generator of random numbers": (lambda: random.Random(0), random.Random.random),
+    "another of those": (lambda: np.random.default_rng(0), np.random.Generator.random),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_attributes_keep_is_refused(name):
+    make, factor = KEPT[name]
+    with pytest.raises(GraphError, match="forward changes kept, as Python does it"):
+        from_torch(Keeping(make(), factor), (torch.randn(4, 6),))
+
+
+def test_what_is_another_object_alike_is_no_change():
+    module = Keeping(SimpleNamespace(sizes=[6], text="a"), lambda kept: 2)
+    module.factor = lambda kept: setattr(module, "kept", SimpleNamespace(sizes=[6], text="".join("a"))) or 2
+    _, gap, others = differences(module.double(), (torch.randn(4, 6, dtype=torch.float64),))
+    assert max(gap, *others.values()) < 1e-12
+
+
+def test_what_is_set_in_the_first_call_alone_is_another_call():
+    module = Keeping(None, lambda kept: 1 if kept is None else 2)
+    module.register_forward_hook(lambda module, _, __: setattr(module, "kept", "called"))
+    with pytest.raises(GraphError, match="something else in its first call"):
+        from_torch(module, (torch.randn(4, 6),))
+
+
+class OfTheClass(Keeping):
+    calls = 0
+
+    def forward(self, x):
+        type(self).calls += 1
+        return self.fc(x).mean() * self.calls
+
+
+class OfTheFile(Keeping):
+    def forward(self, x):
+        FACTORS["calls"] += 1
+        return self.fc(x).mean() * FACTORS["calls"]
+
+
+class OfTheFileItself(Keeping):
+    def forward(self, x):
+        global CALLS  # noqa: PLW0603
+        CALLS += 1
+        return self.fc(x).mean() * CALLS
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(OfTheClass, r"OfTheClass\.calls from \d"), (OfTheFile, "FACTORS"), (OfTheFileItself, "CALLS")]
+)
+def test_what_classes_and_files_keep_is_refused(kind, name):
+    with pytest.raises(GraphError, match=f"forward changes {name}"):
+        from_torch(kind(None, None), (torch.randn(4, 6),))
+
+
+class AnnealedLoss(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return x / self.calls
+
+
+@pytest.mark.parametrize("loss", [AnnealedLoss(), Annealing()])
+def test_what_a_loss_keeps_is_refused(loss):
+    loss = loss if isinstance(loss, nn.Module) else LossOf(loss).of
+    with pytest.raises(GraphError, match="as Python does it"):
+        from_torch(Keeping(None, lambda _: 1), (torch.randn(4, 6),), loss=loss)
+
+
+class LossOf:
+    def __init__(self, annealing):
+        self.annealing = annealing
+
+    def of(self, x):
+        return x * self.annealing.factor()
+
+
+@pytest.mark.parametrize(
+    ("kept", "factor"),
+    [
+        ({"mean": torch.zeros(6)}, average),
+        ([torch.zeros(6)], lambda kept: average(kept, 0)),
+        (SimpleNamespace(mean=torch.zeros(6)), lambda kept: average(vars(kept))),
+    ],
+)
+def test_tensors_in_containers_and_objects_are_not_kept(kept, factor):
+    def of_data(module, arguments):
+        module.factor = lambda held: factor(held) + arguments[0].mean(0).detach() * 0
+
+    module = Keeping(kept, None)
+    module.register_forward_pre_hook(of_data)
+    with pytest.raises(GraphError, match="forward keeps tensors from one step to the next in"):
+        from_torch(module, (torch.randn(4, 6),))
+
+
+def test_a_backward_pass_in_forward_is_refused():
+    def backward(_):
+        module.fc.weight.sum().backward()
+        return 1
+
+    module = Keeping(None, backward)
+    with pytest.raises(GraphError, match=r"test_python_state\.py:\d+: backward\(\) in forward: .*return the loss"):
+        from_torch(module, (torch.randn(4, 6),))

@@ -1,0 +1,45 @@
+"""Whole numbers have 32 bits in a graph: what becomes larger than that as it runs is an error, and is never cut."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from executor.data import DataError  # noqa: E402
+from planner.pytorch import from_torch  # noqa: E402
+from tests.pytorch.eager import differences, imported_steps  # noqa: E402
+
+
+class Numbered(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.fc, self.function = nn.Linear(4, 4), function
+
+    def forward(self, x, numbers):
+        return (self.fc(x) * self.function(numbers)).square().mean()
+
+
+LARGE = {
+    "a hash": lambda numbers: (numbers * 1000003 + 17) % 97,
+    "a product": lambda numbers: (numbers * numbers.flip(0)) % 97,
+    "a square": lambda numbers: numbers**2 % 97,
+    "a product of all": lambda numbers: numbers.prod(0) % 97,
+    "sums": lambda numbers: (numbers * 30000).cumsum(0) % 97,
+    "bits": lambda numbers: (numbers << 17) % 97,
+    "a cast": lambda numbers: (numbers.double() * 1e9).long() % 97,
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_numbers_of_more_than_32_bits_are_an_error(name):
+    module, inputs = Numbered(LARGE[name]).double(), (torch.randn(4, 4).double(), torch.arange(50000, 50004))
+    graph = from_torch(module, inputs)
+    with pytest.raises(DataError, match=r"whole numbers of more than 32 bits.*x\.double\(\)"):
+        imported_steps(graph, module, inputs)
+
+
+def test_they_are_computed_with_in_double_precision():
+    module = Numbered(lambda numbers: (numbers.double() * 1000003 + 17) % 97).double()
+    _, gap, others = differences(module, (torch.randn(4, 4).double(), torch.arange(50000, 50004)))
+    assert max(gap, *others.values()) < 1e-12
