@@ -97,14 +97,14 @@ def _loss(self: Spread) -> Any:
     return _of_count(self, self.call(aten.mean.default, each), operand)
 
 
-def _of_sequences(self: _Spread) -> Any:
+def _of_sequences(self: Spread) -> Any:
     """Let labels that a mask [n, s] selects lie in rows again, in which those that count come first."""
     arguments = {name: self.mapped(value) for name, value in bound(self.node).items()}
-    (symbol,) = _symbols(bound(self.node)["targets"])
+    (symbol,) = symbols_of(bound(self.node)["targets"])
     mask, lengths = self.masks[symbol], arguments["target_lengths"]
-    is_counted = isinstance(lengths, Node) and packet(lengths) == "sum" and _same(lengths.args[0], mask)
+    is_counted = isinstance(lengths, Node) and packet(lengths) == "sum" and same(lengths.args[0], mask)
     if not is_counted or lengths.args[1:] not in (([-1],), ([1],)):
-        raise _Unspreadable
+        raise Unspreadable
     rows, extent = example(mask).shape
     labels = self.call(aten.reshape.default, arguments["targets"], [rows, extent, 1])
     places = self.call(aten.sub.Tensor, self.call(aten.cumsum.default, mask, 1), 1)
