@@ -34,6 +34,11 @@ def known_dtype(dtype: torch.dtype) -> str:
     return DTYPES[dtype]
 
 
+def _are_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return True for equal elements, of which zeros have one sign: what divides by them has it, too."""
+    return torch.equal(one, other) and torch.equal(one.signbit(), other.signbit())
+
+
 @dataclass(frozen=True)
 class Content:
     """A tensor of known content."""
@@ -51,7 +56,7 @@ class Content:
         rest = self.tensor
         for dim in range(rest.ndim):
             first = rest.narrow(dim, 0, min(1, rest.shape[dim]))
-            if rest.shape[dim] > 1 and (rest.stride(dim) == 0 or torch.equal(first.expand_as(rest), rest)):
+            if rest.shape[dim] > 1 and (rest.stride(dim) == 0 or _are_alike(first.expand_as(rest), rest)):
                 rest = first
         return rest
 
@@ -95,7 +100,7 @@ class Content:
     @cached_property
     def whole_init(self) -> Init:
         """What a graph holds of it where it may change; a GraphError where that takes too much."""
-        if self.number in (0, 1):
+        if self.number in (0, 1) and not self.distinct.signbit():
             return ONES if self.number else ZEROS
         return values(self.array_of(self.tensor))
 

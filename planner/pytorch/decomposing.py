@@ -24,7 +24,7 @@ LOGGER = logging.getLogger(__name__)
 REFUSED = "refused"
 """What says of a node that stands for a part of an operator why that was refused."""
 
-PARTLY_CONVERTED = ("embedding", "linalg_vector_norm", "scatter_reduce")
+PARTLY_CONVERTED = ("clamp", "clamp_max", "clamp_min", "embedding", "linalg_vector_norm", "scatter_reduce")
 """Operators that are written out where their converters refuse them."""
 
 OTHER_GRADIENTS = ("max_unpool3d", "pdist", "_pdist_forward")

@@ -104,7 +104,12 @@ class Translation:
     def _made(self, content: Array, init: Callable[[], Init]) -> str:
         """Add a tensor of some content: zero, one and numbers that count up take no room."""
         is_whole = content.dtype.name == "int32"
-        if content.ndim == 0 and content in (0, 1) and content.dtype.name == self.builder.dtype:
+        if (
+            content.ndim == 0
+            and content in (0, 1)
+            and content.dtype.name == self.builder.dtype
+            and not np.signbit(content)
+        ):
             return self.constant(ONES if content else ZEROS).tensor
         if is_whole and content.ndim == 1 and len(steps := set(np.diff(content).tolist())) == 1:
             return self.counted(int(content[0]), len(content), steps.pop()).tensor

@@ -113,6 +113,32 @@ def _gradient_of_logit(arriving: Tensor, x: Tensor, eps: float | None = None) ->
     return torch.where((x >= low) & (x <= 1 - low), gradient, outside)
 
 
+def _clamp(x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
+    """Bound by tensors; at a tie the gradient is all the element's."""
+    bounded = {(True, True): _clamp_both, (True, False): _clamp_min, (False, True): _clamp_max}
+    bounds = [torch.as_tensor(bound, dtype=x.dtype) for bound in (low, high) if bound is not None]
+    operands = torch.broadcast_tensors(x, *bounds)  # type: ignore[no-untyped-call]
+    return bounded[low is not None, high is not None](*operands)
+
+
+_clamp_min = with_gradient(
+    torch.maximum,
+    lambda arriving, x, low: torch.where(x >= low, arriving, 0),
+    lambda arriving, x, low: torch.where(x < low, arriving, 0),
+)
+_clamp_max = with_gradient(
+    torch.minimum,
+    lambda arriving, x, high: torch.where(x <= high, arriving, 0),
+    lambda arriving, x, high: torch.where(x > high, arriving, 0),
+)
+_clamp_both = with_gradient(
+    lambda x, low, high: torch.minimum(torch.maximum(x, low), high),
+    lambda arriving, x, low, high: torch.where((x >= low) & (x <= high), arriving, 0),
+    lambda arriving, x, low, high: torch.where((x < low) & (low < high), arriving, 0),
+    lambda arriving, x, low, high: torch.where((x > high) | (high < low), arriving, 0),
+)
+
+
 def _celu(x: Tensor, alpha: float = 1.0) -> Tensor:
     return torch.where(x <= 0, alpha * torch.expm1(x.clamp(max=0) / alpha), x)
 
@@ -365,6 +391,9 @@ WRITTEN_OUT: Mapping[str, Callable[..., Any]] = {
     "alpha_dropout": _alpha_dropout,
     "angle": with_gradient(_angle, lambda _, x: torch.zeros_like(x)),
     "cdist": _cdist,
+    "clamp": _clamp,
+    "clamp_max": lambda x, max: _clamp(x, high=max),
+    "clamp_min": lambda x, min: _clamp(x, low=min),
     "ctc_loss": ctc_loss,
     "celu": with_slope(_celu, _slope_of_celu),
     "diagonal": _diagonal,

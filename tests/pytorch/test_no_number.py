@@ -31,6 +31,11 @@ FUNCTIONS = {
     "soft shrink": F.softshrink,
     "threshold": lambda x: F.threshold(x, 0.5, 2.0),
     "clamp": lambda x: x.clamp(-1, 1),
+    "clamp by tensors, tied": lambda x: torch.clamp(x, x.detach().roll(1), 0.5 * x.detach().square()),
+    "clamp by what is trained, tied": lambda x: x.clamp_min(x.abs()) + x.roll(1).clamp_max(x.abs()),
+    "power": lambda x: x**-0.5,
+    "divided by a negative zero": lambda x: x / -0.0 + x / torch.tensor([0.0, -0.0] * 6, dtype=torch.float64),
+    "remainder": lambda x: x.detach() % x.roll(1),
     "clamp from below": lambda x: x.clamp_min(0.5),
     "absolute": torch.abs,
     "where": lambda x: torch.where(x > 0, x, x.square()),
@@ -69,6 +74,7 @@ ELEMENTS = [2.0, nan, -3.0, inf, 0.5, -inf, nan, 0.0, 1.0, -1.0, 0.25, 3.0]
 CHOOSING = (
     "greatest of each", "least of each", "greatest of each, shared", "sorted", "least three", "unbound", "selected",
     "absolute", "sign", "clamp", "PReLU", "ELU", "CELU", "SELU", "where", "lower triangle",
+    "clamp by tensors, tied", "clamp by what is trained, tied", "power", "divided by a negative zero", "remainder",
     "polar, of lengths below zero, too",
 )  # fmt: skip
 

@@ -189,7 +189,7 @@ def _power(t: Translation, value: Value, number: float) -> Value:
     return unary(t, "pow_scalar", value, value=float(number))
 
 
-POWERS: Mapping[float, str] = {2: "square", 0.5: "sqrt", -0.5: "rsqrt"}
+POWERS: Mapping[float, str] = {2: "square", 0.5: "sqrt"}
 
 
 def _divided(t: Translation, call: TracedCall, value: Value, number: float) -> Value:
