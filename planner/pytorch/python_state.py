@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from io import BytesIO
 from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
@@ -26,7 +26,7 @@ OF_MODULE_FILES = (int, float, list, dict, set)
 def python_state(*parts: object) -> dict[str, object]:
     """Return what modules, and other objects, keep in attributes, by name, so that a change can be told.
 
-    A number is itself. With modules it is what their classes keep, and the variables of files that `forward` names.
+    A number is itself. With modules it is what their classes keep, and what their functions name of their files.
     """
     kept: dict[str, object] = {}
     written: dict[int, object] = {}
@@ -51,14 +51,19 @@ def _held(part: object) -> Iterator[tuple[str, Any]]:
         classes |= {kind for kind in type(module).__mro__ if not kind.__module__.startswith(("torch.", "builtins"))}
     for kind in sorted(classes, key=lambda kind: kind.__qualname__):
         yield from ((f"{kind.__name__}.{name}", value) for name, value in vars(kind).items() if name[:2] != "__")
-        yield from _named_by(vars(kind).get("forward"))
+        yield from _named_by(value for value in vars(kind).values() if isinstance(value, FunctionType))
 
 
-def _named_by(function: Callable[..., Any] | None) -> Iterator[tuple[str, Any]]:
-    """Yield the variables of its file that a function names."""
-    names = function.__code__.co_names if isinstance(function, FunctionType) else ()
-    variables: Mapping[str, Any] = getattr(function, "__globals__", {})
-    yield from ((name, variables[name]) for name in names if isinstance(variables.get(name), OF_MODULE_FILES))
+def _named_by(functions: Iterable[FunctionType]) -> Iterator[tuple[str, Any]]:
+    """Yield the variables of their files that functions name, and those that they call by name."""
+    waiting, seen = [*functions], set[FunctionType]()
+    while waiting:
+        function = waiting.pop()
+        seen.add(function)
+        variables = [(name, function.__globals__.get(name)) for name in function.__code__.co_names]
+        yield from (pair for pair in variables if isinstance(pair[1], OF_MODULE_FILES))
+        called = {value for _, value in variables if isinstance(value, FunctionType)}
+        waiting += [value for value in called - seen if not str(value.__module__).startswith("torch.")]
 
 
 def _written(value: Any) -> object:

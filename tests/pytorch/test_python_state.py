@@ -130,8 +130,28 @@ class OfTheFileItself(Keeping):
         return self.fc(x).mean() * CALLS
 
 
+def counted():
+    global CALLS  # noqa: PLW0603
+    CALLS += 1
+    return CALLS
+
+
+class OfTheFileThroughAFunction(Keeping):
+    def forward(self, x):
+        return self.scaled(self.fc(x).mean())
+
+    def scaled(self, x):
+        return x * counted()
+
+
 @pytest.mark.parametrize(
-    ("kind", "name"), [(OfTheClass, r"OfTheClass\.calls from \d"), (OfTheFile, "FACTORS"), (OfTheFileItself, "CALLS")]
+    ("kind", "name"),
+    [
+        (OfTheFileThroughAFunction, "CALLS"),
+        (OfTheClass, r"OfTheClass\.calls from \d"),
+        (OfTheFile, "FACTORS"),
+        (OfTheFileItself, "CALLS"),
+    ],
 )
 def test_what_classes_and_files_keep_is_refused(kind, name):
     with pytest.raises(GraphError, match=f"forward changes {name}"):
