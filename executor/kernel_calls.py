@@ -9,7 +9,7 @@ import numpy as np
 
 from executor.arena import Memory
 from executor.exchange import Action, combiner
-from executor.kernels import NARROW, KernelCall, KernelSet
+from executor.kernels import KernelCall, KernelSet
 from executor.schedules import Rate
 from executor.values import Array
 from planner.program.arena import align
@@ -79,7 +79,7 @@ class KernelCalls:
 
     def _adds_up(self, targets: tuple[Array, ...]) -> bool:
         """True if a kernel may add to these; in 16 bits what is added is rounded first, and a GPU has the bandwidth."""
-        return self._memory.xp is np and all(target.dtype.name not in NARROW for target in targets)
+        return self._memory.xp is np and all(target.dtype in (np.float32, np.float64) for target in targets)
 
     def _scratch_like(self, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
         start, views = 0, []

@@ -18,7 +18,7 @@ from executor.kernels import (
     shape,
     softmax,
 )
-from executor.kernels.call import NARROW, Array, Kernel, KernelCall, KernelSet, run
+from executor.kernels.call import Array, Kernel, KernelCall, KernelSet, run
 from executor.kernels.matrix import ADDING
 
 KERNELS: dict[str, Kernel] = {
@@ -44,4 +44,4 @@ KERNELS: dict[str, Kernel] = {
 LIBRARIES = {"arrays": KernelSet("array module", KERNELS, ADDING)}
 """Sets of kernels by name: those on NumPy's and CuPy's arrays; `executor.torch` adds PyTorch's."""
 
-__all__ = ["ADDING", "KERNELS", "LIBRARIES", "NARROW", "Array", "Kernel", "KernelCall", "KernelSet", "run"]
+__all__ = ["ADDING", "KERNELS", "LIBRARIES", "Array", "Kernel", "KernelCall", "KernelSet", "run"]

@@ -9,6 +9,7 @@ from types import ModuleType
 import numpy as np
 
 from executor.kernels.call import Array, Kernel, KernelCall
+from executor.kernels.elementwise import copy_whole
 
 ADDED_ELEMENTS = 1 << 18
 """Elements of a product that is added to what is there, at a time: they are added while they are in the cache."""
@@ -135,7 +136,22 @@ def _contract(xp: ModuleType, left: Labelled, right: Labelled, result: Labelled,
     _put(xp, _arranged(product, produced, target), out, adds)
 
 
-KERNELS: dict[str, Kernel] = {"mm": mm, "bmm": bmm, "einsum": einsum}
+def _exact(kernel: Kernel) -> Kernel:
+    """Return a kernel that adds up whole numbers in 64 bits; a DataError for sums that the output has no room for."""
+
+    def exact(call: KernelCall) -> None:
+        (out,) = call.outputs
+        if out.dtype.kind != "i":
+            kernel(call)
+            return
+        wide = call.xp.empty(out.shape, "int64")
+        kernel(call.on(tuple(array.astype("int64") for array in call.inputs), (wide,)))
+        copy_whole(call.xp, out, wide)
+
+    return exact
+
+
+KERNELS: dict[str, Kernel] = {"mm": _exact(mm), "bmm": _exact(bmm), "einsum": _exact(einsum)}
 
 ADDING: dict[str, Kernel] = {"mm": partial(mm, adds=True), "einsum": partial(einsum, adds=True)}
 """Kernels that add their result to what the output holds, in the precision of the operands."""

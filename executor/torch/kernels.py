@@ -37,6 +37,11 @@ def _factors(call: KernelCall) -> tuple[torch.Tensor, torch.Tensor]:
     return a.mT if call.flag("transpose_a") else a, b.mT if call.flag("transpose_b") else b
 
 
+def _of_floats(op: str, kernel: Kernel) -> Kernel:
+    """Return a kernel that leaves whole numbers to the one on arrays, which tells those that are too large."""
+    return lambda call: (kernel if call.outputs[0].dtype.kind != "i" else KERNELS[op])(call)
+
+
 def _output(call: KernelCall) -> torch.Tensor:
     return tensors_of(call)[1][0]
 
@@ -274,9 +279,9 @@ TORCH_KERNELS: dict[str, Kernel] = {
     **ATTENTION,
     **POOLING,
     **UPDATES,
-    "mm": mm,
-    "bmm": bmm,
-    "einsum": einsum,
+    "mm": _of_floats("mm", mm),
+    "bmm": _of_floats("bmm", bmm),
+    "einsum": _of_floats("einsum", einsum),
     "convolution": convolution,
     "convolution_backward_input": convolution_backward_input,
     "convolution_backward_weight": convolution_backward_weight,

@@ -123,7 +123,7 @@ def _batches(extent: int, *pixels: int, images: str = "images") -> list[dict[str
     return [{images: _images(extent), "labels": torch.randint(CLASSES, (BATCH, *pixels))} for _ in range(STEPS)]
 
 
-def _without_dropout(module: nn.Module) -> nn.Module:
+def without_dropout(module: nn.Module) -> nn.Module:
     """Return a module in training whose every probability of dropping is zero: PyTorch's masks are others."""
     for part in module.modules():
         names = [name for name, value in vars(part).items() if "drop" in name and isinstance(value, float)]
@@ -135,7 +135,7 @@ def _without_dropout(module: nn.Module) -> nn.Module:
 def _timm(name: str) -> Make:
     settings, extent = _smallest(name)
     module = timm.create_model(name, num_classes=CLASSES, **settings)
-    return WithLoss(_without_dropout(module)), _batches(extent)
+    return WithLoss(without_dropout(module)), _batches(extent)
 
 
 @cache
@@ -156,10 +156,10 @@ def _smallest(name: str) -> tuple[Settings, int]:
 
 def _transformers(configuration: type[PretrainedConfig], kind: type[nn.Module]) -> Make:
     settings, extent = configuration(), 224 if configuration.model_type in WINDOWS_OF_SEVEN else EXTENT
-    for part in _parts(settings):
-        _make_small(part, CONFIGURATION | {"image_size": extent})
+    for part in parts_of(settings):
+        make_small(part, CONFIGURATION | {"image_size": extent})
     settings.num_labels = CLASSES
-    module = _without_dropout(kind(settings))
+    module = without_dropout(kind(settings))
     if configuration.model_type in WITHOUT_LOSS:
         return WithLoss(module), _batches(extent)
     batches = _batches(extent, images="pixel_values")
@@ -178,15 +178,15 @@ def _named_inputs(kind: str, batch: dict[str, torch.Tensor]) -> dict[str, torch.
     return {"pixel_values": patches, "pixel_attention_mask": mask, "spatial_shapes": shapes, "labels": labels}
 
 
-def _parts(settings: PretrainedConfig) -> Iterator[PretrainedConfig]:
+def parts_of(settings: PretrainedConfig) -> Iterator[PretrainedConfig]:
     """Yield a configuration and those within it."""
     yield settings
     for part in vars(settings).values():
         if isinstance(part, PretrainedConfig):
-            yield from _parts(part)
+            yield from parts_of(part)
 
 
-def _make_small(settings: PretrainedConfig, small: Settings) -> None:
+def make_small(settings: PretrainedConfig, small: Settings) -> None:
     """Give a configuration few layers, heads and elements of each, and no dropout."""
     for name, value in vars(settings).copy().items():
         if name in small and isinstance(value, type(small[name])):
@@ -201,10 +201,10 @@ def _torchvision(name: str) -> Make:
     extent = {"inception_v3": 299, "alexnet": 96, "maxvit_t": 224}.get(name, EXTENT)
     sizes = {"image_size": EXTENT} if name.startswith("vit") else {}
     module = torchvision.models.get_model(name, weights=None, num_classes=CLASSES, **sizes)
-    return WithLoss(_without_dropout(module)), _batches(extent)
+    return WithLoss(without_dropout(module)), _batches(extent)
 
 
 def _segmentation(name: str) -> Make:
     kinds = {"weights": None, "weights_backbone": None, "num_classes": CLASSES}
     module = torchvision.models.get_model(name, **kinds)
-    return WithLoss(_without_dropout(module)), _batches(EXTENT, EXTENT, EXTENT)
+    return WithLoss(without_dropout(module)), _batches(EXTENT, EXTENT, EXTENT)

@@ -15,7 +15,7 @@ from typing import Any
 from results.experiment import ROOT, Pages, publish, table
 
 HERE = Path(__file__).parent
-PARTS, SAMPLES, SEEDS, SEEDS_PER_RUN = 8, 8, 2000, 250
+PARTS, SEEDS, SEEDS_PER_RUN = 8, 2000, 250
 OUTCOMES = ("right", "refused", "wrong", "bare")
 NO_RESULT = "no result"
 FAILED = re.compile(rf"^\S+ (?:wrong|bare|{NO_RESULT}): ")
@@ -29,8 +29,8 @@ def pages(data: Any) -> Pages:
     spans = [f"{run['first']} to {run['first'] + run['count'] - 1}" for run in data["modules"]]
     return {
         "operators": table(
-            ("operators", "with a sample", "parts", "samples of each, at most", *OUTCOMES, NO_RESULT),
-            [(data["listed"], sum(map(bool, counts)), data["parts"], data["most"], *_cells(total), total[NO_RESULT])],
+            ("operators", "with a sample", *OUTCOMES, NO_RESULT),
+            [(data["listed"], sum(map(bool, counts)), *_cells(total), total[NO_RESULT])],
         ),
         "operators-failed": _listed(data["operators_failed"]),
         "modules": table(
@@ -53,7 +53,7 @@ def _listed(lines: Sequence[str]) -> str:
 def operators(part: int, folder: Path) -> tuple[dict[str, Any], list[str]]:
     """Sweep a part of the operators; return the outcomes of each, and what failed."""
     file = folder / f"{part}.json"
-    printed = _printed("opinfo", "--part", f"{part}/{PARTS}", "--most", str(SAMPLES), "--json", str(file))
+    printed = _printed("opinfo", "--part", f"{part}/{PARTS}", "--json", str(file))
     return json.loads(file.read_text()), [line for line in printed if FAILED.match(line)]
 
 
@@ -78,8 +78,6 @@ def swept() -> dict[str, Any]:
     by_name = {name: outcomes for part, _ in parts for name, outcomes in part.items()}
     return {
         "listed": len(by_name),
-        "parts": f"{PARTS} of {PARTS}",
-        "most": SAMPLES,
         "operators": by_name,
         "operators_failed": [line for _, failed in parts for line in failed],
         "modules": [run for run, _ in runs],

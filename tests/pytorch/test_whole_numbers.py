@@ -26,6 +26,7 @@ LARGE = {
     "a square": lambda numbers: numbers**2 % 97,
     "a product of all": lambda numbers: numbers.prod(0) % 97,
     "sums": lambda numbers: (numbers * 30000).cumsum(0) % 97,
+    "a product of matrices": lambda numbers: (numbers[:, None] @ numbers[None]) % 97,
     "bits": lambda numbers: (numbers << 17) % 97,
     "a cast": lambda numbers: (numbers.double() * 1e9).long() % 97,
 }
