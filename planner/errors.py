@@ -16,3 +16,7 @@ class GraphError(InputError):
 
 class PlanError(InputError):
     """A plan contradicts its graph or itself: says what was expected, what was found, and where (a JSON path)."""
+
+
+class DataError(InputError):
+    """Data do not fit a graph, or what it computes of them; says which tensor, what was expected, and what was found."""

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from executor.data.arrays import ROWS, user_arrays
-from executor.data.base import DataError, DataSet, HeldOut, Shuffled, data_tensors
+from executor.data.base import DataSet, HeldOut, Shuffled, data_tensors
 from executor.data.digits import digit_images
 from executor.data.synthetic import Random
 from executor.data.text import source_text
+from planner.errors import DataError
 from planner.graph.ir import Graph
 
 __all__ = (

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from executor.data.base import DataError, HeldOut, Numbers, Shuffled, data_tensors
+from executor.data.base import HeldOut, Numbers, Shuffled, data_tensors
 from executor.npz import Npz
 from executor.values import Array, ArrayModule, Tile, indices, rows
+from planner.errors import DataError
 from planner.graph.facts import batch_size, classification
 from planner.graph.ir import Graph, Init, Tensor
 

@@ -11,17 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from executor.values import Array, ArrayModule, Tile, hashed, stream
-from planner.errors import InputError
 from planner.graph.ir import Graph, Tensor
 
 Numbers = NDArray[np.int64]
 
 REMEMBERED_EPOCHS = 4
 """A batch lies in few epochs that follow one another; earlier ones never return."""
-
-
-class DataError(InputError):
-    """A data set does not fit the graph's inputs; the message says which tensor, and what was expected and found."""
 
 
 class DataSet(Protocol):

@@ -9,8 +9,9 @@ from importlib import import_module
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.data.base import DataError, HeldOut, Numbers, Shuffled, data_tensors, permutation
+from executor.data.base import HeldOut, Numbers, Shuffled, data_tensors, permutation
 from executor.values import Array, ArrayModule, Tile, indices, rows, stream
+from planner.errors import DataError
 from planner.graph.ir import Graph, Tensor
 from planner.layout import Runs
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from executor.data.base import DataError, HeldOut, data_tensors
+from executor.data.base import HeldOut, data_tensors
 from executor.values import Array, ArrayModule, Tile, fill, stream
+from planner.errors import DataError
 from planner.graph.ir import Graph, Init, Tensor
 
 UNIT_VARIANCE = math.sqrt(3.0)

@@ -12,8 +12,9 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from executor.data.arrays import Arrays
-from executor.data.base import DataError, HeldOut, Numbers, Shuffled, data_tensors, permutation
+from executor.data.base import HeldOut, Numbers, Shuffled, data_tensors, permutation
 from executor.values import stream
+from planner.errors import DataError
 from planner.graph.ir import Graph, Tensor
 
 CHARACTERS = 128

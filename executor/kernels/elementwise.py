@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from executor.data import DataError
 from executor.kernels.blocks import in_blocks
 from executor.kernels.call import Array, Kernel, KernelCall, kept_where
+from planner.errors import DataError
 
 BEYOND = 2.0**31
 """From which on 32 bits have no room for whole numbers."""

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import torch
 
-from executor.data import DataError
 from executor.kernels import Array, Kernel, KernelCall
 from executor.kernels.elementwise import require_room
 from executor.torch.tensors import tensor_of
+from planner.errors import DataError
 from planner.graph.opaque_ops import CALL, GRADIENT
 
 
