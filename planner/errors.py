@@ -19,4 +19,4 @@ class PlanError(InputError):
 
 
 class DataError(InputError):
-    """Data do not fit a graph, or what it computes of them; says which tensor, what was expected, and what was found."""
+    """Data do not fit a graph, or what it makes of them: says which tensor, what was expected, and what was found."""
