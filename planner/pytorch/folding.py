@@ -184,14 +184,19 @@ def _computed(trace: Trace, node: Node, known: Mapping[Node, Any]) -> Any:
         return None
     if packet(node) in FILLED:
         return _filled(node)
-    operands = node.all_input_nodes
-    if any(operand not in known for operand in operands) or _is_random(node):
+    has_own = packet(node) == "planner::with_gradient"  # of which the results are known, whatever the gradients
+    operands: Any = node.args[0] if has_own else node.all_input_nodes
+    is_open = _is_random(node) or packet(node) == "planner::arriving"  # what arrives is not there yet
+    if is_open or any(operand not in known for operand in operands):
         return None
-    arguments: Any
-    arguments, named = torch.fx.map_arg((node.args, node.kwargs), known.__getitem__)
-    if changes_first(node):
-        arguments = (arguments[0].clone(), *arguments[1:])
-    result = node.target(*arguments, **named)
+    if has_own:
+        result: Any = [known[operand] for operand in operands]
+    else:
+        arguments: Any
+        arguments, named = torch.fx.map_arg((node.args, node.kwargs), known.__getitem__)
+        if changes_first(node):
+            arguments = (arguments[0].clone(), *arguments[1:])
+        result = node.target(*arguments, **named)
     return result if all(isinstance(tensor, torch.Tensor) for tensor in leaves(result)) else None
 
 

@@ -59,7 +59,7 @@ TAKEN_WHOLE = (
     "triangular_solve", "linalg_lstsq", "linalg_pinv", "pinverse", "linalg_det", "_linalg_det", "det", "logdet",
     "linalg_slogdet", "_linalg_slogdet", "slogdet", "linalg_eigh", "_linalg_eigh", "linalg_eigvalsh", "linalg_svd",
     "_linalg_svd", "linalg_svdvals", "svd", "linalg_qr", "qr", "linalg_matrix_exp", "matrix_exp",
-    "linalg_householder_product", "median", "nanmedian", "kthvalue", "mode", "ctc_loss", "pdist",
+    "linalg_householder_product", "median", "nanmedian", "kthvalue", "mode", "pdist",
     "lgamma", "digamma", "polygamma", "mvlgamma", "erfc", "erfinv",
 )  # fmt: skip
 """Operators that are called as they are, with their gradients: most work on matrices, rows or sequences as wholes."""

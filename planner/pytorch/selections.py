@@ -102,7 +102,9 @@ def _of_sequences(self: Spread) -> Any:
     arguments = {name: self.mapped(value) for name, value in bound(self.node).items()}
     (symbol,) = symbols_of(bound(self.node)["targets"])
     mask, lengths = self.masks[symbol], arguments["target_lengths"]
-    is_counted = isinstance(lengths, Node) and packet(lengths) == "sum" and same(lengths.args[0], mask)
+    while packet(lengths) == "to":
+        lengths = lengths.args[0]
+    is_counted = packet(lengths) == "sum" and same(lengths.args[0], mask)
     if not is_counted or lengths.args[1:] not in (([-1],), ([1],)):
         raise Unspreadable
     rows, extent = example(mask).shape

@@ -202,3 +202,28 @@ def test_batch_norm_of_a_gradient_that_is_laid_out_in_two_ways():
     _, ours = imported_steps(graph, module, batch, steps=1)
     _, theirs = eager_steps(other, batch, steps=1)
     np.testing.assert_allclose(ours["norm.weight"], theirs["norm.weight"], rtol=1e-12)
+
+
+class Rotated(nn.Module):
+    """Pairs turned by angles that are constant, whose halves are written into what was made without content."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.x = nn.Linear(8, 8), nn.Parameter(torch.ones(3, 8))
+        self.register_buffer("frequencies", torch.rand(4))
+
+    def forward(self, x):
+        angles = torch.arange(3, dtype=x.dtype)[:, None] * self.frequencies
+        turned = torch.view_as_complex(self.layer(x * self.x).unflatten(-1, (4, 2))) * torch.polar(
+            torch.ones(3, 4, dtype=x.dtype), angles
+        )
+        turned, swapped = torch.view_as_real(turned).flatten(-2), x.new_empty(x.shape)
+        swapped[..., :4].copy_(turned[..., 4:])
+        swapped[..., 4:].copy_(turned[..., :4])
+        return (swapped * self.layer(turned)).sum()
+
+
+def test_a_chosen_gradient_of_what_is_constant_takes_no_zeros_with_it():
+    torch.manual_seed(0)
+    _, gap, tensors = differences(Rotated().double(), (torch.randn(2, 3, 8, dtype=torch.float64),))
+    assert max(gap, *tensors.values()) < 1e-12

@@ -7,7 +7,10 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402, N812
 from torch import nn  # noqa: E402
 
+from planner.graph import Optimizer  # noqa: E402
+from planner.pytorch import from_torch  # noqa: E402
 from planner.pytorch.user_model import UserModel  # noqa: E402
+from tests.pytorch.eager import RATE, eager_steps, imported_steps  # noqa: E402
 from tests.pytorch.outcomes import outcome_of, sgd  # noqa: E402
 
 STEPS, SAMPLES, LABELS, CLASSES, WIDTH = 9, 4, 4, 5, 3
@@ -82,3 +85,13 @@ def test_what_too_few_steps_cannot_say(zero_infinity):
     module = Read(of_rows(zero_infinity=zero_infinity)).double()
     x, lengths = torch.randn(STEPS, SAMPLES, WIDTH, dtype=torch.float64), torch.tensor([4, 4, 1, 0])
     assert outcome_of(UserModel(module, (x, TARGETS, lengths), None, (), sgd(module))) == ("right", "")
+
+
+def test_another_batch_may_have_another_number_of_labels():
+    torch.manual_seed(0)
+    module, x = Read(selected).double(), torch.randn(STEPS, SAMPLES, WIDTH, dtype=torch.float64)
+    graph = from_torch(module, (x, TARGETS, LENGTHS), optimizer=Optimizer("sgd", lr=RATE))
+    batch = x.flip(0), torch.where(TARGETS == 2, -100, TARGETS), LENGTHS
+    (ours,), _ = imported_steps(graph, module, batch, steps=1)
+    (theirs,), _ = eager_steps(module, batch, steps=1)
+    assert abs(ours - theirs) < 1e-12 * abs(theirs)
