@@ -184,13 +184,14 @@ def _computed(trace: Trace, node: Node, known: Mapping[Node, Any]) -> Any:
         return None
     if packet(node) in FILLED:
         return _filled(node)
-    has_own = packet(node) == "planner::with_gradient"  # of which the results are known, whatever the gradients
-    operands: Any = node.args[0] if has_own else node.all_input_nodes
+    has_own = packet(node) == "planner::with_gradient"  # which is known if its results and operands are
+    given: Any = node.args
+    operands = [*given[0], *given[1]] if has_own else node.all_input_nodes
     is_open = _is_random(node) or packet(node) == "planner::arriving"  # what arrives is not there yet
     if is_open or any(operand not in known for operand in operands):
         return None
     if has_own:
-        result: Any = [known[operand] for operand in operands]
+        result: Any = [known[operand] for operand in given[0]]
     else:
         arguments: Any
         arguments, named = torch.fx.map_arg((node.args, node.kwargs), known.__getitem__)

@@ -2,6 +2,7 @@
 
 from itertools import product
 
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 
 from planner.graph import GraphBuilder, Init
@@ -27,6 +28,9 @@ AXES_WAYS = [
     Ways((2, 2, 2), axes=("dp", "tp", "tp")),
     Ways((2, 2, 2), axes=("dp", "dp", "tp")),
 ]
+TOO_MANY_PLANS = [HealthCheck.filter_too_much]
+"""Graphs that have more plans than can be enumerated are drawn again, by chance often."""
+
 WAYS = st.sampled_from([*EVEN_WAYS, *SHARED_WAYS])
 WAYS_WITH_AXES = st.sampled_from([*EVEN_WAYS, *SHARED_WAYS, *AXES_WAYS])
 EXTENT = st.integers(1, 9)

@@ -21,7 +21,7 @@ from planner.search import SEARCHERS, SearchOptions, search, space_of
 from planner.search.objectives.roofline import workers_of_machine
 from simulator.interpreter import Switches, interpret
 from tests.search.brute import least_bytes
-from tests.search.samples import training_graphs
+from tests.search.samples import TOO_MANY_PLANS, training_graphs
 from tests.search.test_level_traffic import by_level
 from topologies import Kernel, TopologyError, full_text, load_topology, parse_topology
 
@@ -146,7 +146,7 @@ def test_predicted_time_is_the_plans(name, machine, ways, placements):
 
 
 @given(training_graphs(most_layers=2), st.sampled_from([(2,), (2, 2)]), st.sampled_from(["S", "S,R"]))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20, deadline=None, suppress_health_check=TOO_MANY_PLANS)
 def test_joint_takes_the_least_time_of_all(graph, ways, placements):
     options = timed(ways, load_topology("p2.8xlarge"), "joint", placements)
     space = space_of(graph, options)

@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -46,12 +46,17 @@ from planner.search.costs.needs import operand_need
 from planner.search.partial_sums import INFEASIBLE, PartialSums, penalty_above_cost
 from tests.cross.loopback import Loopback
 from tests.search.brute import least_bytes
-from tests.search.samples import WAYS, loose_ends, readers_of_one_tensor, signature, squares, training_graphs
+from tests.search.samples import (
+    TOO_MANY_PLANS,
+    WAYS,
+    loose_ends,
+    readers_of_one_tensor,
+    signature,
+    squares,
+    training_graphs,
+)
 
 UNTIED = Ties(elementwise=False, updates=False)
-
-TOO_MANY_PLANS = [HealthCheck.filter_too_much]
-"""Graphs that have more plans than can be enumerated are drawn again, by chance often."""
 
 
 def strategies_with_terms(draw, node, ways):

@@ -17,7 +17,7 @@ from planner.plans.check import check_plan
 from planner.plans.plan import Plan
 from planner.search import SEARCHERS, SearchOptions, Ties, search, space_of
 from tests.search.brute import least_bytes
-from tests.search.samples import training_graphs
+from tests.search.samples import TOO_MANY_PLANS, training_graphs
 
 PLACEMENTS = ("S", "S,R")
 TINY = {
@@ -43,7 +43,7 @@ def chain(batch, widths):
 
 
 @given(training_graphs(), st.sampled_from([(2,), (2, 2), (3,), (4, 2)]), st.sampled_from(PLACEMENTS))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=TOO_MANY_PLANS)
 def test_joint_is_the_best_of_all(graph, ways, placements):
     space = space_of(graph, SearchOptions(ways, placements=placements))
     least = least_bytes(space)
