@@ -92,8 +92,6 @@ def _follow(node: Node) -> None:
         node.graph.erase_node(node)
         return
     node.args, node.kwargs = map_arg((node.args, node.kwargs), _number_or_node)
-    if isinstance(example(node), torch.Tensor) and not is_open(node):
-        return
     with fake_mode_of([example(operand) for operand in node.all_input_nodes]), torch.no_grad():
         arguments, named = map_arg((node.args, node.kwargs), example)
         node.meta["val"] = node.target(*arguments, **named)  # type: ignore[operator]

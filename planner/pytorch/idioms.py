@@ -220,12 +220,10 @@ def _ctc_loss(  # noqa: PLR0913, PLR0917 -- as PyTorch's
     reduction: str = "mean",
     zero_infinity: bool = False,
 ) -> Tensor:
-    """Return the loss of connectionist temporal classification of each sample, their mean or sum."""
-    lengths = [torch.as_tensor(one) for one in (input_lengths, target_lengths)]
-    losses: Tensor = torch.ops.planner.ctc_loss(log_probs, targets, *lengths, blank, 0, zero_infinity)
-    if reduction == "mean":
-        return (losses / lengths[1].clamp(min=1)).mean()
-    return losses.sum() if reduction == "sum" else losses
+    """Return the loss of connectionist temporal classification, which an export, that asks lengths, cannot take."""
+    lengths = map(torch.as_tensor, (input_lengths, target_lengths))
+    result: Tensor = torch.ops.planner.ctc_loss(log_probs, targets, *lengths, blank, reduction, zero_infinity)
+    return result
 
 
 def _dense(indices: Tensor, values: Tensor, size: Sequence[int] | None = None, **settings: Any) -> Tensor:

@@ -38,8 +38,8 @@ OPERATORS = {
     ): recurrent_kernel,
     (
         "ctc_loss(Tensor log_probs, Tensor targets, Tensor input_lengths, Tensor target_lengths, int blank, "
-        "int reduction, bool zero_infinity) -> Tensor"
-    ): lambda x, *_: x.new_zeros(x.shape[1:-1]),
+        "str reduction, bool zero_infinity) -> Tensor"
+    ): torch.nn.functional.ctc_loss,
     "operand(Tensor self) -> Tensor": lambda x: x.clone(),
     "arriving(Tensor self, Tensor[] operands) -> Tensor": lambda x, operands: torch.zeros_like(x),
     "with_gradient(Tensor[] results, Tensor[] operands, Tensor[] arriving, Tensor[] gradients) -> Tensor[]": (
@@ -49,6 +49,9 @@ OPERATORS = {
 for schema, kernel in OPERATORS.items():
     LIBRARY.define(schema)  # type: ignore[no-untyped-call]
     LIBRARY.impl(schema.partition("(")[0], kernel, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+LIBRARY.impl(  # type: ignore[no-untyped-call]
+    "ctc_loss", lambda x, *how: x.new_empty(x.shape[1:-1] if how[4] == "none" else ()), "Meta"
+)
 
 OF_OPERATOR = "GeneratedBackwardFor_"
 """How PyTorch calls the gradient of an operator that somebody registered: the trace names the operator."""

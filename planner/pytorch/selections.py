@@ -114,10 +114,7 @@ def _of_sequences(self: Spread) -> Any:
     hidden = self.call(aten.logical_not.default, self.call(aten.unsqueeze.default, mask, 2))
     labels = self.call(aten.masked_fill.Scalar, self.call(aten.mul.Tensor, labels, is_there), hidden, 0)
     arguments["targets"] = self.call(aten.sum.dim_IntList, labels, [1])
-    target: Any = self.node.target
-    loss = self.new.call_function(target, tuple(_positional(self.node, arguments)))
-    loss.meta = dict(self.node.meta)  # of the same extents; PyTorch does not say which without data
-    return loss
+    return self.call(self.node.target, *_positional(self.node, arguments))
 
 
 def _positional(node: Node, arguments: Mapping[str, Any]) -> list[Any]:
@@ -225,7 +222,7 @@ RULES: Mapping[str, Callable[[Spread], Any]] = {
         ),
     ),
     **_table(_added, ("index_add", "scatter_add")),
-    "ctc_loss": _of_sequences,
+    "planner::ctc_loss": _of_sequences,
     "index": _index,
     "index_put": _index_put,
 }  # fmt: skip

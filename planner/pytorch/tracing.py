@@ -186,8 +186,6 @@ def traced(step: Step, arguments: Sequence[Any], names: Sequence[str]) -> Trace:
     program = _exported(step, _apart(arguments))
     specs = program.graph_signature.input_specs
     inline_regions(program.graph_module)
-    for node in program.graph_module.graph.nodes:
-        node.target = STOOD_FOR.get(node.target, node.target)
     parameters = dict(step.named_parameters(remove_duplicate=False))
     trained = {
         str(spec.arg.name): str(spec.target).removeprefix("module.")
@@ -208,10 +206,6 @@ def traced(step: Step, arguments: Sequence[Any], names: Sequence[str]) -> Trace:
     inputs = [str(spec.arg.name) for spec in specs if is_data(spec)]
     negative = frozenset(name for name, value in zip(names, arguments, strict=True) if _holds_negative(value))
     return Trace(program, parameters, dict(zip(inputs, names, strict=True)), negative, [node.name for node in states])
-
-
-STOOD_FOR = {torch.ops.planner.ctc_loss.default: torch.ops.aten.ctc_loss.Tensor}
-"""By what an export can take, the operator that it cannot, which has the same arguments."""
 
 
 def _holds_negative(value: Any) -> bool:

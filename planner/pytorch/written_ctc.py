@@ -8,7 +8,6 @@ between two different labels. What cannot be reached has a logarithm that is low
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import inf
 
 import torch
@@ -20,8 +19,6 @@ from planner.pytorch.chosen_gradients import with_gradient
 NEVER, IMPOSSIBLE = -1e30, 1e29
 """The logarithm of what cannot be reached, and from which loss on nothing can."""
 
-MEAN, SUM = 1, 2
-
 of_logits = with_gradient(Tensor.clone, lambda arriving, x: arriving - x.exp() * arriving.sum(-1, keepdim=True))
 """Log-probabilities whose gradient is, as PyTorch takes it, that of the logits that they were made of."""
 
@@ -29,11 +26,11 @@ of_logits = with_gradient(Tensor.clone, lambda arriving, x: arriving - x.exp() *
 def ctc_loss(
     log_probs: Tensor,
     targets: Tensor,
-    input_lengths: Tensor | Sequence[int],
-    target_lengths: Tensor | Sequence[int],
-    blank: int = 0,
-    reduction: int = MEAN,
-    zero_infinity: bool = False,
+    input_lengths: Tensor,
+    target_lengths: Tensor,
+    blank: int,
+    reduction: str,
+    zero_infinity: bool,
 ) -> Tensor:
     """Return the loss of log-probabilities [t, n, c], or [t, c], and labels [n, s], or of all samples in a row."""
     if log_probs.ndim == 2:
@@ -42,7 +39,7 @@ def ctc_loss(
     else:
         is_single = False
     device = log_probs.device
-    steps, of_labels = (torch.as_tensor(x, device=device).reshape(-1, 1) for x in (input_lengths, target_lengths))
+    steps, of_labels = (lengths.reshape(-1, 1) for lengths in (input_lengths, target_lengths))
     labels = targets if targets.ndim > 1 else _by_sample(targets, of_labels)
     is_label = torch.arange(labels.shape[1], device=device) < of_labels
     labels = torch.where(is_label, labels, blank).long()
@@ -52,9 +49,9 @@ def ctc_loss(
     at_end = (places == ends) | (places == ends - 1)
     losses = -torch.where(at_end, reached, NEVER).logsumexp(1)
     losses = torch.where(losses > IMPOSSIBLE, 0, losses) if zero_infinity else losses * _infinite(losses)
-    if reduction == MEAN:
+    if reduction == "mean":
         return (losses / of_labels.reshape(-1).clamp_min(1)).mean()
-    if reduction == SUM:
+    if reduction == "sum":
         return losses.sum()
     return losses[0] if is_single else losses
 
