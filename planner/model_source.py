@@ -97,7 +97,7 @@ def _function(path: Path, name: str, options: Mapping[str, object]) -> tuple[Cal
 
 def _from_function(path: Path, name: str, options: Mapping[str, object], opaque_unknown: bool) -> Graph:
     function, of_module = _function(path, name, options)
-    graph = guarded(path, f"{name}()", lambda: _made(function, opaque_unknown, of_module))
+    graph = guarded(path, f"{name}()", lambda: _result_of(function, opaque_unknown, of_module))
     if not isinstance(graph, Graph):
         raise GraphError(
             f"{path}:{name}: expected a function that returns a Graph, or a module of PyTorch with example inputs, "
@@ -110,7 +110,7 @@ def _from_function(path: Path, name: str, options: Mapping[str, object], opaque_
     return built_as_asked(f"{path}:{name}", graph, options) if "micro_batches" in options else graph
 
 
-def _made(function: Callable[[], object], opaque_unknown: bool, of_module: Mapping[str, object]) -> object:
+def _result_of(function: Callable[[], object], opaque_unknown: bool, of_module: Mapping[str, object]) -> object:
     """Return what a function makes; of a module of PyTorch the graph, imported as is asked of modules."""
     # A file that has no use for PyTorch has not loaded it, and what loads it here takes a second and 200 MB.
     if "torch" not in sys.modules:

@@ -75,18 +75,18 @@ class Parallel:
         if text is None or isinstance(text, cls):
             return text
         known = {field.name.replace("_", "-"): field for field in fields(cls)}
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for part in str(text).split(","):
             name, _, value = part.strip().partition("=")
             if name not in known:
                 raise PlanError(f"parallel: expected {', '.join(known)}, found {name!r}{nearest(name, known)}")
-            if name in found:
+            if name in values:
                 raise PlanError(f"parallel: expected {name} once, found it again")
             field = known[name]
-            found[name] = (
+            values[name] = (
                 value if isinstance(field.default, str) else _value(name, value, is_switch=field.default is False)
             )
-        return cls(**{known[name].name: value for name, value in found.items()})
+        return cls(**{known[name].name: value for name, value in values.items()})
 
     def micro_batches(self, samples: int) -> int:
         """Return into how many an iteration's samples are cut; a PlanError where they cannot be."""

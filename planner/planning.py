@@ -248,21 +248,21 @@ def _capacities(machine: topologies.Machine | None) -> list[int]:
     if machine is None:
         raise PlanError(f"memory {DEVICES}: expected a machine, whose devices have memory, found none")
     memories = (machine.memories[device.memory] for device in machine.devices)
-    return [int(one.nbytes / len(one.devices)) for one in memories]
+    return [int(memory.nbytes / len(memory.devices)) for memory in memories]
 
 
 def _workers_of_stage(workers: int | None, ways: tuple[int, ...], stages: int) -> int:
     if workers is None and not ways:
         raise PlanError("expected a number of workers (--workers 8) or ways (--ways 4,2), found neither")
-    found = stages * math.prod(ways) if workers is None else workers
-    if type(found) is not int or found < 1:
+    total = stages * math.prod(ways) if workers is None else workers
+    if type(total) is not int or total < 1:
         raise PlanError(f"expected a whole number of workers from 1, found {workers!r}")
-    check_workers(found)
-    if found % stages:
-        raise PlanError(f"stages: expected a number that divides {found} workers, found {stages}")
-    if ways and found != stages * math.prod(ways):
+    check_workers(total)
+    if total % stages:
+        raise PlanError(f"stages: expected a number that divides {total} workers, found {stages}")
+    if ways and total != stages * math.prod(ways):
         within = f" in {stages} stages" if stages > 1 else ""
         raise PlanError(
             f"ways {','.join(map(str, ways))}{within} makes {stages * math.prod(ways)} workers, not {workers}"
         )
-    return found // stages
+    return total // stages

@@ -65,6 +65,6 @@ def is_copy_of_weights(node: Node, words: Words) -> bool:
 def bytes_by_cause(moved: Iterator[Moved] | tuple[Moved, ...]) -> Counter[tuple[str, str]]:
     """Return bytes by kind and part of the network."""
     total: Counter[tuple[str, str]] = Counter()
-    for one in moved:
-        total[one.kind, one.layers] += one.nbytes
+    for movement in moved:
+        total[movement.kind, movement.layers] += movement.nbytes
     return total

@@ -96,11 +96,11 @@ def diff(one: Plan | str | Path, other: Plan | str | Path, names: tuple[str, str
     )
 
 
-def _unlike(one: Graph, other: Graph) -> str:
+def _unlike(graph: Graph, other: Graph) -> str:
     """Say in a few words where two graphs differ first."""
-    tensors: list[Iterable[Any]] = [one.tensors.values(), other.tensors.values()]
-    for what, found, wanted in (("tensor", *tensors), ("node", one.nodes, other.nodes)):
-        for first, second in zip_longest(found, wanted):
+    tensors: list[Iterable[Any]] = [graph.tensors.values(), other.tensors.values()]
+    for what, entries, others in (("tensor", *tensors), ("node", graph.nodes, other.nodes)):
+        for first, second in zip_longest(entries, others):
             if first != second:
                 return f"{what} {(first or second).name!r} is not the same"
     return "tensors and nodes are the same, updates or metrics are not"
@@ -120,15 +120,15 @@ def _facts(plan: Plan) -> dict[str, int | str]:
     }
 
 
-def _decisions(one: Choices, other: Choices, ways: tuple[Ways, Ways]) -> Mapping[str, tuple[str, str]]:
+def _decisions(choices: Choices, other: Choices, ways: tuple[Ways, Ways]) -> Mapping[str, tuple[str, str]]:
     """Return both plans' decisions so that equal decisions have equal texts, whatever the ways.
 
     Where the ways differ, equal choices at successive steps are one choice of the product of their ways. (Where
     extents do not divide, that can round parts differently.)
     """
     if ways[0] == ways[1]:
-        return {name: (write_choices(one[name]), write_choices(other[name])) for name in one}
-    return {name: (write_parts(one[name], ways[0]), write_parts(other[name], ways[1])) for name in one}
+        return {name: (write_choices(choices[name]), write_choices(other[name])) for name in choices}
+    return {name: (write_parts(choices[name], ways[0]), write_parts(other[name], ways[1])) for name in choices}
 
 
 def write_parts(choices: Layout | Strategy, ways: Ways) -> str:
@@ -189,15 +189,15 @@ def _titled(row: Row) -> str:
 
 
 def _sums(rows: Sequence[Row]) -> tuple[str, str, str]:
-    one, other = (sum(row.nbytes[plan] for row in rows) for plan in (0, 1))
-    return exact_bytes(one), exact_bytes(other), _more(one, other)
+    nbytes, other = (sum(row.nbytes[plan] for row in rows) for plan in (0, 1))
+    return exact_bytes(nbytes), exact_bytes(other), _more(nbytes, other)
 
 
 def _shown(value: int | str) -> str:
     return value if isinstance(value, str) else exact_bytes(value)
 
 
-def _more(one: int | str, other: int | str) -> str:
-    if isinstance(one, str) or isinstance(other, str):
+def _more(value: int | str, other: int | str) -> str:
+    if isinstance(value, str) or isinstance(other, str):
         return ""
-    return f"{other - one:+,}" if other != one else "0"
+    return f"{other - value:+,}" if other != value else "0"

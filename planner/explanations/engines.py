@@ -87,7 +87,7 @@ class Engines:
         if placement != REPLICATE:
             return ""
         states = [self._plan.layouts[state][step] for state in self._states.get(weight, ())]
-        return STATE_SHARDED if states and all(isinstance(one, Shard) for one in states) else DATA_PARALLEL
+        return STATE_SHARDED if states and all(isinstance(state, Shard) for state in states) else DATA_PARALLEL
 
     def _read_by(self, weight: str) -> tuple[str, Node | None]:
         """Return what the first operator reads that computes with a weight, the weight or a copy, and the operator."""

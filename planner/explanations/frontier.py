@@ -78,8 +78,8 @@ def frontier(
     the device takes besides. Raises what `planner.plan` raises.
 
     >>> import planner
-    >>> found = planner.frontier(planner.model("mlp-2-64", batch=32), workers=4)
-    >>> [point.name for point in found.points if not point.dominated_by]
+    >>> front = planner.frontier(planner.model("mlp-2-64", batch=32), workers=4)
+    >>> [point.name for point in front.points if not point.dominated_by]
     ['plan of least bytes', 'plan in 45.2 kB', 'plan in 43.1 kB']
     """
     machine = topologies.load_topology(machine) if isinstance(machine, str) else machine
@@ -118,10 +118,10 @@ def _searched(
         return max(arena_of(candidate.plan(seed)))
 
     priced = list(tracked("prices of memory", [*plans_by_price(free, largest_arena_bytes)]))
-    found = [_point(f"{LEAST} {'bytes' if machine is None else 'time'}", "", best, arena_of, machine)]
-    found += [_point("", "", candidate.plan(seed), arena_of, machine) for candidate, _ in priced]
-    for point in _compared(found):
-        if not point.dominated_by and point not in found[: found.index(point)]:
+    points = [_point(f"{LEAST} {'bytes' if machine is None else 'time'}", "", best, arena_of, machine)]
+    points += [_point("", "", candidate.plan(seed), arena_of, machine) for candidate, _ in priced]
+    for point in _compared(points):
+        if not point.dominated_by and point not in points[: points.index(point)]:
             yield point if point.name else replace(point, name=f"plan in {quantity(point.memory_bytes, 'B')}")
 
 
@@ -132,8 +132,8 @@ def _point(
     arena_of: Callable[[Plan], Sequence[int]],
     machine: topologies.Machine | None,
 ) -> Point:
-    found = None if machine is None else predicted(plan, machine)
-    taken = None if found is None else found.seconds
+    prediction = None if machine is None else predicted(plan, machine)
+    taken = None if prediction is None else prediction.seconds
     return Point(name, scheme, max(arena_of(plan)), plan.total_bytes, taken)
 
 
@@ -152,9 +152,9 @@ def _compared(points: Sequence[Point]) -> Iterator[Point]:
 
 
 @display.tables.register
-def tables(found: Frontier) -> tuple[Table, ...]:
+def tables(front: Frontier) -> tuple[Table, ...]:
     """Show a frontier."""
-    timed = any(point.seconds is not None for point in found.points)
+    timed = any(point.seconds is not None for point in front.points)
     rows = [
         [
             point.name,
@@ -163,10 +163,10 @@ def tables(found: Frontier) -> tuple[Table, ...]:
             exact_bytes(point.total_bytes),
             f"dominated by {point.dominated_by}" if point.dominated_by else "on the frontier",
         ]
-        for point in found.points
+        for point in front.points
     ]
-    rows += [[name, "-", *(["-"] if timed else []), "-", f"not possible: {why}"] for name, why in found.refused.items()]
+    rows += [[name, "-", *(["-"] if timed else []), "-", f"not possible: {why}"] for name, why in front.refused.items()]
     columns = ["plan", "memory", *(["seconds"] if timed else []), "bytes", ""]
-    where = f" on {found.machine}" if found.machine else ""
-    title = f"{'time' if timed else 'bytes'} against memory, {grid((found.workers,))} workers{where}"
+    where = f" on {front.machine}" if front.machine else ""
+    title = f"{'time' if timed else 'bytes'} against memory, {grid((front.workers,))} workers{where}"
     return (table(title, columns, rows, text=("",)),)

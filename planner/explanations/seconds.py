@@ -45,8 +45,8 @@ def predicted(plan: Plan, machine: topologies.Machine) -> Predicted | None:
     objective = space.objective
     if not isinstance(objective, Time):
         raise TypeError(f"expected the objective time, found {objective}")
-    found = objective.breakdown(space.coarse, domains, space.tables)
-    return Predicted(dict(_computing(space, domains, objective)), found.level_s, found.latency_s)
+    breakdown = objective.breakdown(space.coarse, domains, space.tables)
+    return Predicted(dict(_computing(space, domains, objective)), breakdown.level_s, breakdown.latency_s)
 
 
 def _computing(space: Space, domains: Sequence[Domain], objective: Time) -> Iterator[tuple[str, float]]:

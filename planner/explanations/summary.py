@@ -125,8 +125,8 @@ class _Summarized:
         graph, strategies = self._plan.graph, self._plan.strategies
         updated, phase_of = frozenset(graph.updates.values()), phases(graph)
         bytes_of = Counter[str]()
-        for one in self._moved:
-            bytes_of[one.node] += one.nbytes
+        for movement in self._moved:
+            bytes_of[movement.node] += movement.nbytes
         for node in graph.nodes:
             phase = "update" if updated.intersection(node.outputs) else phase_of[node.name]
             if phase == "update" and node.op == "add_n":  # of gradients, behind the last node that makes one
@@ -154,12 +154,12 @@ class _Summarized:
 def _states_by_weight(plan: Plan) -> Mapping[str, tuple[str, ...]]:
     """Return the optimizer's state of every weight: what the node that updates it updates besides."""
     updates, tensors = {new: old for old, new in plan.graph.updates.items()}, plan.graph.tensors
-    found: dict[str, tuple[str, ...]] = {}
+    states: dict[str, tuple[str, ...]] = {}
     for node in plan.graph.nodes:
         updated = [updates[name] for name in node.outputs if name in updates]
         for weight in (name for name in updated if tensors[name].role == "weight"):
-            found[weight] = tuple(name for name in updated if tensors[name].role == "state")
-    return found
+            states[weight] = tuple(name for name in updated if tensors[name].role == "state")
+    return states
 
 
 def _spent(plan: Plan, machine: topologies.Machine | None) -> Iterator[Spent]:
@@ -170,13 +170,13 @@ def _spent(plan: Plan, machine: topologies.Machine | None) -> Iterator[Spent]:
             yield Spent("computing", of_search.compute_s)
             yield from _communication(of_search.level_s, of_search.latency_s)
         return
-    if (found := predicted(plan, machine)) is not None:
+    if (prediction := predicted(plan, machine)) is not None:
         computing = defaultdict[str, float](float)
-        for name, seconds in found.compute_s.items():
+        for name, seconds in prediction.compute_s.items():
             computing[layer_of(name)] += seconds
         for layers in sorted(computing, key=lambda layers: -computing[layers]):
             yield Spent(f"computing {layers}", computing[layers])
-        yield from _communication(found.level_s, found.latency_s)
+        yield from _communication(prediction.level_s, prediction.latency_s)
 
 
 def _communication(level_s: Sequence[float], latency_s: float) -> Iterator[Spent]:

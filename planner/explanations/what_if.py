@@ -144,11 +144,11 @@ def _twice(
 def keeps(plan: Plan, pins: Sequence[Pin | Degree], forbids: Sequence[Pin]) -> bool:
     """Whether a plan keeps pins; a PlanError for those that match nothing."""
     of_names = (*(pin for pin in pins if isinstance(pin, Pin)), *forbids)
-    found = pinned(plan.graph, of_names, len(plan.ways))
+    constraints = pinned(plan.graph, of_names, len(plan.ways))
     of_kind = {"tensor": plan.layouts, "node": plan.strategies}
-    return found is None or all(
-        found.pins[number].allows(str(option), step)
-        for (kind, name), numbers in found.of_name.items()
+    return constraints is None or all(
+        constraints.pins[number].allows(str(option), step)
+        for (kind, name), numbers in constraints.of_name.items()
         for step, option in enumerate(of_kind[kind][name])
         for number in numbers
     )
@@ -166,8 +166,8 @@ def changes_between(plan: Plan, other: Plan, words: Words) -> tuple[Change, ...]
         if plan.ways == other.ways and plan.layouts[name] == other.layouts[name]:
             continue
         before, after = (
-            over_ways([placement_word(words, name, placement) for placement in one.layouts[name]], one.ways.factors)
-            for one in (plan, other)
+            over_ways([placement_word(words, name, placement) for placement in side.layouts[name]], side.ways.factors)
+            for side in (plan, other)
         )
         if before != after:
             groups.setdefault((tensor.role, pattern_of(name), before, after), []).append(name)

@@ -94,8 +94,8 @@ class _Writer:
 
     def _groups(self) -> dict[str, tuple[int, ...]]:
         sends = (task for task in self.worker.tasks if isinstance(task, Send) and task.collective is not None)
-        found = (_group_of(task.collective, self.worker.worker) for task in sends)
-        return {group_name(group.workers): group.workers for group in found if group is not None}
+        groups = (_group_of(task.collective, self.worker.worker) for task in sends)
+        return {group_name(group.workers): group.workers for group in groups if group is not None}
 
     def _task(self, task: Task) -> None:
         if isinstance(task, Compute):
@@ -182,9 +182,9 @@ def read_traces(paths: Sequence[Path]) -> Traces:
     readers = [_Reader(path, len(paths)) for path in paths]
     nodes = sum((reader.nodes for reader in readers), Counter[str]())
     shared = sum((reader.shared for reader in readers), Counter[tuple[str, int, int]]())
-    for (name, tag, _), found in shared.items():
-        if found != len(expected := name.split("-")):
-            raise InputError(f"collective {tag}: expected ranks {', '.join(expected)}, found {found} of them")
+    for (name, tag, _), count in shared.items():
+        if count != len(expected := name.split("-")):
+            raise InputError(f"collective {tag}: expected ranks {', '.join(expected)}, found {count} of them")
     sent, received = (sum(getattr(reader, way) for reader in readers) for way in ("sent", "received"))
     if (sent != received).any():
         source, target = (int(ends[0]) for ends in np.nonzero(sent != received))
@@ -211,13 +211,15 @@ class _Reader:
         if not 0 <= self.rank < ranks:
             raise InputError(f"{path}: expected a rank of {ranks}, found {self.rank}")
         self.groups = {
-            name.removeprefix(GROUP): tuple(one.int32_list.values) for name, one in named.items() if GROUP in name
+            name.removeprefix(GROUP): tuple(attribute.int32_list.values)
+            for name, attribute in named.items()
+            if GROUP in name
         }
         for node in nodes:
             self._count(node)
 
     def _count(self, node: Any) -> None:
-        values = {one.name: getattr(one, one.WhichOneof("value")) for one in node.attr}
+        values = {attribute.name: getattr(attribute, attribute.WhichOneof("value")) for attribute in node.attr}
         self.nodes[NAMES[node.type]] += 1
         if node.type in (SEND, RECEIVE):
             counted = self.sent if node.type == SEND else self.received

@@ -29,16 +29,16 @@ def cannot(setup: Setup) -> str:
 
 def notes(setup: Setup) -> tuple[str, ...]:
     """Say what must be said to DeepSpeed in Python, and what it does otherwise."""
-    found = []
+    lines = []
     if setup.parallel.pp > 1:
-        found.append(f"the model must be a deepspeed.pipe.PipelineModule with num_stages={setup.parallel.pp}")
+        lines.append(f"the model must be a deepspeed.pipe.PipelineModule with num_stages={setup.parallel.pp}")
     if setup.parallel.tp > 1:
-        found.append("tensor parallelism is AutoTP's, which knows modules of Hugging Face by their names")
+        lines.append("tensor parallelism is AutoTP's, which knows modules of Hugging Face by their names")
     if setup.parallel.recompute != "none" and setup.parallel.pp == 1:
-        found.append("what is recomputed the model says: deepspeed.checkpointing.checkpoint, or its own switch")
+        lines.append("what is recomputed the model says: deepspeed.checkpointing.checkpoint, or its own switch")
     if setup.half and setup.weights_are_half:
-        found.append(f"it keeps float32 copies of {setup.half} weights, which the plan does not")
-    return tuple(found)
+        lines.append(f"it keeps float32 copies of {setup.half} weights, which the plan does not")
+    return tuple(lines)
 
 
 def write(setup: Setup, name: str) -> str:

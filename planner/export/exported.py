@@ -100,9 +100,9 @@ class Exported(Shown):
 
 def _written(placed: Mapping[str, PlacedTensor], *, shapes: bool) -> str:
     lines = []
-    for name, one in placed.items():
-        text = ",".join(map(str, one.placements))
-        lines.append(f"    {name!r}: {(one.shape, text) if shapes else text!r},")
+    for name, tensor in placed.items():
+        text = ",".join(map(str, tensor.placements))
+        lines.append(f"    {name!r}: {(tensor.shape, text) if shapes else text!r},")
     return "\n".join(["{", *lines, "}"])
 
 
@@ -121,7 +121,7 @@ def export(plan: Plan, name: str) -> Exported:
     _refuse_shared_state(plan, target)
     _refuse_recurrent_layers(graph, target)
     asked = _outputs_of_modules(graph) if target.torch_modules else _activations(graph)
-    outputs = {path: one for path, one in asked.items() if PARTIAL not in plan.layouts[one]}
+    outputs = {path: output for path, output in asked.items() if PARTIAL not in plan.layouts[output]}
     given = [tensor for tensor in graph.tensors.values() if tensor.init is not None]
     weights, data = ([tensor.name for tensor in given if tensor.role == role] for role in ("weight", "input"))
     fed = [tensor.name for tensor in given if tensor.role == "input" and tensor.init and tensor.init.kind == "data"]
@@ -136,7 +136,11 @@ def export(plan: Plan, name: str) -> Exported:
         mesh,
         parameters,
         {name: PlacedTensor(graph.tensors[name].shape, lies[name]) for name in fed if name not in known},
-        {path: PlacedTensor(graph.tensors[one].shape, wanted[one]) for path, one in outputs.items() if one in wanted},
+        {
+            path: PlacedTensor(graph.tensors[output].shape, wanted[output])
+            for path, output in outputs.items()
+            if output in wanted
+        },
         notes,
         _kinds(plan, target, Engine(graph, mesh, target, dict(lies), wanted).run()),
     )
@@ -144,18 +148,18 @@ def export(plan: Plan, name: str) -> Exported:
 
 def _parameters(graph: Graph, mesh: Mesh, lies: Mapping[str, Layout], notes: dict[str, str]) -> dict[str, PlacedTensor]:
     """Return where the user's parameters lie, each of which may be several dimensions of the graph; add notes."""
-    found = {}
-    for entry, one in entries_of(graph).items():
-        if one.tensor is not None and one.tensor in lies:
-            fine = graph.tensors[one.tensor].shape
-            joins = groups(one.shape, fine)
+    parameters = {}
+    for entry, parameter in entries_of(graph).items():
+        if parameter.tensor is not None and parameter.tensor in lies:
+            fine = graph.tensors[parameter.tensor].shape
+            joins = groups(parameter.shape, fine)
             if joins is None:
-                raise PlanError(f"{entry}: expected a shape that groups the dimensions {fine}, found {one.shape}")
-            placements, same = joined(lies[one.tensor], joins, fine)
+                raise PlanError(f"{entry}: expected a shape that groups the dimensions {fine}, found {parameter.shape}")
+            placements, same = joined(lies[parameter.tensor], joins, fine)
             if not same:
-                notes[entry] = f"a part of {fine} within {one.shape}: what takes it apart gathers"
-            found[entry] = PlacedTensor(one.shape, placements)
-    return found
+                notes[entry] = f"a part of {fine} within {parameter.shape}: what takes it apart gathers"
+            parameters[entry] = PlacedTensor(parameter.shape, placements)
+    return parameters
 
 
 def _placed_outputs(plan: Plan, mesh: Mesh, outputs: Mapping[str, str], target: Target) -> dict[str, Layout]:
@@ -185,9 +189,9 @@ def _refuse_shared_state(plan: Plan, target: Target) -> None:
 
 
 def _refuse_recurrent_layers(graph: Graph, target: Target) -> None:
-    found = [match[1] for name in graph.entries if (match := RECURRENT.fullmatch(name))]
-    if found and target.torch_modules:
-        raise PlanError(f"{found[0]}: {target.title} has no recurrent layers: write its cells with nn.Linear")
+    layers = [match[1] for name in graph.entries if (match := RECURRENT.fullmatch(name))]
+    if layers and target.torch_modules:
+        raise PlanError(f"{layers[0]}: {target.title} has no recurrent layers: write its cells with nn.Linear")
 
 
 def _held(plan: Plan, mesh: Mesh, names: Iterable[str], target: Target) -> tuple[dict[str, Layout], dict[str, str]]:
@@ -217,12 +221,12 @@ def _held(plan: Plan, mesh: Mesh, names: Iterable[str], target: Target) -> tuple
 
 def _dims_allowed(graph: Graph, target: Target) -> dict[str, frozenset[int]]:
     """Return, of tensors that the target does not split in every dimension, those in which it does."""
-    found, allowed = signatures(graph), dict[str, frozenset[int]]()
+    signature_of, allowed = signatures(graph), dict[str, frozenset[int]]()
     for node in graph.nodes:
-        signature = found[node.name]
+        signature = signature_of[node.name]
         description = signature.description
         touched = [(node.inputs[access.operand], access.index) for access in description.accesses]
-        touched += [(name, one.index) for name, one in zip(node.outputs, description.outputs, strict=True)]
+        touched += [(name, output.index) for name, output in zip(node.outputs, description.outputs, strict=True)]
         for name, indices in touched:
             dims = target.dims(signature, indices)
             if dims is not None and len(indices) > 1:  # statistics and their weights are small, and gathered
@@ -236,29 +240,29 @@ def _outputs_of_modules(graph: Graph) -> dict[str, str]:
     Its nodes are called after it, and after what they do: "fc.mm", a second one "fc.add.1".
     """
     owners = {entry.rpartition(".")[0] for entry in graph.entries} - {""}
-    found = {}
+    outputs = {}
     for node in graph.nodes:
         owner = NUMBER.sub("", node.name).rpartition(".")[0]
         if owner in owners and node.forward is None and graph.tensors[node.outputs[0]].role == "activation":
-            found[owner] = node.outputs[0]
-    return found
+            outputs[owner] = node.outputs[0]
+    return outputs
 
 
 def _activations(graph: Graph) -> dict[str, str]:
     """Return the activations of the forward pass."""
-    made = (node.outputs for node in graph.nodes if node.forward is None)
-    return {name: name for names in made for name in names if graph.tensors[name].role == "activation"}
+    outputs = (node.outputs for node in graph.nodes if node.forward is None)
+    return {name: name for names in outputs for name in names if graph.tensors[name].role == "activation"}
 
 
 def _kinds(plan: Plan, target: Target, moved: Mapping[str, int]) -> dict[str, Kind]:
     """Return every kind of operator's bytes, and why the target does not split it as planned where it does not."""
-    planned, found = bytes_by(OPERATOR, flows(plan)), signatures(plan.graph)
+    planned, signature_of = bytes_by(OPERATOR, flows(plan)), signatures(plan.graph)
     counts = Counter(node.op for node in plan.graph.nodes)
     target_bytes: Counter[str] = Counter()
     why: dict[str, str] = {}
     for node in plan.graph.nodes:
         target_bytes[node.op] += moved[node.name]
-        splits, reason = target.splits(found[node.name])
+        splits, reason = target.splits(signature_of[node.name])
         if {*plan.strategies[node.name]} - {*splits, EVERYWHERE, TERMS}:
             why[node.op] = reason
     return {op: Kind(count, planned[op], target_bytes[op], why.get(op, "")) for op, count in counts.items()}

@@ -56,12 +56,14 @@ def _elements(setup: Setup) -> Counter[str]:
     """Return how many elements are shared out, by dtype, with the rows that make every worker's share alike."""
     graph, ranks = setup.graph, setup.parallel.dp if setup.parallel.zero else 1
     trained = {name for name in graph.updates if graph.tensors[name].role == "weight"}
-    shapes = {one.tensor: (one.shape, one.dtype) for one in entries_of(graph).values() if one.tensor in trained}
-    found: Counter[str] = Counter()
+    shapes = {
+        entry.tensor: (entry.shape, entry.dtype) for entry in entries_of(graph).values() if entry.tensor in trained
+    }
+    elements: Counter[str] = Counter()
     for shape, dtype in shapes.values():
         rows = shape[0] if shape else 1
-        found[dtype] += math.prod(shape) // max(1, rows) * -(-rows // ranks) * ranks
-    return found
+        elements[dtype] += math.prod(shape) // max(1, rows) * -(-rows // ranks) * ranks
+    return elements
 
 
 def write(setup: Setup, name: str) -> str:

@@ -19,35 +19,35 @@ OPTIMIZERS = {"adam": "adam", "adamw": "adam", "sgd": "sgd", "momentum": "sgd"}
 
 def cannot(setup: Setup) -> str:
     """Say why Megatron-LM cannot run a setup, as Megatron Core 0.16's parser and configurations check it."""
-    found, parallel = setup.transformer, setup.parallel
-    if found is None:
+    transformer, parallel = setup.transformer, setup.parallel
+    if transformer is None:
         return f"it builds stacks of alike transformer blocks, and {setup.model} is none"
     optimizer = setup.optimizer.name if setup.optimizer else "adam"
     return first(
-        "it has no distances of positions (ALiBi)" if found.positions == "alibi" else "",
+        "it has no distances of positions (ALiBi)" if transformer.positions == "alibi" else "",
         only_schedules(setup, ("1f1b", "interleaved")),
-        f"tp={parallel.tp} does not divide {found.heads} heads" if found.heads % parallel.tp else "",
+        f"tp={parallel.tp} does not divide {transformer.heads} heads" if transformer.heads % parallel.tp else "",
         "" if optimizer in OPTIMIZERS else f"it has no optimizer {optimizer}",
-        "it encodes causally" if not found.causal else "",
+        "it encodes causally" if not transformer.causal else "",
         "beside ep its tensor parallelism splits norms along the sequence: add sp"
         if parallel.ep > 1 and parallel.tp > 1 and not parallel.sp
         else "",
-        "" if min(setup.stage_layers) else f"{found.layers} blocks are fewer than its stages' chunks",
+        "" if min(setup.stage_layers) else f"{transformer.layers} blocks are fewer than its stages' chunks",
     )
 
 
 def notes(setup: Setup) -> tuple[str, ...]:
     """Say what Megatron-LM does otherwise."""
-    found = ["--mock-data: put your data, tokenizer and number of iterations in its place"]
+    lines = ["--mock-data: put your data, tokenizer and number of iterations in its place"]
     if setup.half and setup.weights_are_half:
-        found.append(f"it keeps float32 copies of {setup.half} weights, which the plan does not")
+        lines.append(f"it keeps float32 copies of {setup.half} weights, which the plan does not")
     if setup.optimizer and setup.optimizer.name == "adam" and setup.optimizer.weight_decay:
-        found.append("its adam decays weights apart from gradients (AdamW)")
+        lines.append("its adam decays weights apart from gradients (AdamW)")
     if setup.transformer and setup.transformer.experts and setup.parallel.ep == 1:
-        found.append("experts are not spread over workers: say ep")
+        lines.append("experts are not spread over workers: say ep")
     if setup.parallel.zero in SHARDED:
-        found.append("CUDA_DEVICE_MAX_CONNECTIONS must not be 1 with Megatron-FSDP")
-    return tuple(found)
+        lines.append("CUDA_DEVICE_MAX_CONNECTIONS must not be 1 with Megatron-FSDP")
+    return tuple(lines)
 
 
 def write(setup: Setup, name: str) -> str:

@@ -52,7 +52,7 @@ def mesh_of(plan: Plan, tensors: Iterable[str]) -> Mesh:
 def uneven_split(shape: Sequence[int], placements: Layout, mesh: Mesh) -> str:
     """Say what extent was expected where the parts that one is split into do not divide it; nothing where they do."""
     for dim, extent in enumerate(shape):
-        parts = math.prod(way for way, one in zip(mesh.ways, placements, strict=True) if one == Shard(dim))
+        parts = math.prod(way for way, placement in zip(mesh.ways, placements, strict=True) if placement == Shard(dim))
         if extent % parts:
             return f"expected a dimension {dim} that {parts} parts divide, found {extent}"
     return ""
@@ -65,18 +65,24 @@ def joined(placements: Layout, groups: Sequence[Sequence[int]], shape: Sequence[
     """
     target = {axis: place for place, group in enumerate(groups) for axis in group}
     first = {next((axis for axis in group if shape[axis] > 1), None) for group in groups}
-    same = all(one.dim in first for one in placements if isinstance(one, Shard))
-    return tuple(Shard(target[one.dim]) if isinstance(one, Shard) else one for one in placements), same
+    same = all(placement.dim in first for placement in placements if isinstance(placement, Shard))
+    return tuple(
+        Shard(target[placement.dim]) if isinstance(placement, Shard) else placement for placement in placements
+    ), same
 
 
 def split_once(placements: Layout, dim: int) -> Layout:
     """Return placements that split a dimension at its first split only; at others it is replicated."""
     split = Shard(dim)
     return tuple(
-        REPLICATE if one == split and split in placements[:axis] else one for axis, one in enumerate(placements)
+        REPLICATE if placement == split and split in placements[:axis] else placement
+        for axis, placement in enumerate(placements)
     )
 
 
 def only(placements: Layout, dims: frozenset[int]) -> Layout:
     """Return placements that split no other dimensions; what splits others is replicated."""
-    return tuple(REPLICATE if isinstance(one, Shard) and one.dim not in dims else one for one in placements)
+    return tuple(
+        REPLICATE if isinstance(placement, Shard) and placement.dim not in dims else placement
+        for placement in placements
+    )

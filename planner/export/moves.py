@@ -30,7 +30,7 @@ def redistributed(tensor: Tensor, have: Layout, want: Layout, mesh: Mesh) -> int
         if before in (after, REPLICATE) or after == PARTIAL:
             lie[axis] = after
             continue
-        sharded = math.prod(way for way, one in zip(mesh.ways, lie, strict=True) if isinstance(one, Shard))
+        sharded = math.prod(way for way, placement in zip(mesh.ways, lie, strict=True) if isinstance(placement, Shard))
         local = tensor.nbytes // sharded
         if before == PARTIAL:
             moved = mesh.workers * (ways - 1) * local // ways * (1 if isinstance(after, Shard) else 2)
@@ -53,14 +53,14 @@ class Engine:
 
     def run(self) -> dict[str, int]:
         """Return the bytes that every node moves."""
-        found = signatures(self.graph)
+        signature_of = signatures(self.graph)
         updated = {new: old for old, new in self.graph.updates.items()}
         for node in self.graph.nodes:
             self.moved[node.name] = 0
             if any(name in updated for name in node.outputs):
                 self._update(node, updated)
             else:
-                self._compute(node, found[node.name])
+                self._compute(node, signature_of[node.name])
         return self.moved
 
     def _update(self, node: Node, updated: Mapping[str, str]) -> None:
@@ -75,10 +75,10 @@ class Engine:
         chosen = tuple(self._choice(node, signature, axis) for axis in range(len(self.mesh.ways)))
         for operand, name in enumerate(node.inputs):
             self._bring(
-                node, name, tuple(self._needed(signature, operand, name, one, a) for a, one in enumerate(chosen))
+                node, name, tuple(self._needed(signature, operand, name, choice, a) for a, choice in enumerate(chosen))
             )
         for number, name in enumerate(node.outputs):
-            self.lies[name] = tuple(_produced(signature, number, one) for one in chosen)
+            self.lies[name] = tuple(_produced(signature, number, choice) for choice in chosen)
             if name in self.wanted:
                 self._bring(node, name, self.wanted[name], keep=True)
 

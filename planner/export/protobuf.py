@@ -32,8 +32,8 @@ def messages(path: Path) -> Mapping[str, type[Message]]:
     for kind, name, body in _BLOCK.findall(text):
         if kind == "enum":
             values = (
-                descriptor_pb2.EnumValueDescriptorProto(name=one, number=int(number))
-                for one, number in _VALUE.findall(body)
+                descriptor_pb2.EnumValueDescriptorProto(name=value, number=int(number))
+                for value, number in _VALUE.findall(body)
             )
             file.enum_type.add(name=name, value=values)
     enums = {enum.name for enum in file.enum_type}
@@ -42,8 +42,10 @@ def messages(path: Path) -> Mapping[str, type[Message]]:
             _add_message(file, name, body, enums)
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    found = (pool.FindMessageTypeByName(f"{file.package}.{one.name}".lstrip(".")) for one in file.message_type)
-    return {one.name: message_factory.GetMessageClass(one) for one in found}
+    descriptors = (
+        pool.FindMessageTypeByName(f"{file.package}.{message.name}".lstrip(".")) for message in file.message_type
+    )
+    return {descriptor.name: message_factory.GetMessageClass(descriptor) for descriptor in descriptors}
 
 
 def _add_message(file: Any, name: str, body: str, enums: Iterable[str]) -> None:

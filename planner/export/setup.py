@@ -121,13 +121,13 @@ class Setup:
 
 def parallel_of(plan: Plan) -> Parallel:
     """Return a plan's parallelism by name; a PlanError for a plan that has none."""
-    found, ways = plan.search, plan.ways
-    if text := found.details.get("parallel"):
+    search, ways = plan.search, plan.ways
+    if text := search.details.get("parallel"):
         return Parallel.read(str(text)) or Parallel()
-    if found.searcher == "data-parallel" and not ways.shares:
+    if search.searcher == "data-parallel" and not ways.shares:
         return Parallel(dp=plan.workers)
-    if found.searcher.startswith("zero-"):
-        return Parallel(dp=plan.workers, zero=int(found.searcher.removeprefix("zero-")))
+    if search.searcher.startswith("zero-"):
+        return Parallel(dp=plan.workers, zero=int(search.searcher.removeprefix("zero-")))
     raise PlanError(
         "expected a plan of named parallelism (plan MODEL --parallel tp=4,dp=2): engines that are told degrees cannot "
         "run one whose tensors are split freely, which export-plan --to torchrun, dtensor or jax does"
@@ -157,10 +157,10 @@ class Launch:
 
 def only_schedules(setup: Setup, names: tuple[str, ...]) -> str:
     """Say that an engine's pipelines have these schedules alone; nothing where that is enough."""
-    found = setup.parallel.schedule.partition(":")[0]
-    if setup.parallel.pp == 1 or found in names:
+    schedule = setup.parallel.schedule.partition(":")[0]
+    if setup.parallel.pp == 1 or schedule in names:
         return ""
-    return f"its pipelines run {' or '.join(names)}, not {found}"
+    return f"its pipelines run {' or '.join(names)}, not {schedule}"
 
 
 def first(*clauses: str) -> str:

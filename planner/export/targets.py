@@ -151,9 +151,9 @@ def _dtensor(signature: Signature) -> tuple[tuple[str, ...], str]:
         return (), "batch norm reads its batch whole: gathered"
     if samples := _of_samples_only(signature):
         return (samples,), "convolutions are split by samples only"
-    found = _contiguous(signature)
+    variables = _contiguous(signature)
     why = "a dimension that is cut up or joined can be split in its first part only"
-    return found, "" if len(found) == len(signature.description.strategies) else why
+    return variables, "" if len(variables) == len(signature.description.strategies) else why
 
 
 @register_target("jax", "JAX", HERE / "jax.txt")

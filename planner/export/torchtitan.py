@@ -40,18 +40,18 @@ def cannot(setup: Setup) -> str:
 
 def notes(setup: Setup) -> tuple[str, ...]:
     """Say what torchtitan does otherwise."""
-    found = []
+    lines = []
     if setup.optimizer and setup.optimizer.name not in OPTIMIZERS:
-        found.append(f"it has no optimizer {setup.optimizer.name}: it takes its own default, AdamW")
+        lines.append(f"it has no optimizer {setup.optimizer.name}: it takes its own default, AdamW")
     if _flavor(setup) is None:
-        found.append(f"torchtitan has no {setup.model}: register a TrainSpec of the name in [model]")
+        lines.append(f"torchtitan has no {setup.model}: register a TrainSpec of the name in [model]")
     if setup.parallel.cp > 1:
-        found.append("it shards weights over context parallel workers, too")
+        lines.append("it shards weights over context parallel workers, too")
     if setup.parallel.recompute == "selective":
-        found.append("its selective recomputation keeps products and attention, and computes the rest again")
+        lines.append("its selective recomputation keeps products and attention, and computes the rest again")
     if setup.half and setup.weights_are_half:
-        found.append("it keeps float32 weights unless training.dtype says otherwise, as this file does")
-    return tuple(found)
+        lines.append("it keeps float32 weights unless training.dtype says otherwise, as this file does")
+    return tuple(lines)
 
 
 def write(setup: Setup, name: str) -> str:

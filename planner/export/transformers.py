@@ -77,9 +77,11 @@ def transformer_of(graph: Graph) -> Transformer | None:
     >>> transformer_of(planner.model("mlp-2-16", batch=8)) is None
     True
     """
-    found = _Reading(graph).transformer()
-    trained = sum(one.elements for one in graph.tensors.values() if one.role == "weight" and one.init is not None)
-    return found if found is not None and found.parameters == trained else None
+    transformer = _Reading(graph).transformer()
+    trained = sum(
+        tensor.elements for tensor in graph.tensors.values() if tensor.role == "weight" and tensor.init is not None
+    )
+    return transformer if transformer is not None and transformer.parameters == trained else None
 
 
 class _Reading:
@@ -108,7 +110,9 @@ class _Reading:
         (width, vocabulary), hidden = (table.shape[-1], table.shape[0]), self._shape(inner[0])[-1]
         heads, head_width = self._heads(cores[0])
         region = [self._weights(node) for node in self._before(cores[0])]
-        projected = sum(one.elements for weights in region for one in weights if one.elements > width * head_width)
+        projected = sum(
+            weight.elements for weights in region for weight in weights if weight.elements > width * head_width
+        )
         experts, chosen, capacity = self._experts(words.shape[-1])
         positions, base, stretched = self._positions((words.shape[-1], width), head_width)
         return Transformer(
@@ -124,7 +128,7 @@ class _Reading:
             gated=any(node.op == "mul" and inner[0].outputs[0] in node.inputs for node in self._nodes),
             positions=positions,
             tied=sum(table.name in node.inputs for node in self._nodes) > 1,
-            bias=any(one.shape == (hidden,) for node in self._nodes for one in self._weights(node)),
+            bias=any(weight.shape == (hidden,) for node in self._nodes for weight in self._weights(node)),
             qkv_bias=any(node.op == "add" and self._weights(node) for node in self._before(cores[0])),
             causal=bool(cores[0].attrs.get("causal")) or any(node.op == "causal_mask" for node in self._nodes),
             head_width=head_width,
@@ -180,13 +184,15 @@ class _Reading:
         """Return how positions are known, and of rotary ones the base, and whether they are Llama 3.1's."""
         if any(node.op == "biased_attention" for node in self._nodes):
             return "alibi", 0.0, False
-        found = [one for one in self._tensors.values() if one.role == "constant" and one.shape == (head_width,)]
-        if found and any(node.op in ("rotary", "cos") for node in self._nodes):
-            frequencies = [float(one) for one in array_of(found[0])[: head_width // 2]]
+        constants = [
+            tensor for tensor in self._tensors.values() if tensor.role == "constant" and tensor.shape == (head_width,)
+        ]
+        if constants and any(node.op in ("rotary", "cos") for node in self._nodes):
+            frequencies = [float(frequency) for frequency in array_of(constants[0])[: head_width // 2]]
             base = float(f"{frequencies[1] ** (-head_width / 2):.4g}")  # frequencies have 24 bits
             slowest = base ** (2 / head_width - 1)
             return "rope", base, frequencies[-1] < 2 * slowest / STRETCH
-        positions = [one for one in self._tensors.values() if one.role == "weight" and one.shape == learned]
+        positions = [tensor for tensor in self._tensors.values() if tensor.role == "weight" and tensor.shape == learned]
         return ("learned" if positions else "none"), 0.0, False
 
 

@@ -22,7 +22,7 @@ def operands_as_terms(graph: Graph) -> Mapping[str, frozenset[int]]:
     floating-point numbers, in which it is linear. Each of these is a sum, or made of terms in turn, that nobody else
     reads.
     """
-    readers, found = _readers(graph), dict[str, frozenset[int]]()
+    readers, operands = _readers(graph), dict[str, frozenset[int]]()
     summed: set[str] = set()
     for node in graph.nodes:
         description = describe(node, graph.tensors)
@@ -30,17 +30,17 @@ def operands_as_terms(graph: Graph) -> Mapping[str, frozenset[int]]:
         terms = {node.inputs[n] for n in numbers if len(readers[node.inputs[n]]) == 1}
         adds = description.adds_operands or (len(numbers) == 1 and _ends_backward_pass(node, readers))
         if adds and terms and len(terms) == len(numbers) and terms <= summed and description.linear(numbers):
-            found[node.name] = numbers
+            operands[node.name] = numbers
             summed.update(node.outputs)
         outputs = zip(node.outputs, description.outputs, strict=True)
         summed.update(name for name, how in outputs if how.reducer == "Sum")
-    return found
+    return operands
 
 
 def tensors_read_as_terms(graph: Graph) -> frozenset[str]:
     """Return the terms: the tensors that these nodes read through these operands."""
-    found = operands_as_terms(graph)
-    return frozenset(node.inputs[n] for node in graph.nodes for n in found.get(node.name, ()))
+    operands = operands_as_terms(graph)
+    return frozenset(node.inputs[n] for node in graph.nodes for n in operands.get(node.name, ()))
 
 
 def accumulates(node: Node, tensors: Mapping[str, Tensor]) -> bool:

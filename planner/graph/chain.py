@@ -75,11 +75,11 @@ def chain_of(graph: Graph) -> Chain:
 
 def of_samples(graph: Graph) -> frozenset[str]:
     """Return the tensors that depend on samples."""
-    found = {name for name, tensor in graph.tensors.items() if tensor.role == "input"}
+    dependent = {name for name, tensor in graph.tensors.items() if tensor.role == "input"}
     for node in graph.nodes:
-        if not found.isdisjoint(node.inputs):
-            found.update(node.outputs)
-    return frozenset(found)
+        if not dependent.isdisjoint(node.inputs):
+            dependent.update(node.outputs)
+    return frozenset(dependent)
 
 
 def _links_of_forward_nodes(graph: Graph) -> dict[str, int]:
@@ -89,10 +89,10 @@ def _links_of_forward_nodes(graph: Graph) -> dict[str, int]:
     keys = {node.name: node.unroll[0] if node.unroll else node.name for node in forward}
     for key in keys.values():
         numbers.setdefault(key, len(numbers))
-    made = {name: numbers[keys[node.name]] for node in forward for name in node.outputs}
+    number_of_tensor = {name: numbers[keys[node.name]] for node in forward for name in node.outputs}
     joined = np.zeros(len(numbers) + 1, dtype=np.int64)  # differences of how many circles go through each border
     for node in forward:
-        read = max((made[name] for name in node.inputs if name in made), default=-1)
+        read = max((number_of_tensor[name] for name in node.inputs if name in number_of_tensor), default=-1)
         if read > numbers[keys[node.name]]:
             joined[numbers[keys[node.name]] + 1] += 1
             joined[read + 1] -= 1
@@ -130,12 +130,12 @@ def crossing_bytes(graph: Graph, chain: Chain) -> NDArray[np.int64]:
 
 def _readers(graph: Graph, chain: Chain) -> Mapping[str, list[int]]:
     """Return the links that read each tensor, ascending."""
-    found: dict[str, set[int]] = {}
+    readers: dict[str, set[int]] = {}
     for node in graph.nodes:
         for name in node.inputs if node.name in chain.of_node else ():
             if name in chain.of_tensor:
-                found.setdefault(name, set()).add(chain.of_node[node.name])
-    return {name: sorted(links) for name, links in found.items()}
+                readers.setdefault(name, set()).add(chain.of_node[node.name])
+    return {name: sorted(links) for name, links in readers.items()}
 
 
 def _add_reads(amounts: NDArray[np.int64], home: int, links: Iterable[int], nbytes: int) -> None:

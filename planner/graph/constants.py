@@ -58,6 +58,6 @@ def _array(text: str, shape: tuple[int, ...], dtype: str) -> Array:
     except (binascii.Error, ValueError, zlib.error) as error:
         raise GraphError(f"values are no base64 text of zlib's: {error}") from error
     if len(raw) != nbytes:
-        found = f"{len(raw)}" if len(raw) < nbytes else "more"
-        raise GraphError(f"values should be {nbytes} bytes for shape {shape} of {dtype}, found {found}")
+        size = f"{len(raw)}" if len(raw) < nbytes else "more"
+        raise GraphError(f"values should be {nbytes} bytes for shape {shape} of {dtype}, found {size}")
     return np.frombuffer(raw, dtype).reshape(shape)

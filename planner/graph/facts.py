@@ -39,8 +39,8 @@ def batch_size(graph: Graph) -> int | None:
 def amounts(graph: Graph) -> Mapping[str, int]:
     """Return what one iteration is of: its samples, and its tokens, where whole numbers in two dimensions are given."""
     tokens = [prod(tensor.shape) for tensor in _data(graph) if tensor.dtype == "int32" and len(tensor.shape) == 2]
-    found = {"samples": batch_size(graph), "tokens": max(tokens, default=0) * graph.micro_batches}
-    return {name: amount for name, amount in found.items() if amount}
+    counts = {"samples": batch_size(graph), "tokens": max(tokens, default=0) * graph.micro_batches}
+    return {name: amount for name, amount in counts.items() if amount}
 
 
 def classification(graph: Graph) -> tuple[str, Tensor] | None:

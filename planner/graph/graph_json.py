@@ -139,8 +139,8 @@ def from_data(data: object, path: str = "$") -> Graph:
 def load_graph(file: Path) -> Graph:
     """Read a graph.json; GraphError, naming the file, if it is not one. OSError if it cannot be read."""
     content = file.read_bytes()
-    if found := format_of(content):
-        raise GraphError(f"{file}: expected a plan or a graph, found a file of format {found!r}")
+    if file_format := format_of(content):
+        raise GraphError(f"{file}: expected a plan or a graph, found a file of format {file_format!r}")
     try:
         return from_data(json.loads(content, object_pairs_hook=distinct_keys))
     except RecursionError as error:

@@ -67,8 +67,8 @@ def in_order_of_phases(nodes: Iterable[Node], phases: Mapping[str, str]) -> list
 def _nodes_of_every_micro_batch(graph: Graph) -> set[str]:
     """Return the nodes that make a sum, or depend on samples but through sums alone."""
     sums = set(graph.accumulated)
-    made = sums | depending_on_samples(graph.tensors, graph.nodes, sums)
-    return {node.name for node in graph.nodes if not made.isdisjoint(node.outputs)}
+    tensors = sums | depending_on_samples(graph.tensors, graph.nodes, sums)
+    return {node.name for node in graph.nodes if not tensors.isdisjoint(node.outputs)}
 
 
 def accumulate(builder: GraphBuilder, gradients: Mapping[str, str], loss: str) -> tuple[dict[str, str], str]:

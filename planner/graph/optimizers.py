@@ -116,11 +116,13 @@ def update_weights(
     if any(STEPS in tdl.catalog[op].operands for op in operators.values()):
         step = builder.shared(Tensor("step", (), builder.weight_dtype, "state", ZEROS))
         updates = _update(builder, "increment", (step,), (step,), {})
-    gradients = _clipped(builder, {one: gradients[one] for one in operators}, [optimizers[one] for one in operators])
+    gradients = _clipped(
+        builder, {weight: gradients[weight] for weight in operators}, [optimizers[weight] for weight in operators]
+    )
     for weight, op in operators.items():
-        one = optimizers[weight]
-        gradient = _with_decay(builder, weight, gradients[weight], one.weight_decay)
-        attrs: dict[str, Value] = {name: getattr(one, name) for name in tdl.catalog[op].attributes}
+        settings = optimizers[weight]
+        gradient = _with_decay(builder, weight, gradients[weight], settings.weight_decay)
+        attrs: dict[str, Value] = {name: getattr(settings, name) for name in tdl.catalog[op].attributes}
         _check_epsilon(builder, attrs)
         updates |= _updated(builder, op, (weight, gradient, f"{step}.next"), attrs)
     return updates
@@ -137,7 +139,7 @@ def _check_epsilon(builder: GraphBuilder, attrs: Mapping[str, Value]) -> None:
 
 def _clipped(builder: GraphBuilder, gradients: Mapping[str, str], optimizers: Sequence[Optimizer]) -> Mapping[str, str]:
     """Append what clips gradients; return their new names, by weight."""
-    wanted = {tuple(getattr(one, name) for name in CLIPPING) for one in optimizers}
+    wanted = {tuple(getattr(optimizer, name) for name in CLIPPING) for optimizer in optimizers}
     if len(wanted) > 1:
         raise GraphError(f"expected one {' and one '.join(CLIPPING)} for all weights, found {sorted(map(str, wanted))}")
     ((norm, value),) = wanted

@@ -114,15 +114,17 @@ class _Segment:
 def _segment(nodes: Sequence[Node], cut: tuple[int, int], activations: _Activations, dependent: set[str]) -> _Segment:
     """Return what is computed again so that the backward pass finds what it reads of the nodes [start, stop)."""
     start, stop = cut
-    wanted = {name for name, made, last, read in activations.rows() if start <= made < stop and last < stop and read}
-    kept = {name for name, made, last, _ in activations.rows() if start <= made < stop <= last}
+    wanted = {
+        name for name, producer, last, read in activations.rows() if start <= producer < stop and last < stop and read
+    }
+    kept = {name for name, producer, last, _ in activations.rows() if start <= producer < stop <= last}
     needed = []
     for node in reversed(nodes[start:stop]):
         if not wanted.isdisjoint(node.outputs):
             needed.append(node)
             wanted.update(name for name in node.inputs if name in dependent and name not in kept)
-    made = {name for node in needed for name in node.outputs}
-    return _Segment(tuple(reversed(needed)), frozenset(made - kept))
+    outputs = {name for node in needed for name in node.outputs}
+    return _Segment(tuple(reversed(needed)), frozenset(outputs - kept))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,7 @@ class _Activations:
 
     names: tuple[str, ...]
     nbytes: Bytes
-    made: Bytes
+    producers: Bytes
     last: Bytes
     read: NDArray[np.bool_]
     nodes: int
@@ -145,21 +147,21 @@ class _Activations:
         cls, builder: GraphBuilder, nodes: Sequence[Node], backward: Sequence[Node], dependent: set[str]
     ) -> _Activations:
         """Note who makes and reads what."""
-        made = {name: number for number, node in enumerate(nodes) for name in node.outputs if name in dependent}
+        producers = {name: number for number, node in enumerate(nodes) for name in node.outputs if name in dependent}
         last = {name: number for number, node in enumerate(nodes) for name in node.inputs}
         read = {name for node in backward for name in node.inputs}
         return cls(
-            tuple(made),
-            np.array([builder.tensors[name].nbytes for name in made], dtype=np.int64),
-            np.array(list(made.values()), dtype=np.int64),
-            np.array([last.get(name, -1) for name in made], dtype=np.int64),
-            np.array([name in read for name in made], dtype=bool),
+            tuple(producers),
+            np.array([builder.tensors[name].nbytes for name in producers], dtype=np.int64),
+            np.array(list(producers.values()), dtype=np.int64),
+            np.array([last.get(name, -1) for name in producers], dtype=np.int64),
+            np.array([name in read for name in producers], dtype=bool),
             len(nodes),
         )
 
     def rows(self) -> zip[tuple[str, int, int, bool]]:
-        """Return (name, made, last, read) of every tensor."""
-        return zip(self.names, self.made.tolist(), self.last.tolist(), self.read.tolist(), strict=True)
+        """Return (name, producer, last, read) of every tensor."""
+        return zip(self.names, self.producers.tolist(), self.last.tolist(), self.read.tolist(), strict=True)
 
     def best_segments(self) -> list[tuple[int, int]]:
         """Return (start, stop) of every segment but the last, such that least is kept and computed again at a time."""
@@ -174,8 +176,8 @@ class _Activations:
     def _places(self) -> Bytes:
         """Return where cuts may be, the ends included: where no fewer bytes cross just before or just after."""
         change = np.zeros(self.nodes + 2, dtype=np.int64)
-        np.add.at(change, self.made + 1, self.nbytes)
-        np.add.at(change, np.maximum(self.last, self.made) + 1, -self.nbytes)
+        np.add.at(change, self.producers + 1, self.nbytes)
+        np.add.at(change, np.maximum(self.last, self.producers) + 1, -self.nbytes)
         crossing = np.cumsum(change)[: self.nodes + 1]
         inner = np.arange(1, self.nodes)
         least = (crossing[inner] <= crossing[inner - 1]) & (crossing[inner] <= crossing[inner + 1])
@@ -183,16 +185,16 @@ class _Activations:
 
     def _within(self, places: Bytes) -> Bytes:
         """Return, for every two places, the bytes made between them that the backward pass reads."""
-        upto = [int(self.nbytes[self.read & (self.made < place)].sum()) for place in places]
+        upto = [int(self.nbytes[self.read & (self.producers < place)].sum()) for place in places]
         return np.subtract.outer(upto, upto).T
 
     def _kept(self, places: Bytes) -> Bytes:
         """Return, for every two places, the bytes made between them that are read after the second."""
         rows = []
         for stop in places:
-            crossing = np.where((self.made < stop) & (stop <= self.last), self.nbytes, 0)
+            crossing = np.where((self.producers < stop) & (stop <= self.last), self.nbytes, 0)
             total = np.concatenate(([0], np.cumsum(crossing)))
-            rows.append(total[-1] - total[np.searchsorted(self.made, places)])
+            rows.append(total[-1] - total[np.searchsorted(self.producers, places)])
         return np.array(rows).T
 
 

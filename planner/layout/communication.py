@@ -57,12 +57,12 @@ class Collective:
 @lru_cache(REMEMBERED)
 def collectives(hops: tuple[Exchange, ...]) -> tuple[Collective | None, ...]:
     """Return what each hop of a result's way home is; two of one group may be the halves of an all-reduce."""
-    found = tuple(map(collective, hops))
-    match found:
+    per_hop = tuple(map(collective, hops))
+    match per_hop:
         case (Collective() as first, Collective() as second):
             if (first.kind, second.kind) in HALVES and first.groups == second.groups:
                 return replace(first, is_half=True), replace(second, is_half=True)
-    return found
+    return per_hop
 
 
 @lru_cache(REMEMBERED)
@@ -72,8 +72,8 @@ def collective(exchange: Exchange) -> Collective | None:
     >>> from planner.layout import Ways, owned_by_all, Shard
     >>> ways = Ways((2, 2))
     >>> rows, all_rows = owned_by_all((4, 4), (Shard(0), Shard(1)), ways), owned_by_all((4, 4), (Shard(1),) * 2, ways)
-    >>> found = collective(Exchange(ways, rows, all_rows, frozenset({1})))
-    >>> found.kind, found.steps, [group.workers for group in found.groups]
+    >>> all_to_all = collective(Exchange(ways, rows, all_rows, frozenset({1})))
+    >>> all_to_all.kind, all_to_all.steps, [group.workers for group in all_to_all.groups]
     ('all-to-all', (0,), [(0, 2), (1, 3)])
     """
     moved = exchange.moved()
@@ -81,19 +81,19 @@ def collective(exchange: Exchange) -> Collective | None:
         return None
     steps = _steps(exchange.ways, moved)
     moving = [group for group in groups_of(exchange.ways, steps) if moved[np.ix_(group, group)].any()]
-    found = [_group(exchange, workers) for workers in moving]
-    kinds = {kind for kind, _ in found}
+    groups = [_group(exchange, workers) for workers in moving]
+    kinds = {kind for kind, _ in groups}
     kind = kinds.pop()
-    return Collective(kind, steps, tuple(group for _, group in found)) if kind is not None and not kinds else None
+    return Collective(kind, steps, tuple(group for _, group in groups)) if kind is not None and not kinds else None
 
 
 @lru_cache(REMEMBERED)
 def groups_of(ways: Ways, steps: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
     """Return the groups of workers whose digits differ at no other step, in the order of their first ones."""
-    found: dict[tuple[int, ...], list[int]] = {}
+    groups: dict[tuple[int, ...], list[int]] = {}
     for worker, digits in enumerate(ways.digits_of_workers()):
-        found.setdefault(tuple(d for step, d in enumerate(digits) if step not in steps), []).append(worker)
-    return tuple(map(tuple, found.values()))
+        groups.setdefault(tuple(d for step, d in enumerate(digits) if step not in steps), []).append(worker)
+    return tuple(map(tuple, groups.values()))
 
 
 def _steps(ways: Ways, moved: NDArray[np.int64]) -> tuple[int, ...]:

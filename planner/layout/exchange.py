@@ -47,8 +47,8 @@ class Exchange:
         """Yield every worker that this one reads from, itself included, in ascending order, with the regions."""
         wanted = self.wanted(worker)
         for source in peers(self.ways, self.fixed, worker):
-            found = (intersect(box, self.sources[source]) for box in wanted)
-            if regions := tuple(region for region in found if not is_empty(region)):
+            overlaps = (intersect(box, self.sources[source]) for box in wanted)
+            if regions := tuple(region for region in overlaps if not is_empty(region)):
                 yield source, regions
 
 

@@ -111,20 +111,20 @@ def reached(index: tdl.Index, extents: Mapping[str, int], runs: Mapping[str, Run
 
 def _reached_digits(variables: Iterable[str], extents: Mapping[str, int], runs: Mapping[str, Runs]) -> Runs:
     """Return the exact image of a mixed-radix tuple: every combination of the variables' runs."""
-    found: Runs = ((0, 1),)
+    image: Runs = ((0, 1),)
     for name in variables:
         radix = extents[name]
         inner = runs.get(name, ((0, radix),))
         if inner == ((0, radix),):
-            found = tuple((start * radix, stop * radix) for start, stop in found)
+            image = tuple((start * radix, stop * radix) for start, stop in image)
         else:
-            found = normalize(
+            image = normalize(
                 (value * radix + low, value * radix + high)
-                for start, stop in found
+                for start, stop in image
                 for value in range(start, stop)
                 for low, high in inner
             )
-    return found
+    return image
 
 
 @lru_cache(REMEMBERED)
@@ -231,26 +231,26 @@ def production(signature: Signature, output: int, strategy: Strategy, ways: Ways
 
 
 @lru_cache(REMEMBERED)
-def store(made: Production, layout: Layout, ways: Ways) -> tuple[Exchange, ...]:
+def store(output: Production, layout: Layout, ways: Ways) -> tuple[Exchange, ...]:
     """Return the exchanges that take an output from where it is computed to where it is stored.
 
     None where it is stored as it is computed; one hop where nothing is reduced or nothing is stored replicated, or two
     workers give each other their terms of a small sum; otherwise partial results are reduced to shares, then the shares
     are fetched. At a step that is stored partial every worker keeps to its own term.
     """
-    stored = owned_by_all(made.shape, layout, ways)
+    stored = owned_by_all(output.shape, layout, ways)
     partial = steps_with(layout, Partial)
-    reducing, same = made.reducing - partial, made.same | partial
+    reducing, same = output.reducing - partial, output.same | partial
     if not reducing:
-        return () if made.regions == stored else (Exchange(ways, made.regions, stored, same),)
+        return () if output.regions == stored else (Exchange(ways, output.regions, stored, same),)
     if not steps_with(layout, Replicate):
-        return (Exchange(ways, made.regions, stored, same, made.reducer),)
+        return (Exchange(ways, output.regions, stored, same, output.reducer),)
     kept = same if ways.shares else frozenset(range(len(ways))) - reducing  # else nobody else has part of a share
-    if made.regions == stored and is_pair(ways, reducing) and prod(made.shape) <= SMALL_SUM:
-        return (Exchange(ways, made.regions, stored, kept, made.reducer),)
-    cuts = owned_by_all(made.shape, share_layout(made, layout, ways), ways)
-    shares = tuple(map(intersect, made.regions, cuts))
-    reduction = Exchange(ways, made.regions, shares, kept, made.reducer)
+    if output.regions == stored and is_pair(ways, reducing) and prod(output.shape) <= SMALL_SUM:
+        return (Exchange(ways, output.regions, stored, kept, output.reducer),)
+    cuts = owned_by_all(output.shape, share_layout(output, layout, ways), ways)
+    shares = tuple(map(intersect, output.regions, cuts))
+    reduction = Exchange(ways, output.regions, shares, kept, output.reducer)
     apart = same - steps_with(layout, Shard)  # shares are cut there, by shares of workers that may differ
     return (reduction,) if shares == stored else (reduction, Exchange(ways, shares, stored, apart))
 
@@ -260,22 +260,22 @@ def is_pair(ways: Ways, steps: Collection[int]) -> bool:
     return not ways.shares and prod(ways[step] for step in steps) == 2
 
 
-def share_layout(made: Production, layout: Layout, ways: Ways) -> Layout:
+def share_layout(output: Production, layout: Layout, ways: Ways) -> Layout:
     """Return how partial results are shared out before they are fetched to where they are stored.
 
     At a reducing step a share is cut along the stored dimension or, where stored replicated, or along one that another
     axis is in the way of, along the first dimension to share (none: the worker with digit 0 reduces); at a `*` step it
     is the stored part; at a step that splits an output variable it is what was produced.
     """
-    split = [[step for step, p in enumerate(made.split) if p == Shard(dim)] for dim in range(len(made.shape))]
+    split = [[step for step, p in enumerate(output.split) if p == Shard(dim)] for dim in range(len(output.shape))]
 
     def at(step: int) -> Placement:
         stored = layout[step]
         if isinstance(stored, Shard) and not is_free(ways, step, split[stored.dim]):
             stored = REPLICATE
-        if step in made.reducing and isinstance(stored, Replicate):
-            dim = first_to_share(made.shape, ways, step, split)
+        if step in output.reducing and isinstance(stored, Replicate):
+            dim = first_to_share(output.shape, ways, step, split)
             return At(0) if dim is None else Shard(dim)
-        return stored if step in made.reducing or step in made.same else made.split[step]
+        return stored if step in output.reducing or step in output.same else output.split[step]
 
     return tuple(at(step) for step in range(len(ways)))

@@ -14,10 +14,10 @@ def coarser(region: Region, fine: Sequence[int], coarse: Sequence[int]) -> Regio
 
     The local arrays of both hold the same elements in the same order, and differ in their shapes.
     """
-    found = groups(coarse, fine)
-    if found is None:
+    joins = groups(coarse, fine)
+    if joins is None:
         raise ValueError(f"expected a shape that groups dimensions of {tuple(fine)}, found {tuple(coarse)}")
-    return tuple(_joined([region[axis] for axis in group], [fine[axis] for axis in group]) for group in found)
+    return tuple(_joined([region[axis] for axis in group], [fine[axis] for axis in group]) for group in joins)
 
 
 def _joined(runs: Sequence[Runs], lengths: Sequence[int]) -> Runs:

@@ -63,10 +63,10 @@ def contraction(signature: Signature) -> Contraction | None:
     roles = {name: _role(name in first, name in second, name in summed) for name in description.variables}
     indices = (index for access in description.accesses for index in access.index)
     two_variables = (index for index in indices if isinstance(index, tdl.Affine) and len(index.variables) == 2)
-    found = list(dict.fromkeys(two_variables))
-    windows = tuple(_taps_and_pixels(index, signature.extents) for index in found)
-    density = prod(1 / index.denominator for index in found)
-    dense = all(abs(factor) == 1 for index in found for _, factor in index.terms)
+    window_indices = list(dict.fromkeys(two_variables))
+    windows = tuple(_taps_and_pixels(index, signature.extents) for index in window_indices)
+    density = prod(1 / index.denominator for index in window_indices)
+    dense = all(abs(factor) == 1 for index in window_indices for _, factor in index.terms)
     return Contraction(roles, windows, density, dense)
 
 

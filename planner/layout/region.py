@@ -48,26 +48,26 @@ def whole(shape: Sequence[int]) -> Region:
 
 
 @lru_cache(REMEMBERED)
-def intersect_runs(one: Runs, other: Runs) -> Runs:
+def intersect_runs(runs: Runs, other: Runs) -> Runs:
     """Return the indices in both."""
-    found, i, j = [], 0, 0
-    while i < len(one) and j < len(other):
-        start, stop = max(one[i][0], other[j][0]), min(one[i][1], other[j][1])
+    common, i, j = [], 0, 0
+    while i < len(runs) and j < len(other):
+        start, stop = max(runs[i][0], other[j][0]), min(runs[i][1], other[j][1])
         if start < stop:
-            found.append((start, stop))
-        if one[i][1] <= other[j][1]:
+            common.append((start, stop))
+        if runs[i][1] <= other[j][1]:
             i += 1
         else:
             j += 1
-    return tuple(found)
+    return tuple(common)
 
 
-def subtract_runs(one: Runs, other: Runs) -> Runs:
-    """Return the indices of `one` that are not in `other`."""
-    if not one:
-        return one
-    ends = (one[0][0], *(end for run in other for end in run), one[-1][1])
-    return intersect_runs(one, normalize(zip(ends[::2], ends[1::2], strict=True)))
+def subtract_runs(runs: Runs, other: Runs) -> Runs:
+    """Return the indices of `runs` that are not in `other`."""
+    if not runs:
+        return runs
+    ends = (runs[0][0], *(end for run in other for end in run), runs[-1][1])
+    return intersect_runs(runs, normalize(zip(ends[::2], ends[1::2], strict=True)))
 
 
 def lengths_in_common(rows: Sequence[Runs], columns: Sequence[Runs]) -> NDArray[np.int64]:
@@ -97,11 +97,11 @@ def _ends(sets: Sequence[Runs]) -> NDArray[np.int64]:
 
 def holders(regions: Sequence[Region]) -> dict[Region, list[int]]:
     """Return which workers hold each region that is not empty, given every worker's."""
-    found: dict[Region, list[int]] = {}
+    workers: dict[Region, list[int]] = {}
     for worker, region in enumerate(regions):
         if not is_empty(region):
-            found.setdefault(region, []).append(worker)
-    return found
+            workers.setdefault(region, []).append(worker)
+    return workers
 
 
 def nothing(shape: Sequence[int]) -> Region:
@@ -109,25 +109,25 @@ def nothing(shape: Sequence[int]) -> Region:
     return tuple(() for _ in shape) or ((),)
 
 
-def intersect(one: Region, other: Region) -> Region:
+def intersect(region: Region, other: Region) -> Region:
     """Return the product of the dimensions' intersections."""
-    if len(one) != len(other):
+    if len(region) != len(other):
         return nothing(())
-    return tuple(map(intersect_runs, one, other))
+    return tuple(map(intersect_runs, region, other))
 
 
 def subtract(region: Region, removed: Region) -> tuple[Region, ...]:
     """Return disjoint regions that together hold what is in `region` and not in `removed`."""
     if len(region) != len(removed):  # of a scalar, nothing
         return (region,)
-    found = []
+    pieces = []
     inside: list[Runs] = []
     for dim, (runs, other) in enumerate(zip(region, removed, strict=True)):
         rest = (*inside, subtract_runs(runs, other), *region[dim + 1 :])
         if not is_empty(rest):
-            found.append(rest)
+            pieces.append(rest)
         inside.append(intersect_runs(runs, other))
-    return tuple(found)
+    return tuple(pieces)
 
 
 def subtract_all(region: Region, removed: Iterable[Region]) -> tuple[Region, ...]:
@@ -141,14 +141,14 @@ def subtract_all(region: Region, removed: Iterable[Region]) -> tuple[Region, ...
 @lru_cache(REMEMBERED)
 def segments(source: Runs, target: Runs, common: Runs) -> tuple[Segment, ...]:
     """Say where the indices `common` lie in two local arrays along one dimension, as few contiguous segments."""
-    found: list[Segment] = []
+    pieces: list[Segment] = []
     for start, stop in common:
         for low, high in intersect_runs(intersect_runs(source, target), ((start, stop),)):
             here, there, size = offset(source, low), offset(target, low), high - low
-            if found and found[-1][0] + found[-1][2] == here and found[-1][1] + found[-1][2] == there:
-                here, there, size = found[-1][0], found[-1][1], found.pop()[2] + size
-            found.append((here, there, size))
-    return tuple(found)
+            if pieces and pieces[-1][0] + pieces[-1][2] == here and pieces[-1][1] + pieces[-1][2] == there:
+                here, there, size = pieces[-1][0], pieces[-1][1], pieces.pop()[2] + size
+            pieces.append((here, there, size))
+    return tuple(pieces)
 
 
 def offset(runs: Runs, index: int) -> int:

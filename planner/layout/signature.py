@@ -39,7 +39,7 @@ def told_apart(op: str, attributes: Mapping[str, Value]) -> dict[str, Value]:
 def signatures(graph: Graph) -> dict[str, Signature]:
     """Return every node's signature by node name; a TDLError where shapes contradict the description."""
     interned: dict[object, Signature] = {}
-    found = {}
+    signature_of = {}
     for node in graph.nodes:
         shapes = tuple(graph.tensors[name].shape for name in node.inputs)
         key = (node.op, shapes, freeze(told_apart(node.op, node.attrs)))
@@ -48,5 +48,5 @@ def signatures(graph: Graph) -> dict[str, Signature]:
             extents = description.extents(shapes, node.attrs)
             outputs = description.output_shapes(extents)
             interned[key] = Signature(node.op, node.attrs, shapes, description, extents, outputs)
-        found[node.name] = interned[key]
-    return found
+        signature_of[node.name] = interned[key]
+    return signature_of

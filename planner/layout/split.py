@@ -28,12 +28,12 @@ def cuts(ways: Ways, worker: int) -> tuple[Bounds, ...]:
     """
     if not ways.shares:
         return tuple(range(factor + 1) for factor in ways)
-    found, group = [], ways.shares
+    bounds, group = [], ways.shares
     for factor, digit in zip(ways, ways.digits(worker), strict=True):
         size = len(group) // factor
-        found.append((0, *accumulate(sum(group[at : at + size]) for at in range(0, len(group), size))))
+        bounds.append((0, *accumulate(sum(group[at : at + size]) for at in range(0, len(group), size))))
         group = group[digit * size : (digit + 1) * size]
-    return tuple(found)
+    return tuple(bounds)
 
 
 def deciding(ways: Ways, steps: Sequence[int]) -> Sequence[int]:
@@ -61,7 +61,7 @@ def _least_leaf(extent: int, ways: Ways, step: int) -> int:
         lengths = {extent}
         for bounds in cuts(ways, worker)[: step + 1]:
             starts = ([length * bound // bounds[-1] for bound in bounds] for length in lengths)
-            lengths = {stop - start for found in starts for start, stop in pairwise(found)}
+            lengths = {stop - start for edges in starts for start, stop in pairwise(edges)}
         least = min(least, *lengths)
     return least
 

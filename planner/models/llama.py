@@ -161,12 +161,12 @@ def frequencies(size: Size) -> list[float]:
     from one to the other between.
     """
     width = size.head_width
-    found = [size.base ** (-2 * pair / width) for pair in range(width // 2)]
+    unscaled = [size.base ** (-2 * pair / width) for pair in range(width // 2)]
     if not size.stretched:
-        return found
-    turns = [8192 * frequency / (2 * math.pi) for frequency in found]
+        return unscaled
+    turns = [8192 * frequency / (2 * math.pi) for frequency in unscaled]
     kept = [min(1.0, max(0.0, (count - 1) / 3)) for count in turns]
-    return [frequency * (share + (1 - share) / 8) for frequency, share in zip(found, kept, strict=True)]
+    return [frequency * (share + (1 - share) / 8) for frequency, share in zip(unscaled, kept, strict=True)]
 
 
 def angles(b: GraphBuilder, size: Size) -> tuple[str, str]:

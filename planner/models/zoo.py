@@ -107,16 +107,16 @@ def is_zoo_name(name: str) -> bool:
 
 def option_names(name: str) -> tuple[str, ...]:
     """Return the options of a model's family."""
-    found = (family for family in FAMILIES.values() if re.fullmatch(family.pattern, name, re.ASCII))
-    return tuple(field.name for family in found for field in fields(family.options))
+    families = (family for family in FAMILIES.values() if re.fullmatch(family.pattern, name, re.ASCII))
+    return tuple(field.name for family in families for field in fields(family.options))
 
 
 def built_as_asked(name: str, graph: Graph, options: Mapping[str, object]) -> Graph:
     """Return the graph; GraphError where it has other micro-batches than the options say."""
-    asked, found = options.get("micro_batches", 1), graph.micro_batches
-    if asked != found:
+    asked, built = options.get("micro_batches", 1), graph.micro_batches
+    if asked != built:
         raise GraphError(
-            f"{name}: expected a graph of {asked} micro-batches, found {found}: a function that builds one passes "
+            f"{name}: expected a graph of {asked} micro-batches, found {built}: a function that builds one passes "
             "training_graph a Recipe"
         )
     return graph

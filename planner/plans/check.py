@@ -77,8 +77,8 @@ def check_schedule(schedule: str, stages: int, micro_batches: int) -> None:
         raise PlanError(f"$.schedule: {error}") from error
     if name == INTERLEAVED and (stages == 1 or (micro_batches > 1 and micro_batches % stages)):
         expected = "stages, from 2" if stages == 1 else f"a multiple of its {stages} stages in micro-batches"
-        found = f"{stages} stage" if stages == 1 else str(micro_batches)
-        raise PlanError(f"$.schedule: {schedule} expected {expected}, found {found}")
+        actual = f"{stages} stage" if stages == 1 else str(micro_batches)
+        raise PlanError(f"$.schedule: {schedule} expected {expected}, found {actual}")
 
 
 def check_search(plan: Plan) -> None:
@@ -236,10 +236,10 @@ def _check_terms(plan: Plan, node: Node, step: int, signature: Signature) -> Non
     """Partial operands pass through a node whose result is linear in them, taken together."""
     partial = frozenset(n for n, operand in enumerate(node.inputs) if plan.layouts[operand][step] == PARTIAL)
     if not partial or not signature.description.linear(partial):
-        found = ", ".join(node.inputs[n] for n in sorted(partial)) or "none"
+        operands = ", ".join(node.inputs[n] for n in sorted(partial)) or "none"
         raise PlanError(
             f"$.steps[{step}].nodes.{node.name}: {TERMS} expected partial operands in which {signature.op} is linear, "
-            f"found {found}"
+            f"found {operands}"
         )
 
 

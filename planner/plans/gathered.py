@@ -26,8 +26,12 @@ class _Gather:
 def gather_for_each_pass(graph: Graph, weights: Collection[str]) -> tuple[Graph, tuple[Node, ...]]:
     """Return the graph whose passes read copies of weights, and the nodes that copy."""
     phase = phases(graph)
-    gathers = sorted((one for weight in weights for one in _gathers(graph, weight, phase)), key=lambda one: one.first)
-    source = {(reader, one.node.inputs[0]): one.node.outputs[0] for one in gathers for reader in one.readers}
+    gathers = sorted(
+        (gather for weight in weights for gather in _gathers(graph, weight, phase)), key=lambda gather: gather.first
+    )
+    source = {
+        (reader, gather.node.inputs[0]): gather.node.outputs[0] for gather in gathers for reader in gather.readers
+    }
     starting = _copies_by_place(graph, gathers)
 
     def nodes() -> Iterator[Node]:
@@ -36,10 +40,11 @@ def gather_for_each_pass(graph: Graph, weights: Collection[str]) -> tuple[Graph,
             yield replace(node, inputs=tuple(source.get((node.name, name), name) for name in node.inputs))
 
     copies = (
-        replace(graph.tensors[one.node.inputs[0]], name=one.node.name, role="activation", init=None) for one in gathers
+        replace(graph.tensors[gather.node.inputs[0]], name=gather.node.name, role="activation", init=None)
+        for gather in gathers
     )
     tensors = {**graph.tensors, **{copy.name: copy for copy in copies}}
-    return replace(graph, tensors=tensors, nodes=tuple(nodes())), tuple(one.node for one in gathers)
+    return replace(graph, tensors=tensors, nodes=tuple(nodes())), tuple(gather.node for gather in gathers)
 
 
 def _gathers(graph: Graph, weight: str, phase: Mapping[str, str]) -> Iterator[_Gather]:
@@ -63,10 +68,10 @@ def _gathers(graph: Graph, weight: str, phase: Mapping[str, str]) -> Iterator[_G
 
 def _copies_by_place(graph: Graph, gathers: Sequence[_Gather]) -> dict[int, list[Node]]:
     """Return the copies by the node before which they are made: where the copies before them are first read."""
-    made = {name: place + 1 for place, node in enumerate(graph.nodes) for name in node.outputs}
-    firsts = sorted({one.first for one in gathers})
+    available = {name: place + 1 for place, node in enumerate(graph.nodes) for name in node.outputs}
+    firsts = sorted({gather.first for gather in gathers})
     ahead = dict(zip(firsts, (0, *firsts), strict=False))
-    found: dict[int, list[Node]] = {}
-    for one in gathers:
-        found.setdefault(max(ahead[one.first], made.get(one.node.inputs[0], 0)), []).append(one.node)
-    return found
+    copies: dict[int, list[Node]] = {}
+    for gather in gathers:
+        copies.setdefault(max(ahead[gather.first], available.get(gather.node.inputs[0], 0)), []).append(gather.node)
+    return copies

@@ -81,16 +81,16 @@ class Phases:
 
 def phases_of_plan(graph: Graph, ways: Ways, strategies: Mapping[str, Strategy], schedule: str) -> Phases:
     """Return the phases of a graph's nodes under a plan's decisions."""
-    (name, chunks), found = read_schedule(schedule), phases_of_nodes(graph)
+    (name, chunks), phase_of = read_schedule(schedule), phases_of_nodes(graph)
     if graph.micro_batches == 1 or (name != ZERO_BUBBLE and chunks == 1):
-        return Phases(PHASES, found)
+        return Phases(PHASES, phase_of)
     if name == ZERO_BUBBLE:
-        late = dict.fromkeys((node for node in _weight_gradients(graph) if found[node] == BACKWARD), WEIGHTS)
-        return Phases((BEFORE, FORWARD, BACKWARD, WEIGHTS, UPDATE), {**found, **late})
-    chunk = _chunks_of_nodes(graph, stages_of(ways), strategies, found)
+        late = dict.fromkeys((node for node in _weight_gradients(graph) if phase_of[node] == BACKWARD), WEIGHTS)
+        return Phases((BEFORE, FORWARD, BACKWARD, WEIGHTS, UPDATE), {**phase_of, **late})
+    chunk = _chunks_of_nodes(graph, stages_of(ways), strategies, phase_of)
     every = [*((FORWARD, number) for number in range(chunks)), *((BACKWARD, n) for n in reversed(range(chunks)))]
-    of_node = {node: of_chunk(phase, chunk[node]) if phase in EVERY else phase for node, phase in found.items()}
-    return Phases((BEFORE, *(of_chunk(*one) for one in every), UPDATE), of_node)
+    of_node = {node: of_chunk(phase, chunk[node]) if phase in EVERY else phase for node, phase in phase_of.items()}
+    return Phases((BEFORE, *(of_chunk(phase, number) for phase, number in every), UPDATE), of_node)
 
 
 def _weight_gradients(graph: Graph) -> Iterator[str]:
@@ -117,15 +117,15 @@ def _chunks_of_nodes(
     for link, following in pairwise(range(chain.links)):
         run += group_of_link[link] != group_of_link[following]
         run_of_link[following] = run
-    found, made = dict[str, int](), dict[str, int]()
+    chunks, run_of_tensor = dict[str, int](), dict[str, int]()
     for node in graph.nodes:
         kin = node.name if node.name in chain.forward else node.forward
         if kin in chain.forward:
             run = run_of_link[chain.of_node[kin]]
         else:
-            read = [made[name] for name in node.inputs if name in made]
+            read = [run_of_tensor[name] for name in node.inputs if name in run_of_tensor]
             run = run_behind(read, group_of(strategies[node.name][0]) or 0, stages)
         if phases[node.name] == BACKWARD:
-            made |= dict.fromkeys(node.outputs, run)
-        found[node.name] = run // stages
-    return found
+            run_of_tensor |= dict.fromkeys(node.outputs, run)
+        chunks[node.name] = run // stages
+    return chunks

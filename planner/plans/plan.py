@@ -98,8 +98,8 @@ class Plan(Decisions, Shown):
             )
             for i, way in enumerate(self.ways)
         ]
-        found = msgspec.to_builtins(self.search)
-        decisive = {key: found.pop(key) for key in DECISIVE if key in found}
+        search = msgspec.to_builtins(self.search)
+        decisive = {key: search.pop(key) for key in DECISIVE if key in search}
         record = PlanRecord(
             format=FORMAT,
             graph=to_data(self.graph),
@@ -110,7 +110,7 @@ class Plan(Decisions, Shown):
             schedule=self.schedule,
             search=decisive,
             steps=steps,
-            reported=ReportedRecord(self.bytes_record(), found, self.training_record()),
+            reported=ReportedRecord(self.bytes_record(), search, self.training_record()),
         )
         return text_of(record)
 

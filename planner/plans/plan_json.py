@@ -116,9 +116,9 @@ def _axes(record: PlanRecord) -> tuple[str, ...]:
     """Return the steps' axes, one each or none at all."""
     known = (STAGES, *AXES, ANY)
     if record.axes and (len(record.axes) != len(record.ways) or not {*record.axes} <= {*known} or record.shares):
-        found = f"{record.axes}" + (" and shares" if record.shares else "")
+        actual = f"{record.axes}" + (" and shares" if record.shares else "")
         names = ", ".join(map(repr, known))
-        raise PlanError(f"$.axes: expected one of {names} for each of {len(record.ways)} ways, found {found}")
+        raise PlanError(f"$.axes: expected one of {names} for each of {len(record.ways)} ways, found {actual}")
     return tuple(record.axes)
 
 
@@ -156,9 +156,9 @@ def _recount(plan: Plan, reported: ReportedRecord) -> None:
         raise PlanError(f"$.reported.training: expected {training}, as the graph has it, found {reported.training}")
     counted = plan.bytes_record()
     for name in ("total", "steps"):
-        found, expected = getattr(reported.bytes, name), getattr(counted, name)
-        if found != expected:
-            raise PlanError(f"$.reported.bytes.{name}: expected {expected}, by recount, found {found}")
-    for row, (found, expected) in enumerate(zip_longest(reported.bytes.matrix, counted.matrix)):
-        if found != expected:
-            raise PlanError(f"$.reported.bytes.matrix[{row}]: expected {expected}, by recount, found {found}")
+        actual, expected = getattr(reported.bytes, name), getattr(counted, name)
+        if actual != expected:
+            raise PlanError(f"$.reported.bytes.{name}: expected {expected}, by recount, found {actual}")
+    for row, (actual, expected) in enumerate(zip_longest(reported.bytes.matrix, counted.matrix)):
+        if actual != expected:
+            raise PlanError(f"$.reported.bytes.matrix[{row}]: expected {expected}, by recount, found {actual}")

@@ -93,8 +93,8 @@ class _Sharding:
             node = waiting.pop()
             yield node
             read = (name for name in node.inputs if self._graph.tensors[name].shape == shape and name != value)
-            made = map(self._makers.get, read)
-            waiting += [one for one in made if one is not None and self._is_between(one)]
+            makers = map(self._makers.get, read)
+            waiting += [maker for maker in makers if maker is not None and self._is_between(maker)]
 
     def _is_between(self, node: Node) -> bool:
         elementwise = self._signatures[node.name].description.is_elementwise

@@ -213,8 +213,8 @@ class Traffic:
 
     def _write(self, node: Node, number: int, tensor: str) -> Write:
         plan = self.plan
-        made = production(self.signatures[node.name], number, plan.strategies[node.name], plan.ways)
-        return Write(tensor, made, store(made, plan.layouts[tensor], plan.ways), tensor in self._adding_up)
+        output = production(self.signatures[node.name], number, plan.strategies[node.name], plan.ways)
+        return Write(tensor, output, store(output, plan.layouts[tensor], plan.ways), tensor in self._adding_up)
 
     def _reads(self, node: Node, signature: Signature, earlier: dict[Sharing, list[Read]]) -> tuple[Read, ...]:
         strategy, ways = self.plan.strategies[node.name], self.plan.ways

@@ -55,7 +55,7 @@ class Ends:
 class BufferPlan:
     """Numbers every buffer and uses it in the common order, of which every worker does what it takes part in.
 
-    `stored` maps a tensor to the buffer that holds it, `made` to the one it is computed into; `transfers` numbers
+    `stored` maps a tensor to the buffer that holds it, `computed` to the one it is computed into; `transfers` numbers
     transfers in the order in which they start; `end` is the last task position. `schedule` is the order in which each
     stage runs micro-batches, or all workers do.
     """
@@ -70,7 +70,7 @@ class BufferPlan:
         self.events = events_of(self.units, prefetch, self._staging)
         self.specs = BufferSpecs()
         self.stored: dict[str, int] = {}
-        self.made: dict[str, int] = {}
+        self.computed: dict[str, int] = {}
         self.ends: dict[ScheduledTransfer, Ends] = {}
         self._cuts: dict[Exchange, Cut] = {}
         self._fetched: dict[Read, int] = {}
@@ -172,13 +172,13 @@ class BufferPlan:
     def written_to(self, work: NodeTraffic) -> list[int]:
         """Return the buffers into which a node computes its outputs."""
         if work.accumulates is not None:
-            return [self.made[self._sum_output[work.accumulates]]]
-        return [self.made[write.tensor] for write in work.writes]
+            return [self.computed[self._sum_output[work.accumulates]]]
+        return [self.computed[write.tensor] for write in work.writes]
 
     @cached_property
     def adds_up(self) -> frozenset[int]:
         """The buffers in which results add up over the micro-batches."""
-        return frozenset(self.made[name] for name in self.graph.accumulated if name in self.made)
+        return frozenset(self.computed[name] for name in self.graph.accumulated if name in self.computed)
 
     @cached_property
     def first_summand(self) -> dict[str, str]:
@@ -216,10 +216,10 @@ class BufferPlan:
                     self.stored[name] = self.stored[old]
                 else:
                     self.stored[name] = self.specs.add_regions(name, "tensor", dtype, self.owned(name))
-                self.made[name] = self.stored[name]
+                self.computed[name] = self.stored[name]
                 if write.hops:
                     regions = write.production.regions
-                    self.made[name] = self.specs.add_regions(f"{name} as computed", "partial", dtype, regions)
+                    self.computed[name] = self.specs.add_regions(f"{name} as computed", "partial", dtype, regions)
 
     def _last_reads(self) -> dict[str, int]:
         """Return, per tensor, the unit by whose results it may be overwritten at the earliest.
@@ -242,7 +242,7 @@ class BufferPlan:
             self._add_ends(transfer, (self.stored[tensor.name], *copied), self._name_fetch(transfer.read))
         elif transfer.write is not None:
             write = transfer.write
-            source = self.made[tensor.name] if transfer.hop == 0 else self._shares[write]
+            source = self.computed[tensor.name] if transfer.hop == 0 else self._shares[write]
             target = self.stored[tensor.name]
             if transfer.hop + 1 < len(write.hops):
                 if write not in self._shares:
@@ -280,7 +280,7 @@ class BufferPlan:
         ends = {unit[-1].phase: j for j, unit in enumerate(self.units, start=1)}
         phase_of = {write.tensor: unit[-1].phase for unit in self.units for write in unit[-1].writes}
         for old, new in self.graph.updates.items():
-            if new in self.made and self.stored[new] != self.stored[old]:
+            if new in self.computed and self.stored[new] != self.stored[old]:
                 here = self.owned(new)
                 everywhere = frozenset(range(len(self.plan.ways)))
                 runs = self.graph.micro_batches if is_repeated(phase_of[new]) else 1

@@ -52,11 +52,11 @@ class _NodeWorker:
         self.runs = split_runs(signature, strategy, ways, worker)
         self.needs = [needed(signature, n, strategy, ways)[worker] for n in range(len(signature.shapes))]
         outputs = range(len(signature.outputs))
-        self.made = [production(signature, n, strategy, ways).regions[worker] for n in outputs]
+        self.produced = [production(signature, n, strategy, ways).regions[worker] for n in outputs]
         self.apart = [name for name in self.runs if name in self.description.contiguous]
 
     def work(self) -> NodeWork:
-        counts = tuple(map(elements, self.needs)), tuple(map(elements, self.made))
+        counts = tuple(map(elements, self.needs)), tuple(map(elements, self.produced))
         if not all(self.runs.values()):  # another worker runs it
             return NodeWork((), 0.0, *counts)
         extents = self.signature.extents
@@ -89,7 +89,9 @@ class _NodeWorker:
                 _local(held, self._window([index], extent, bounds))
                 for held, index, extent in zip(region, output.index, shape, strict=True)
             )
-            for region, output, shape in zip(self.made, self.description.outputs, self.signature.outputs, strict=True)
+            for region, output, shape in zip(
+                self.produced, self.description.outputs, self.signature.outputs, strict=True
+            )
         )
         summed = [name for name in self.apart if name in self.description.reduction_variables]
         first = all(bounds[name] == self.runs[name][0] for name in summed)
@@ -106,13 +108,13 @@ class _NodeWorker:
         if not indices or not all(set(single) & set(index.variables) for index in indices):
             return None
         for index in indices:
-            found = reached(index, self.signature.extents, single, extent)
-            if isinstance(index, tdl.Digits) and len(found) > 1:
+            ranges = reached(index, self.signature.extents, single, extent)
+            if isinstance(index, tdl.Digits) and len(ranges) > 1:
                 raise PlanError(
                     f"{self.signature.op}: {', '.join(index.variables)} are merged into one dimension, of which "
                     f"{' and '.join(single)} must run contiguously and cannot be split; choose another variable"
                 )
-            hulls += found
+            hulls += ranges
         if not hulls:
             return 0, 0
         return min(low for low, _ in hulls), max(high for _, high in hulls)

@@ -266,11 +266,11 @@ class _Events:
 
         What later stages read on the backward pass of results of the forward pass they get on that.
         """
-        made = self._stored_in.get(tensor, phase)
-        chunks = chunk_of(made), chunk_of(phase)
+        produced_in = self._stored_in.get(tensor, phase)
+        chunks = chunk_of(produced_in), chunk_of(phase)
         ahead = (chunks[0], part.sender or 0) < (chunks[1], part.receiver or 0)
-        kind = FORWARD if kind_of(made) == FORWARD and ahead else kind_of(phase)
-        return made if kind_of(made) == kind else of_chunk(kind, chunks[0]), of_chunk(kind, chunks[1])
+        kind = FORWARD if kind_of(produced_in) == FORWARD and ahead else kind_of(phase)
+        return produced_in if kind_of(produced_in) == kind else of_chunk(kind, chunks[0]), of_chunk(kind, chunks[1])
 
     def _receiving(self, tensor: str, part: Part, phase: str) -> str:
         """Return the phase in which a stage receives a result: that of its own chunk that first reads it."""
@@ -297,10 +297,10 @@ def _adds_up(transfer: ScheduledTransfer) -> bool:
 
 def _readers(units: Sequence[Unit]) -> Mapping[str, Mapping[int, frozenset[int | None]]]:
     """Return, per tensor, the units that read it, in order, each with the groups of the first step that compute it."""
-    found: dict[str, dict[int, frozenset[int | None]]] = {}
+    readers: dict[str, dict[int, frozenset[int | None]]] = {}
     for j, unit in enumerate(units):
         stages = frozenset(group_of(choice) for choice in unit[-1].strategy[:1])
         for work in unit:
             for read in work.reads:
-                found.setdefault(read.tensor, {})[j] = stages
-    return found
+                readers.setdefault(read.tensor, {})[j] = stages
+    return readers

@@ -58,8 +58,8 @@ def _starts(schedule: Schedule, crossings: Sequence[Crossing]) -> list[dict[Done
     """Return when each stage starts each of its steps, in order."""
     seconds = SECONDS | ({BACKWARD: 1} if any(step.phase == WEIGHTS for steps in schedule for step in steps) else {})
     needs: dict[tuple[int, str], set[tuple[int, str]]] = {}
-    for one in crossings:
-        needs.setdefault((one.receiver, one.receiving), set()).add((one.sender, one.sending))
+    for crossing in crossings:
+        needs.setdefault((crossing.receiver, crossing.receiving), set()).add((crossing.sender, crossing.sending))
     ends, starts = dict[tuple[int, str, int], int](), [dict[Done, int]() for _ in schedule]
     free_s, left = [0] * len(schedule), [list(reversed(steps)) for steps in schedule]
     moved = True
@@ -92,8 +92,7 @@ def _order(stage: int, steps: Steps, starts: Sequence[Mapping[Done, int]], cross
     mine = list(starts[stage])
     times = list(starts[stage].values())
     waits: list[list[Done]] = [[] for _ in range(len(mine) + 1)]
-    for one in {(c.part, c.receiver, c.receiving) for c in crossings if c.sender == stage}:
-        part, receiver, receiving = one
+    for part, receiver, receiving in {(c.part, c.receiver, c.receiving) for c in crossings if c.sender == stage}:
         for (phase, number), start in starts[receiver].items():
             if phase == receiving:
                 waits[bisect_left(times, start)].append((part, number))
@@ -139,7 +138,7 @@ class Keeping:
         for place, (name, number) in enumerate(self.order):
             if name in used:
                 places[number].append(place)
-        spans = [(min(found), max(found)) for _, found in sorted(places.items())]
+        spans = [(min(positions), max(positions)) for _, positions in sorted(places.items())]
         begins, ends = zip(*spans, strict=True)
         slots = next(n for n in range(1, len(spans) + 1) if all(map(int.__lt__, ends, begins[n:])))
         within = frozenset(names[min(phases) : max(phases) + 1])

@@ -18,7 +18,11 @@ def program_tables(program: Program) -> tuple[Table]:
     tasks = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
     title = f"program for {grid(program.ways)} workers: {tasks}"
     rows = [
-        [str(one.worker), str(len(one.buffers)), *map(exact_bytes, (one.arena_bytes, int(sent), int(received)))]
-        for one, sent, received in zip(program.workers, program.bytes.sum(1), program.bytes.sum(0), strict=True)
+        [
+            str(worker.worker),
+            str(len(worker.buffers)),
+            *map(exact_bytes, (worker.arena_bytes, int(sent), int(received))),
+        ]
+        for worker, sent, received in zip(program.workers, program.bytes.sum(1), program.bytes.sum(0), strict=True)
     ]
     return (table(title, ["worker", "buffers", "arena bytes", "bytes sent", "bytes received"], rows),)

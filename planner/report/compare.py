@@ -98,11 +98,11 @@ def compare(reports: Sequence[Report]) -> tuple[PlanComparison, ...]:
         group = groups.setdefault(report.plan, [])
         for field in _IDENTITY:
             if group and getattr(report, field) != getattr(group[0], field):
-                found, expected = getattr(report, field), getattr(group[0], field)
+                actual, expected = getattr(report, field), getattr(group[0], field)
                 raise ReportError(
                     f"two different plans are both named {report.plan}: "
                     f"{field} is {expected!r} in the report of the {group[0].source} on {group[0].machine}, "
-                    f"{found!r} in that of the {report.source} on {report.machine}"
+                    f"{actual!r} in that of the {report.source} on {report.machine}"
                 )
         group.append(report)
     return tuple(PlanComparison(plan, tuple(group)) for plan, group in groups.items())
@@ -141,12 +141,12 @@ def notes(comparison: PlanComparison) -> list[str]:
     """Say in sentences what the tables do not: devices that are out of memory, failed checks, a lone report."""
     lines = []
     for report in comparison.reports:
-        found = [f"{device} is out of memory" for device in report.overfull]
+        problems = [f"{device} is out of memory" for device in report.overfull]
         if report in comparison.misallocated:
-            found.append("arenas are not as large as predicted")
+            problems.append("arenas are not as large as predicted")
         if report.check is not None and not report.check.passed:
-            found.append(f"differs from one worker at {report.check.worst_tensor}")
-        lines += [f"{comparison.plan}: {what}, {column_title(report)}" for what in found]
+            problems.append(f"differs from one worker at {report.check.worst_tensor}")
+        lines += [f"{comparison.plan}: {what}, {column_title(report)}" for what in problems]
     if len(comparison.reports) == 1:
         lines.append(f"{comparison.plan}: one report only, compared with its plan")
     return lines

@@ -38,10 +38,10 @@ def ranking_table(comparisons: Sequence[PlanComparison]) -> Table:
 def fastest(comparisons: Sequence[PlanComparison]) -> str:
     """Say which of the plans that were simulated, or measured, alike takes least time, and by how much."""
     reports = [report for comparison in comparisons for report in comparison.reports]
-    rivals = [one for one in _alike(reports[0], reports) if one.seconds_per_step and not one.overfull]
-    if len({one.plan for one in rivals}) < 2:
+    rivals = [report for report in _alike(reports[0], reports) if report.seconds_per_step and not report.overfull]
+    if len({rival.plan for rival in rivals}) < 2:
         return ""
-    first, second, *_ = sorted(rivals, key=lambda one: one.seconds_per_step or 0.0)
+    first, second, *_ = sorted(rivals, key=lambda rival: rival.seconds_per_step or 0.0)
     ahead = (second.seconds_per_step or 0.0) / (first.seconds_per_step or 1.0) - 1
     return (
         f"{first.plan} is the fastest, {column_title(first)}: {seconds(first.seconds_per_step)} a step; {second.plan} "
@@ -68,16 +68,16 @@ def _row(comparison: PlanComparison, report: Report, reports: Sequence[Report]) 
 def _alike(report: Report, reports: Sequence[Report]) -> list[Report]:
     """Return the reports whose seconds may be compared with this one's."""
     same = _of_the_same_work(report, reports)
-    return [one for one in same if (one.machine, one.source) == (report.machine, report.source)]
+    return [other for other in same if (other.machine, other.source) == (report.machine, report.source)]
 
 
 def _of_the_same_work(report: Report, reports: Sequence[Report]) -> list[Report]:
-    return [one for one in reports if (one.model, one.batch) == (report.model, report.batch)]
+    return [other for other in reports if (other.model, other.batch) == (report.model, report.batch)]
 
 
 def _told(report: Report, reports: Sequence[Report]) -> str:
     """Say how a report was made; with its settings where another of the same plan was made so, too."""
-    same = [one for one in _alike(report, reports) if one.plan == report.plan]
+    same = [other for other in _alike(report, reports) if other.plan == report.plan]
     if len(same) == 1:
         return column_title(report)
     settings = ", ".join(f"{name} {setting}" for name, setting in report.settings.items())
@@ -89,9 +89,9 @@ def _to_the_best(report: Report, reports: Sequence[Report]) -> str:
 
     Nothing is the best that is the only one.
     """
-    timed = [one for one in _alike(report, reports) if one.seconds_per_step]
-    fitting = [one.seconds_per_step for one in timed if not one.overfull and one.seconds_per_step]
-    best = min(fitting or [one.seconds_per_step for one in timed if one.seconds_per_step], default=None)
+    timed = [rival for rival in _alike(report, reports) if rival.seconds_per_step]
+    fitting = [rival.seconds_per_step for rival in timed if not rival.overfull and rival.seconds_per_step]
+    best = min(fitting or [rival.seconds_per_step for rival in timed if rival.seconds_per_step], default=None)
     if best is None or report.seconds_per_step is None or len(timed) == 1:
         return "-"
     is_candidate = not fitting or not report.overfull
@@ -103,8 +103,8 @@ def _of_the_run(report: Report, reports: Sequence[Report]) -> str:
 
     "-" of a run, and where there is none.
     """
-    runs = [one for one in reports if one.source != "simulator" and one.seconds_per_step]
-    run = next((one for one in runs if one.machine == report.machine), runs[0] if runs else None)
+    runs = [other for other in reports if other.source != "simulator" and other.seconds_per_step]
+    run = next((other for other in runs if other.machine == report.machine), runs[0] if runs else None)
     if run is None or run.seconds_per_step is None or report.source != "simulator" or report.seconds_per_step is None:
         return "-"
     return f"{report.seconds_per_step / run.seconds_per_step:.3g} x"
@@ -112,8 +112,8 @@ def _of_the_run(report: Report, reports: Sequence[Report]) -> str:
 
 def _to_the_least(report: Report, reports: Sequence[Report]) -> str:
     rivals = _of_the_same_work(report, reports)
-    least = min(one.total_bytes for one in rivals)
-    if len({one.plan for one in rivals}) == 1:
+    least = min(rival.total_bytes for rival in rivals)
+    if len({rival.plan for rival in rivals}) == 1:
         return "-"
     if report.total_bytes == least:
         return BEST

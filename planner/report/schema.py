@@ -288,8 +288,8 @@ def write_reports(path: Path | str, *reports: Report) -> None:
 def read_reports(path: Path | str) -> tuple[Report, ...]:
     """Read a file of one report or several; `ReportError` names the file and the place of what is wrong."""
     text = Path(path).read_bytes()
-    if not (found := format_of(text) or FORMAT).startswith("report/"):
-        raise ReportError(f"{path}: expected a report, found a file of format {found!r}")
+    if not (file_format := format_of(text) or FORMAT).startswith("report/"):
+        raise ReportError(f"{path}: expected a report, found a file of format {file_format!r}")
     try:
         if text.lstrip().startswith(b"["):
             return msgspec.json.decode(text, type=tuple[Report, ...])

@@ -53,7 +53,7 @@ def _pace(report: Report) -> str:
 
 def lacking(report: Report) -> str:
     """Say by how much the fullest of the devices that are too small is too small, and what would help."""
-    device = max((one for one in report.devices if one.device in report.overfull), key=_excess)
+    device = max((memory for memory in report.devices if memory.device in report.overfull), key=_excess)
     needed, there = quantity(device.peak_bytes, "B"), quantity(device.capacity_bytes or 0, "B")
     by = quantity(_excess(device), "B")
     return f"{device.device} needs {needed} and has {there}, {by} too little; {remedy(report, device)} would help"

@@ -37,15 +37,15 @@ def plan_tables(plan: Plan) -> tuple[Table]:
         rows.append(("shares", ", ".join(map(str, shares))))
     if (stages := stages_of(plan.ways)) > 1:
         rows.append(("stages", f"{stages}, {plan.schedule}"))
-    rows += [*_moved(plan), *_opaque(plan), *_found(plan.search, plan.ways.factors)]
+    rows += [*_moved(plan), *_opaque(plan), *_search_rows(plan.search, plan.ways.factors)]
     return (facts(f"plan of {plan.search.model}" if plan.search.model else "plan", rows),)
 
 
 @display.tables.register
-def search_tables(found: SearchRecord) -> tuple[Table]:
+def search_tables(search: SearchRecord) -> tuple[Table]:
     """Show how a plan was found; of one that was not searched that."""
-    asked = [("search", f"{found.searcher}, placements {found.placements or '-'}")] if found.searcher else []
-    return (facts("search", [*asked, *_found(found)] or [("search", "none: made by hand")]),)
+    asked = [("search", f"{search.searcher}, placements {search.placements or '-'}")] if search.searcher else []
+    return (facts("search", [*asked, *_search_rows(search)] or [("search", "none: made by hand")]),)
 
 
 def to_data(plan: Plan) -> dict[str, Any]:
@@ -68,7 +68,9 @@ def to_data(plan: Plan) -> dict[str, Any]:
 
 
 def _weight_bytes(graph: Graph) -> int:
-    return sum(one.nbytes for one in graph.tensors.values() if one.role == "weight" and one.init is not None)
+    return sum(
+        tensor.nbytes for tensor in graph.tensors.values() if tensor.role == "weight" and tensor.init is not None
+    )
 
 
 def _graph(graph: Graph) -> Rows:
@@ -99,80 +101,80 @@ def opaque_nodes(plan: Plan) -> dict[str, Any]:
 
 
 def _opaque(plan: Plan) -> Rows:
-    if found := opaque_nodes(plan):
-        named = ", ".join(f"{count} {name}" for name, count in found["operators"].items())
-        where = f"{found['on_one_worker']} on one worker" if found["on_one_worker"] else "all on every worker"
-        yield "opaque operators", f"{found['nodes']} nodes, {where}: {named}"
-        yield "  for them move", exact_bytes(found["bytes"])
+    if opaque := opaque_nodes(plan):
+        named = ", ".join(f"{count} {name}" for name, count in opaque["operators"].items())
+        where = f"{opaque['on_one_worker']} on one worker" if opaque["on_one_worker"] else "all on every worker"
+        yield "opaque operators", f"{opaque['nodes']} nodes, {where}: {named}"
+        yield "  for them move", exact_bytes(opaque["bytes"])
 
 
 def _moved(plan: Plan) -> Rows:
     """Say what moves, and what would with plain data parallelism."""
-    found, total = plan.search, plan.total_bytes
-    if found.searcher:
-        yield "search", f"{found.searcher}, placements {found.placements or '-'}"
+    search, total = plan.search, plan.total_bytes
+    if search.searcher:
+        yield "search", f"{search.searcher}, placements {search.placements or '-'}"
     yield "bytes per iteration", exact_bytes(total)
     if len(plan.ways) > 1:
         for step, (way, cost) in enumerate(zip(plan.ways, plan.step_bytes(), strict=True)):
             name = plan.ways.axes[step] if plan.ways.axes else f"step {step + 1}"
             yield f"  {name}, {way} ways", exact_bytes(cost)
-    if (moved := found.data_parallel_bytes) is not None:
+    if (moved := search.data_parallel_bytes) is not None:
         times = f", {moved / total:.3g} times as many" if moved and total else ""
         yield "data parallelism", exact_bytes(moved) + times
-    elif found.winner and (why := no_data_parallelism(plan.graph, plan.workers)):
+    elif search.winner and (why := no_data_parallelism(plan.graph, plan.workers)):
         yield "data parallelism", f"not possible: {why}"
 
 
-def _found(found: SearchRecord, ways: tuple[int, ...] = ()) -> Rows:
-    yield from _predicted(found)
-    if found.memory is not None:
-        taken, limit = exact_bytes(found.memory.arena_bytes), exact_bytes(found.memory.limit_bytes)
+def _search_rows(search: SearchRecord, ways: tuple[int, ...] = ()) -> Rows:
+    yield from _predicted(search)
+    if search.memory is not None:
+        taken, limit = exact_bytes(search.memory.arena_bytes), exact_bytes(search.memory.limit_bytes)
         yield "fullest worker", f"{taken} of {limit} bytes allowed"
-    if found.winner:
-        yield from _bound(found, ways)
-        yield "found by", _winner(found)
-    if found.pins:
-        yield "pins", ", ".join(found.pins)
-    if found.seconds is not None:
-        yield "search took", seconds(found.seconds)
-    for number, tried in enumerate(found.factorisations):
+    if search.winner:
+        yield from _bound(search, ways)
+        yield "found by", _winner(search)
+    if search.pins:
+        yield "pins", ", ".join(search.pins)
+    if search.seconds is not None:
+        yield "search took", seconds(search.seconds)
+    for number, tried in enumerate(search.factorisations):
         title = "" if number else "factorisations tried"
         yield title, f"{product(tried.ways)}: {_cost(tried.cost)}, search {seconds(tried.seconds)}"
 
 
-def _predicted(found: SearchRecord) -> Rows:
+def _predicted(search: SearchRecord) -> Rows:
     """Say where the time of an iteration goes, of a plan searched for that."""
-    if (predicted := found.predicted) is None:
+    if (predicted := search.predicted) is None:
         return
-    yield f"time per iteration on {found.machine}", seconds(found.cost)
+    yield f"time per iteration on {search.machine}", seconds(search.cost)
     for level, cost in enumerate(predicted.level_s, start=1):
         yield f"  across level {level}", seconds(cost)
     yield "  latencies", seconds(predicted.latency_s)
     yield "  computation", seconds(predicted.compute_s)
 
 
-def _bound(found: SearchRecord, ways: tuple[int, ...]) -> Rows:
+def _bound(search: SearchRecord, ways: tuple[int, ...]) -> Rows:
     """Say how far from the best the plan can be, and among which plans, where a searcher knows."""
-    if found.lower_bound is None or found.gap is None:
-        least = found.details.get("its_space_has_at_least")
+    if search.lower_bound is None or search.gap is None:
+        least = search.details.get("its_space_has_at_least")
         if isinstance(least, int | float):
-            yield "lower bound", f"{_cost(least)} of {found.searcher}'s plans, of which this is none"
+            yield "lower bound", f"{_cost(least)} of {search.searcher}'s plans, of which this is none"
         else:
-            yield "lower bound", f"not {'known to' if found.searcher == 'joint' else 'sought by'} {found.searcher}"
+            yield "lower bound", f"not {'known to' if search.searcher == 'joint' else 'sought by'} {search.searcher}"
         return
-    far = "exact" if found.is_exact else f"gap {percent(found.gap)}"
-    yield "lower bound", f"{_cost(found.lower_bound)}, {far} (by {found.bound_by})"
+    far = "exact" if search.is_exact else f"gap {percent(search.gap)}"
+    yield "lower bound", f"{_cost(search.lower_bound)}, {far} (by {search.bound_by})"
     of_ways = f"ways {product(ways)}, " if ways else ""
-    ties = ", ".join(found.ties) or "none"
-    yield f"  of all plans of {found.bound_by}", f"placements {found.placements}, {of_ways}ties {ties}"
+    ties = ", ".join(search.ties) or "none"
+    yield f"  of all plans of {search.bound_by}", f"placements {search.placements}, {of_ways}ties {ties}"
 
 
 def _cost(cost: int | float) -> str:
     return seconds(cost) if isinstance(cost, float) else exact_bytes(cost)
 
 
-def _winner(found: SearchRecord) -> str:
-    costs: dict[str, int | float] = dict(found.predicted.candidates_s if found.predicted else found.bytes)
-    if found.winner == found.searcher or found.searcher not in costs:
-        return found.winner
-    return f"{found.winner}: {_cost(costs[found.winner])}, {found.searcher} found {_cost(costs[found.searcher])}"
+def _winner(search: SearchRecord) -> str:
+    costs: dict[str, int | float] = dict(search.predicted.candidates_s if search.predicted else search.bytes)
+    if search.winner == search.searcher or search.searcher not in costs:
+        return search.winner
+    return f"{search.winner}: {_cost(costs[search.winner])}, {search.searcher} found {_cost(costs[search.searcher])}"

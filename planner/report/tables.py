@@ -153,7 +153,7 @@ def busiest(report: Report) -> tuple[str, float] | None:
 def spending(report: Report) -> Table:
     """Show what every worker spends the step on; all but the last column sum to it."""
     names = [name for name in Spending.__struct_fields__ if name != "worker"]
-    rows = [([one.worker], [seconds(getattr(one, name)) for name in names]) for one in report.spending]
+    rows = [([spent.worker], [seconds(getattr(spent, name)) for name in names]) for spent in report.spending]
     columns = ["worker", *(name.removesuffix("_s") for name in names)]
     return table("time of each worker", columns, [[spans(workers), *cells] for workers, cells in merged(rows)])
 
@@ -180,7 +180,7 @@ def fullest(report: Report) -> DeviceMemory | None:
     """Return the device whose memory is used most of those whose capacity is known."""
     return max(
         report.devices,
-        key=lambda one: (one.peak_bytes / (one.capacity_bytes or math.inf), one.peak_bytes),
+        key=lambda memory: (memory.peak_bytes / (memory.capacity_bytes or math.inf), memory.peak_bytes),
         default=None,
     )
 

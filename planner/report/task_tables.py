@@ -26,8 +26,8 @@ def task_tables(comparison: PlanComparison) -> Iterator[Table]:
     titles = column_title(predicted), column_title(measured)
     workers = predicted.workers
     for what, field in (("kind", "kind"), ("category of kernels", "category")):
-        found = _paired(predicted, measured, attrgetter(field))
-        rows = [[str(key), *_row(pair, workers)] for key, pair in found.items() if key]
+        pairs = _paired(predicted, measured, attrgetter(field))
+        rows = [[str(key), *_row(pair, workers)] for key, pair in pairs.items() if key]
         yield table(f"{comparison.plan}: seconds of a worker by {what}", [what, *titles, "difference", "ratio"], rows)
     tasks = _paired(predicted, measured, attrgetter("task", "kind"))
     names = {(task.task, task.kind): task.what for task in (*predicted.tasks, *measured.tasks)}
@@ -42,22 +42,22 @@ def task_tables(comparison: PlanComparison) -> Iterator[Table]:
 
 def _only(comparison: PlanComparison, source: str) -> Report:
     """Return the last report of a source; a prediction for the machine of the measurement, where there is one."""
-    found = [report for report in comparison.reports if report.source == source and report.tasks]
+    reports = [report for report in comparison.reports if report.source == source and report.tasks]
     measured_on = {report.machine for report in comparison.reports if report.source == "executor"}
-    if not found:
+    if not reports:
         command = "simulate" if source == "simulator" else "execute"
         raise ReportError(
             f"{comparison.plan}: expected a report of the {source} with tasks, found none: {command} --tasks --json"
         )
-    return next((report for report in found if report.machine in measured_on), found[-1])
+    return next((report for report in reports if report.machine in measured_on), reports[-1])
 
 
 def _paired(predicted: Report, measured: Report, group: Callable[[TaskSeconds], Any]) -> Mapping[Any, Pair]:
-    found: defaultdict[Any, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    sums: defaultdict[Any, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for column, report in enumerate((predicted, measured)):
         for task in report.tasks:
-            found[group(task)][column] += task.seconds
-    return {key: (pair[0], pair[1]) for key, pair in found.items()}
+            sums[group(task)][column] += task.seconds
+    return {key: (pair[0], pair[1]) for key, pair in sums.items()}
 
 
 def _row(pair: Pair, workers: int) -> tuple[str, str, str, str]:

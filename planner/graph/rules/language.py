@@ -19,9 +19,9 @@ def _angle(b: Backward, operand: int, inverse: bool) -> str:
     (x, cos, sin), gradient = b.node.inputs, b.gradient
     if operand == 2:
         nothing = b.emit_step("scale", (cos,), 2, "nothing", factor=0.0)
-        one = b.emit_step("add_scalar", (b.emit_step("scale", (sin,), 2, "zero", factor=0.0),), 2, "one", value=1.0)
+        ones = b.emit_step("add_scalar", (b.emit_step("scale", (sin,), 2, "zero", factor=0.0),), 2, "one", value=1.0)
         x, gradient = (gradient, x) if inverse else (x, gradient)
-        x = b.emit_step("rotary", (x, nothing, one), 2, "quarter", **b.attrs("half"))
+        x = b.emit_step("rotary", (x, nothing, ones), 2, "quarter", **b.attrs("half"))
     product = b.emit_step("mul", (gradient, x), operand, "product")
     return b.emit("sum", (product,), operand, dims=(0, 1))
 
