@@ -62,9 +62,9 @@ def draw(  # noqa: PLR0913 -- what is drawn, and how, by name
     parts = svg.legend(LEFT, colours)
     parts.append(svg.text(LEFT, svg.LEGEND_Y + 18, note, 'font-size="11"'))
     apart = COLUMN - WIDTH + width
-    for number, one in enumerate(panels):
+    for number, panel in enumerate(panels):
         row, column = divmod(number, columns)
-        parts += _panel(one, (LEFT + apart * column, TOP + ROW * row), width, colours)
+        parts += _panel(panel, (LEFT + apart * column, TOP + ROW * row), width, colours)
     rows = math.ceil(len(panels) / columns)
     return svg.drawing(apart * columns, TOP + ROW * rows, title, parts)
 

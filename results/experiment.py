@@ -197,14 +197,14 @@ def in_fork_within(within: Within, function: Callable[..., Any], *arguments: obj
     process.start()
     there.close()
     try:
-        found = here.recv() if here.poll(within.seconds * WAITED) else None
+        returned = here.recv() if here.poll(within.seconds * WAITED) else None
     except EOFError:  # of a process that a limit ended
-        found = None
+        returned = None
     process.kill()
     process.join()
-    if isinstance(found, RuntimeError):
-        raise found
-    return found
+    if isinstance(returned, RuntimeError):
+        raise returned
+    return returned
 
 
 def _tell(end: Connection, within: Within, function: Callable[..., Any], arguments: Sequence[object]) -> None:
@@ -213,10 +213,10 @@ def _tell(end: Connection, within: Within, function: Callable[..., Any], argumen
     with open(os.devnull, "w") as nothing:
         os.dup2(nothing.fileno(), 1)
     try:
-        found = function(*arguments)
+        returned = function(*arguments)
     except Exception as error:
-        found = None if is_out_of_memory(error) else RuntimeError(traceback.format_exc())
-    end.send(found)
+        returned = None if is_out_of_memory(error) else RuntimeError(traceback.format_exc())
+    end.send(returned)
 
 
 def is_out_of_memory(error: Exception) -> bool:

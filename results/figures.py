@@ -28,20 +28,20 @@ def recursion(data: Any) -> str:
     """Say what the recursion takes on its benchmarks, and what the command takes."""
 
     def listed(placements: str) -> str:
-        rows = (one for one in data["benchmarks"] if one["placements"] == placements)
-        return ", ".join(f"{one['model']} {one['seconds']:.1f} s" for one in rows)
+        rows = (row for row in data["benchmarks"] if row["placements"] == placements)
+        return ", ".join(f"{row['model']} {row['seconds']:.1f} s" for row in rows)
 
     searches = "; ".join(f"`{placements}`: {listed(placements)}" for placements in SEVERAL)
-    seconds = [one["wall_seconds"] for one in data["commands"]]
+    seconds = [row["wall_seconds"] for row in data["commands"]]
     published = read_published(HERE / "search_time")["tofu"]["rows"]
-    tofu = ", ".join(f"{one['model']} {one['recursion']}" for one in published)
+    tofu = ", ".join(f"{row['model']} {row['recursion']}" for row in published)
     return f"{searches} (Tofu, `S`: {tofu}); the command `plan` {min(seconds):.1f} to {max(seconds):.1f} s"
 
 
 def growth(data: Any) -> str:
     """Say how seconds grow with depth, and what the largest model takes."""
-    exponents = [one["exponent"] for one in data["depths"]]
-    largest = max(data["workers"], key=lambda one: prod(one["ways"]))
+    exponents = [row["exponent"] for row in data["depths"]]
+    largest = max(data["workers"], key=lambda row: prod(row["ways"]))
     return (
         f"exponents {min(exponents):.2f} to {max(exponents):.2f} (`S` and `S,R`); {largest['model']} over "
         f"{prod(largest['ways'])} workers {largest['seconds']:.1f} s (`{largest['placements']}`)"
@@ -51,18 +51,18 @@ def growth(data: Any) -> str:
 def joint(data: Any, graph: str) -> str:
     """Say what the joint search takes for 8 workers, and how far from the least its plans may be."""
 
-    def cell(one: Row) -> str:
-        if "over" in one:
-            return f"{one['model']} over {one['over']}"
-        if one["winner"] != "joint":
-            return f"{one['model']} {one['cpu_seconds']:.1f} s (the plan of the default `{one['winner']}` is better)"
-        memory = one["memory_bytes"] / GIGABYTE
+    def cell(row: Row) -> str:
+        if "over" in row:
+            return f"{row['model']} over {row['over']}"
+        if row["winner"] != "joint":
+            return f"{row['model']} {row['cpu_seconds']:.1f} s (the plan of the default `{row['winner']}` is better)"
+        memory = row["memory_bytes"] / GIGABYTE
         much = f", {memory:.1f} GB" if memory > 1 else ""
-        return f"{one['model']} {one['cpu_seconds']:.1f} s{much} ({gap(one['lower_bound'], one['plan_bytes'])})"
+        return f"{row['model']} {row['cpu_seconds']:.1f} s{much} ({gap(row['lower_bound'], row['plan_bytes'])})"
 
     def listed(placements: str) -> str:
         asked = {"workers": WORKERS, "placements": placements, "graph": graph, "search": "joint"}
-        return ", ".join(cell(one) for rows in data["rows"].values() for one in rows if asked.items() <= one.items())
+        return ", ".join(cell(row) for rows in data["rows"].values() for row in rows if asked.items() <= row.items())
 
     return "; ".join(f"`{placements}`: {listed(placements)}" for placements in SEVERAL)
 
@@ -87,7 +87,9 @@ def prototype(data: Any) -> str:
     def ratio(_row: Row, run: Row) -> float:
         return float(run["ratio"])
 
-    return "elements moved: " + "; ".join(f"`{one}`: {beside(data['tofu'], one, ratio)}" for one in SEVERAL)
+    return "elements moved: " + "; ".join(
+        f"`{placements}`: {beside(data['tofu'], placements, ratio)}" for placements in SEVERAL
+    )
 
 
 def alpa(data: Any) -> str:
@@ -96,18 +98,20 @@ def alpa(data: Any) -> str:
     def ratio(row: Row, run: Row) -> float:
         return other_planners.megabytes(run) / float(row["megabytes"])
 
-    return "bytes per device: " + "; ".join(f"`{one}`: {beside(data['alpa'], one, ratio)}" for one in ("S,R", "S,R,P"))
+    return "bytes per device: " + "; ".join(
+        f"`{placements}`: {beside(data['alpa'], placements, ratio)}" for placements in ("S,R", "S,R,P")
+    )
 
 
 def soybean(data: Any) -> str:
     """Say what the plans move beside the text's hybrid, in cuts by two."""
-    (hybrid,) = {one["moved"] for one in data["accounts"][:3] if one["scheme"] == "hybrid"}
-    found = {
-        one["placements"]: one["bytes"]
-        for one in data["plans"]
-        if one["searcher"] == "recursive" and one["ways"] == [2, 2, 2, 2]
+    (hybrid,) = {row["moved"] for row in data["accounts"][:3] if row["scheme"] == "hybrid"}
+    moved = {
+        row["placements"]: row["bytes"]
+        for row in data["plans"]
+        if row["searcher"] == "recursive" and row["ways"] == [2, 2, 2, 2]
     }
-    listed = ", ".join(f"`{placements}` {found[placements] / 1e6:.1f} MB" for placements in SEVERAL)
+    listed = ", ".join(f"`{placements}` {moved[placements] / 1e6:.1f} MB" for placements in SEVERAL)
     return f"its hybrid of the products alone {hybrid / 1e6:.1f} MB; `recursive`, all of training: {listed}"
 
 
@@ -116,10 +120,10 @@ def operators(data: Any) -> str:
     aten, verified = data["counts"]["core ATen 2.11"], read_verification()
     rows = data["catalogs"]["core ATen 2.11"].values()
     with_kernel = verified["soundness"]["with a kernel"]
-    killed, made = (sum(one[which] for one in verified["mutants"].values()) for which in (0, 1))
+    killed, mutants = (sum(counts[which] for counts in verified["mutants"].values()) for which in (0, 1))
     return (
         f"{with_kernel['operators']} in the catalog, each strategy split on "
-        f"{with_kernel['fewest shapes of a strategy']} shapes; {killed:,} of {made:,} mutants found; of "
+        f"{with_kernel['fewest shapes of a strategy']} shapes; {killed:,} of {mutants:,} mutants found; of "
         f"{aten['operators']} core ATen operators {aten['described']} are described, "
         f"{sum(row.get('graph', False) for row in rows)} in a training graph"
     )
@@ -128,12 +132,14 @@ def operators(data: Any) -> str:
 def predictions(data: Any) -> str:
     """Say how far predictions are from runs that others published, and from which nothing was fitted."""
     said = []
-    for one in data["sets"]:
-        if (scores := one["scores"].get("test")) is None:
+    for measured_set in data["sets"]:
+        if (scores := measured_set["scores"].get("test")) is None:
             continue
         kind = "time" if scores["time"]["rows"] else "memory"
-        seen = "*" if any("in sight" in assumed for assumed in one["assumed"]) else ""
-        said.append(f"{one['set']}{seen} {scores[kind]['error_mean']:.1%}{'' if kind == 'time' else ' of bytes'}")
+        seen = "*" if any("in sight" in assumed for assumed in measured_set["assumed"]) else ""
+        said.append(
+            f"{measured_set['set']}{seen} {scores[kind]['error_mean']:.1%}{'' if kind == 'time' else ' of bytes'}"
+        )
     return (
         f"mean error on rows that no figure was fitted on (*: rules were written with them in sight): {', '.join(said)}"
     )

@@ -23,14 +23,14 @@ def measure(model: str, batch: int, placements: str, graph: str, solver: str) ->
     if solver == "joint":
         started = time.process_time()
         outcome = joint(space, Limits())
-        found = {"bytes": outcome.cost, "bound": outcome.lower_bound, "cpu_seconds": time.process_time() - started}
+        record = {"bytes": outcome.cost, "bound": outcome.lower_bound, "cpu_seconds": time.process_time() - started}
     else:
         problem = whole_problem(space)
         entries = sum(problem.tables[number].size for _, number in problem.terms)
         proved = certified(problem)
-        found = {"bytes": proved.cost, "bound": proved.cost, "cpu_seconds": proved.cpu_seconds}
-        found |= {"variables": len(problem.sizes), "tables": len(problem.terms), "entries": entries}
-    return found | {"memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+        record = {"bytes": proved.cost, "bound": proved.cost, "cpu_seconds": proved.cpu_seconds}
+        record |= {"variables": len(problem.sizes), "tables": len(problem.terms), "entries": entries}
+    return record | {"memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ def agreed(rows: Sequence[Mapping[str, Any]]) -> str:
 def says(rows: Sequence[Mapping[str, Any]]) -> str:
     """Say what both found, and where toulbar2 did not end."""
     named = [f"`{row['model']}`, {row['placements']}, {row['graph']}" for row in rows]
-    found = [
+    costs = [
         f"{name}: {row['joint']['bytes']:,}"
         for name, row in zip(named, rows, strict=True)
         if row["toulbar2"].get("bytes") == row["joint"]["bytes"]
@@ -87,7 +87,7 @@ def says(rows: Sequence[Mapping[str, Any]]) -> str:
         for name, row in zip(named, rows, strict=True)
         if "over" in row["toulbar2"]
     ]
-    return f"{agreed(rows)}: {'; '.join(found)}. It did not end on {'; '.join(over) or 'none'}."
+    return f"{agreed(rows)}: {'; '.join(costs)}. It did not end on {'; '.join(over) or 'none'}."
 
 
 def pages(data: Any) -> Pages:

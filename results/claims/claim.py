@@ -54,10 +54,10 @@ def claim(
     return added
 
 
-def answered(one: Claim) -> Answer:
+def answered(entry: Claim) -> Answer:
     """Return the answer; where an experiment's data is not there, that is the answer."""
     try:
-        return one.answer()
+        return entry.answer()
     except FileNotFoundError as error:
         return Answer("", MISSING, f"results/{str(error.filename).split('/')[-2]} has no data")
 
@@ -76,9 +76,9 @@ def published(experiment: str) -> Any:
 def statement(source: str, account: str, says: str = "") -> tuple[int, int, float]:
     """Return of a theorem how many draws held under an account, of how many, and the worst ratio."""
     rows = [
-        one
-        for one in data("theorems")["statements"]
-        if (one["source"], one["account"]) == (source, account) and one["says"].startswith(says)
+        row
+        for row in data("theorems")["statements"]
+        if (row["source"], row["account"]) == (source, account) and row["says"].startswith(says)
     ]
     if len(rows) != 1:
         raise ValueError(f"expected one statement of {source} for {account!r}, found {json.dumps(rows)}")
@@ -92,8 +92,8 @@ def of(held: tuple[int, int, float]) -> str:
 
 def span(values: Iterable[float], form: str = ".2f", unit: str = "") -> str:
     """Write the least and the most of some values."""
-    found = sorted(values)
-    return f"{found[0]:{form}}{unit} to {found[-1]:{form}}{unit}"
+    ordered = sorted(values)
+    return f"{ordered[0]:{form}}{unit} to {ordered[-1]:{form}}{unit}"
 
 
 def within(values: Iterable[float], low: float, high: float) -> bool:

@@ -11,9 +11,9 @@ from results.claims.claim import FAILS, HOLDS, OTHER, Answer, claim, data, of, s
 
 @claim("tofu-appendix", (3, 4, 24, 38), "after i steps there are 2^i subgraphs whose tensors have 1/2^i of the size")
 def _halves() -> Answer:
-    found = [one["lemma_2"]["believed"] / one["bytes"] for one in data("theorems")["models"]]
+    ratios = [model["lemma_2"]["believed"] / model["bytes"] for model in data("theorems")["models"]]
     return Answer(
-        f"charged so, the benchmarks' plans would move {min(found):.0%} to {max(found):.0%} of what they do move",
+        f"charged so, the benchmarks' plans would move {min(ratios):.0%} to {max(ratios):.0%} of what they do move",
         FAILS,
         "what a group has fetched is whole in it",
     )
@@ -21,20 +21,22 @@ def _halves() -> Answer:
 
 @claim("tofu-appendix", 10, "no operator reads A[i, i]")
 def _diagonal() -> Answer:
-    found = []
+    diagonals = []
     for name, operator in tdl.catalog.items():
         for rank in (2, 3):
             try:
                 description = operator.describe((rank,), {})
             except tdl.TDLError:
                 continue
-            plain = [[next(iter(i.variables)) for i in one.index if i.is_plain] for one in description.accesses]
+            plain = [[next(iter(i.variables)) for i in access.index if i.is_plain] for access in description.accesses]
             if any(len(names) != len(set(names)) for names in plain):
-                found.append(name)
+                diagonals.append(name)
     mxnet = data("operator_coverage")["catalogs"]["MXNet 0.11.0"]
-    used = sum(any(one["operator"] in found for one in entry.get("strategies", ())) for entry in mxnet.values())
+    used = sum(
+        any(strategy["operator"] in diagonals for strategy in entry.get("strategies", ())) for entry in mxnet.values()
+    )
     return Answer(
-        f"of all that are described, {', '.join(sorted(set(found))) or 'none'}; of MXNet's, {used}",
+        f"of all that are described, {', '.join(sorted(set(diagonals))) or 'none'}; of MXNet's, {used}",
         FAILS if used else HOLDS,
         "core ATen has an operator that does",
     )
@@ -59,7 +61,7 @@ def _order() -> Answer:
     }
     held = {name: statement("Tofu Th. 3", account) for name, account in rows.items()}
     return Answer(
-        "; ".join(f"{name}: {of(one)}" for name, one in held.items()),
+        "; ".join(f"{name}: {of(count)}" for name, count in held.items()),
         OTHER,
         "true of bytes only if parts interleave, so that each step cuts what every other one left",
     )
@@ -91,10 +93,10 @@ def _optimal() -> Answer:
 
 
 def _conversion(source: str, target: str, where: str) -> dict[str, Any]:
-    found: dict[str, Any] = next(
-        one[where] for one in data("conversions")["conversions"] if (one["source"], one["target"]) == (source, target)
+    conversion: dict[str, Any] = next(
+        row[where] for row in data("conversions")["conversions"] if (row["source"], row["target"]) == (source, target)
     )
-    return found
+    return conversion
 
 
 def _converted(source: str, target: str, text: str) -> Answer:
@@ -155,19 +157,25 @@ def _constant() -> Answer:
 
 @claim("distpar-appendix", (16, 17, 18), "Table 1: six ways to place a product's operands and result")
 def _table_1() -> Answer:
-    found = {tuple(row[1:]) for row in data("conversions")["matmul"]}
+    signatures = {tuple(row[1:]) for row in data("conversions")["matmul"]}
     expected = {
         ("S0", "R", "S0"), ("R", "S1", "S1"), ("S1", "S0", "P+"), ("P+", "R", "P+"), ("R", "P+", "P+"), ("R", "R", "R"),
     }  # fmt: skip
     return Answer(
-        f"{len(found & expected)} of {len(expected)}", HOLDS if found == expected else FAILS, "inferred from TDL"
+        f"{len(signatures & expected)} of {len(expected)}",
+        HOLDS if signatures == expected else FAILS,
+        "inferred from TDL",
     )
 
 
 @claim("distpar-appendix", 15, "if one operand is B, the result equals the other operand")
 def _either() -> Answer:
-    found = [row[1:] for row in data("conversions")["matmul"] if "R" in row[1:3]]
-    missing = [one for one in ("S1", "S0") if [one, "R", one] not in found or ["R", one, one] not in found]
+    signatures = [row[1:] for row in data("conversions")["matmul"] if "R" in row[1:3]]
+    missing = [
+        placement
+        for placement in ("S1", "S0")
+        if [placement, "R", placement] not in signatures or ["R", placement, placement] not in signatures
+    ]
     return Answer(
         f"of X = S(1) with W = B, and X = B with W = S(0), none is a way to compute a product ({len(missing)} of 2)",
         FAILS if missing else HOLDS,
@@ -177,9 +185,9 @@ def _either() -> Answer:
 
 @claim("distpar-appendix", (22, 25, 26), "a conversion may be a chain of two through another placement")
 def _chains() -> Answer:
-    found = data("conversions")["two_steps"]
+    counts = data("conversions")["two_steps"]
     return Answer(
-        f"of {found['conversions']}, {found['composed_moves_more_than_at_once']} move more as a chain than at once",
+        f"of {counts['conversions']}, {counts['composed_moves_more_than_at_once']} move more as a chain than at once",
         OTHER,
         "right, but not for free",
     )

@@ -39,37 +39,42 @@ def quoted(text: str) -> str:
 def listed() -> list[Row]:
     """Return every sentence that has a numeral or compares: where it stands, and its beginning."""
     if not available():
-        found: list[Row] = read_data(HERE)["sentences"]
-        return found
+        rows: list[Row] = read_data(HERE)["sentences"]
+        return rows
     return [
-        {"paper": one.paper, "number": one.number, "section": one.section[:60], "quote": quoted(one.text)}
+        {
+            "paper": sentence.paper,
+            "number": sentence.number,
+            "section": sentence.section[:60],
+            "quote": quoted(sentence.text),
+        }
         for paper in PAPERS
-        for one in sentences(paper)
+        for sentence in sentences(paper)
     ]
 
 
 def measured() -> dict[str, Any]:
     """Return sentences, rows, and why the other sentences are none."""
     paper_operators.register()
-    found = listed()
-    by_key = {(one["paper"], one["number"]): one for one in found}
+    quotes = listed()
+    by_key = {(quote["paper"], quote["number"]): quote for quote in quotes}
     rows = []
-    for one in sorted(CLAIMS, key=lambda claim: (PAPERS.index(claim.paper), claim.numbers)):
-        answer = answered(one)
+    for claim in sorted(CLAIMS, key=lambda claim: (PAPERS.index(claim.paper), claim.numbers)):
+        answer = answered(claim)
         rows.append(
             {
-                "paper": one.paper,
-                "numbers": list(one.numbers),
-                "section": by_key[one.paper, one.numbers[0]]["section"],
-                "quote": by_key[one.paper, one.numbers[0]]["quote"],
-                "says": one.says,
+                "paper": claim.paper,
+                "numbers": list(claim.numbers),
+                "section": by_key[claim.paper, claim.numbers[0]]["section"],
+                "quote": by_key[claim.paper, claim.numbers[0]]["quote"],
+                "says": claim.says,
                 "got": answer.got,
                 "verdict": answer.verdict,
                 "why": answer.why,
             }
         )
     return {
-        "sentences": found,
+        "sentences": quotes,
         "rows": rows,
         "not_checkable": [
             {"paper": paper, "number": number, "reason": reason} for (paper, number), reason in excluded().items()
@@ -97,30 +102,30 @@ def _plain(text: str) -> str:
 
 def verdicts(rows: Iterable[Row]) -> str:
     """Count the verdicts of each paper."""
-    counts = {paper: Counter(one["verdict"] for one in rows if one["paper"] == paper) for paper in PAPERS}
+    counts = {paper: Counter(row["verdict"] for row in rows if row["paper"] == paper) for paper in PAPERS}
     lines = [[SOURCES[paper], *(str(count[verdict]) for verdict in VERDICTS)] for paper, count in counts.items()]
     return table(["paper", *VERDICTS], [*lines, ["all", *(str(sum(c[v] for c in counts.values())) for v in VERDICTS)]])
 
 
 def failed(rows: list[Row]) -> str:
     """Name every claim that does not hold."""
-    found = [one for one in rows if one["verdict"] == FAILS]
-    return "\n".join(f"- {one['paper']}: {_plain(one['says'])}. We get: {_plain(one['got'])}." for one in found)
+    failing = [row for row in rows if row["verdict"] == FAILS]
+    return "\n".join(f"- {row['paper']}: {_plain(row['says'])}. We get: {_plain(row['got'])}." for row in failing)
 
 
 def left_out(data: Any) -> str:
     """List the sentences that cannot be checked, by reason."""
-    by_key = {(one["paper"], one["number"]): one for one in data["sentences"]}
+    by_key = {(sentence["paper"], sentence["number"]): sentence for sentence in data["sentences"]}
     lines = []
-    for one in data["not_checkable"]:
-        sentence = by_key[one["paper"], one["number"]]
-        lines.append([f"{one['paper']} {one['number']}", f"“{_plain(sentence['quote'])}”", one["reason"]])
+    for row in data["not_checkable"]:
+        sentence = by_key[row["paper"], row["number"]]
+        lines.append([f"{row['paper']} {row['number']}", f"“{_plain(sentence['quote'])}”", row["reason"]])
     return table(["sentence", "begins", "what it is"], lines)
 
 
 def reasons(data: Any) -> str:
     """Count the sentences that cannot be checked, by reason."""
-    counts = Counter(one["reason"] for one in data["not_checkable"])
+    counts = Counter(row["reason"] for row in data["not_checkable"])
     return table(
         ["what it is", "meaning", "sentences"], [[name, meaning, counts[name]] for name, meaning in REASONS.items()]
     )
@@ -128,9 +133,9 @@ def reasons(data: Any) -> str:
 
 def summary(data: Any) -> str:
     """Say how many sentences there are and what became of them."""
-    covered = sum(len(one["numbers"]) for one in data["rows"])
-    distinct = len({(one["paper"], number) for one in data["rows"] for number in one["numbers"]})
-    waiting = [one["says"] for one in data["rows"] if one["verdict"] == MISSING]
+    covered = sum(len(row["numbers"]) for row in data["rows"])
+    distinct = len({(row["paper"], number) for row in data["rows"] for number in row["numbers"]})
+    waiting = [row["says"] for row in data["rows"] if row["verdict"] == MISSING]
     more = f" {len(waiting)} rows wait for an experiment that is not there yet." if waiting else ""
     return (
         f"{len(data['sentences'])} sentences have a numeral or compare. {distinct} of them are in {len(data['rows'])} "
@@ -145,7 +150,7 @@ def pages(data: Any) -> Pages:
     """Return the README's tables, and the list of what cannot be checked."""
     rows = data["rows"]
     tables = "\n\n".join(
-        f"### {SOURCES[paper]}\n\n{table(COLUMNS, (cells(one) for one in rows if one['paper'] == paper))}"
+        f"### {SOURCES[paper]}\n\n{table(COLUMNS, (cells(row) for row in rows if row['paper'] == paper))}"
         for paper in PAPERS
     )
     blocks = {"summary": summary(data), "verdicts": verdicts(rows), "failed": failed(rows), "rows": tables}

@@ -84,22 +84,22 @@ def says_something(text: str) -> bool:
 
 def _blocks(text: str) -> Iterator[str]:
     """Yield paragraphs; a table's lines, which have tabs, are one, and a sentence goes on over a page's end."""
-    found: list[str] = []
+    blocks: list[str] = []
     for part in re.split(r"\n\s*\n", text):
         lines = [line.strip() for line in part.splitlines() if line.strip()]
         if not lines:
             continue
         block = " ".join(lines)
         if (
-            found
-            and not HEADING.match(found[-1])
-            and not re.search(r"[.:?!)}$]$", found[-1])
+            blocks
+            and not HEADING.match(blocks[-1])
+            and not re.search(r"[.:?!)}$]$", blocks[-1])
             and not HEADING.match(block)
         ):
-            found[-1] = f"{found[-1]} {block}"
+            blocks[-1] = f"{blocks[-1]} {block}"
         else:
-            found.append(block)
-    yield from found
+            blocks.append(block)
+    yield from blocks
 
 
 def _split(block: str) -> Iterator[str]:

@@ -14,41 +14,43 @@ from topologies import load_topology
 def _speedups() -> list[float]:
     """Return how much faster SoyBean's plans are than data parallelism, where both fit the published machine."""
     seconds: dict[tuple[str, int], dict[str, float]] = {}
-    for one in data("soybean_scaling")["rows"]:
-        if one["machine"] == "p2.8xlarge" and one["fits"]:
-            seconds.setdefault((one["model"], one["batch"]), {})[one["system"]] = one["seconds"]
+    for row in data("soybean_scaling")["rows"]:
+        if row["machine"] == "p2.8xlarge" and row["fits"]:
+            seconds.setdefault((row["model"], row["batch"]), {})[row["system"]] = row["seconds"]
     others = [name for name in next(iter(seconds.values())) if name != "data"]
     if len(others) != 1:
         raise ValueError(f"expected one system beside data parallelism, found {others}")
-    return [one["data"] / one[others[0]] for one in seconds.values() if len(one) > 1]
+    return [by_system["data"] / by_system[others[0]] for by_system in seconds.values() if len(by_system) > 1]
 
 
 @claim("soybean", (5, 19), "1.5 to 4 times as fast as data parallelism for AlexNet and VGG")
 def _faster() -> Answer:
-    found = _speedups()
-    verdict = HOLDS if within(found, 1.5, 4) else PART if max(found) >= 1.5 else FAILS
+    speedups = _speedups()
+    verdict = HOLDS if within(speedups, 1.5, 4) else PART if max(speedups) >= 1.5 else FAILS
     return Answer(
-        f"{span(found)} times, of batches of 128 to 2048 that fit", verdict, "simulated; least with the largest batches"
+        f"{span(speedups)} times, of batches of 128 to 2048 that fit",
+        verdict,
+        "simulated; least with the largest batches",
     )
 
 
 def _data_parallel(model: str) -> list[dict[str, Any]]:
     rows = data("soybean_scaling")["rows"]
     return [
-        one
-        for one in rows
-        if (one["model"], one["system"], one["machine"]) == (model, "data", "p2.8xlarge") and one["fits"]
+        row
+        for row in rows
+        if (row["model"], row["system"], row["machine"]) == (model, "data", "p2.8xlarge") and row["fits"]
     ]
 
 
 @claim("soybean", (1, 9, 33), "data parallelism needs large batches for computation to outweigh communication")
 def _large_batches() -> Answer:
     shares = {
-        model: [1 - one["without_communication"] / one["seconds"] for one in _data_parallel(model)]
+        model: [1 - row["without_communication"] / row["seconds"] for row in _data_parallel(model)]
         for model in ("AlexNet", "VGG-16")
     }
-    falls = all(one == sorted(one, reverse=True) for one in shares.values())
-    text = ", ".join(f"{model} {one[0]:.0%} to {one[-1]:.0%}" for model, one in shares.items())
+    falls = all(curve == sorted(curve, reverse=True) for curve in shares.values())
+    text = ", ".join(f"{model} {curve[0]:.0%} to {curve[-1]:.0%}" for model, curve in shares.items())
     return Answer(
         f"part of an iteration for communication, from batch 128 to the largest that fits: {text}",
         HOLDS if falls else FAILS,
@@ -58,9 +60,9 @@ def _large_batches() -> Answer:
 
 @claim("soybean", 34, "throughput can always be scaled by larger batches")
 def _throughput() -> Answer:
-    rates = [[one["batch"] / one["seconds"] for one in _data_parallel(model)] for model in ("AlexNet", "VGG-16")]
-    rises = all(one == sorted(one) for one in rates)
-    text = ", ".join(f"{one[0]:.0f} to {one[-1]:.0f}" for one in rates)
+    rates = [[row["batch"] / row["seconds"] for row in _data_parallel(model)] for model in ("AlexNet", "VGG-16")]
+    rises = all(curve == sorted(curve) for curve in rates)
+    text = ", ".join(f"{curve[0]:.0f} to {curve[-1]:.0f}" for curve in rates)
     return Answer(
         f"samples/s from batch 128 to the largest that fits, up to 2048: {text}",
         HOLDS if rises else FAILS,
@@ -71,28 +73,28 @@ def _throughput() -> Answer:
 @claim("soybean", 8, "AlexNet had about 150 MB of parameters")
 def _alexnet() -> Answer:
     graph = planner.model("alexnet")
-    size = sum(one.nbytes for one in graph.tensors.values() if one.role == "weight" and one.init)
+    size = sum(tensor.nbytes for tensor in graph.tensors.values() if tensor.role == "weight" and tensor.init)
     close = within([size / MB], 135, 165)
     return Answer(f"{size / MB:.0f} MB", HOLDS if close else OTHER, f"{size / 4e6:.0f} million weights of 4 bytes")
 
 
 def _example(scheme: str, batch: int = 400) -> dict[str, Any]:
-    found: dict[str, Any] = next(
-        one for one in data("soybean_example")["accounts"] if (one["scheme"], one["batch"]) == (scheme, batch)
+    account: dict[str, Any] = next(
+        row for row in data("soybean_example")["accounts"] if (row["scheme"], row["batch"]) == (scheme, batch)
     )
-    return found
+    return account
 
 
 def _planned(searcher: str, ways: list[int]) -> int:
     rows = data("soybean_example")["plans"]
-    found = next(one for one in rows if (one["searcher"], one["placements"], one["ways"]) == (searcher, "S,R", ways))
-    return int(found["bytes"])
+    plan = next(row for row in rows if (row["searcher"], row["placements"], row["ways"]) == (searcher, "S,R", ways))
+    return int(plan["bytes"])
 
 
 @claim("soybean", (36, 37, 38), "five layers of 300 with batch 400: 1.8 MB of weights, 2.4 MB of activations")
 def _sizes() -> Answer:
     graph = planner.model("mlp-5-300", batch=400)
-    weights = sum(one.nbytes for one in graph.tensors.values() if one.role == "weight" and one.init) / MB
+    weights = sum(tensor.nbytes for tensor in graph.tensors.values() if tensor.role == "weight" and tensor.init) / MB
     activations = 5 * 400 * 300 * 4 / MB
     return Answer(
         f"{weights:.1f} MB and {activations:.1f} MB", HOLDS if (weights, activations) == (1.8, 2.4) else FAILS, ""
@@ -112,11 +114,11 @@ def _both() -> Answer:
 @claim("soybean", 40, "with batch 400 and layers of 300 data parallelism moves less than model parallelism")
 def _data_better() -> Answer:
     plain, model = _example("data")["moved"], _example("model")["moved"]
-    found = _planned("model-parallel", [2, 2, 2, 2])
+    best = _planned("model-parallel", [2, 2, 2, 2])
     return Answer(
         f"{plain / MB:.1f} and {model / MB:.1f} MB",
         HOLDS if plain < model else FAILS,
-        f"of the scheme that the text has in mind; the best model parallelism in four steps moves {found / MB:.1f} MB",
+        f"of the scheme that the text has in mind; the best model parallelism in four steps moves {best / MB:.1f} MB",
     )
 
 
@@ -139,9 +141,9 @@ def _hybrid_better() -> Answer:
 
 @claim("soybean", (43, 44, 45, 46, 47, 48), "4 groups of 4: 14.4 MB among them, 4.8 MB in each, 33.6 MB in all")
 def _hybrid() -> Answer:
-    found = _example("hybrid")
+    account = _example("hybrid")
     return Answer(
-        f"{found['moved'] / MB:.1f} MB in all", OTHER, "the text counts a device's own share as sent to itself"
+        f"{account['moved'] / MB:.1f} MB in all", OTHER, "the text counts a device's own share as sent to itself"
     )
 
 
@@ -149,7 +151,7 @@ def _hybrid() -> Answer:
 def _saved() -> Answer:
     moved = {scheme: _example(scheme)["moved"] for scheme in ("data", "model", "hybrid")}
     saved = [1 - moved["hybrid"] / moved[scheme] for scheme in ("data", "model")]
-    return Answer(" and ".join(f"{one:.1%}" for one in saved), OTHER, "without devices' own shares")
+    return Answer(" and ".join(f"{share:.1%}" for share in saved), OTHER, "without devices' own shares")
 
 
 @claim("soybean", 57, "data parallelism communicates gradients alone, nothing in forward and backward pass")
@@ -183,7 +185,7 @@ def _optimal() -> Answer:
 @claim("soybean", (100, 108, 110, 114), "dynamic programming over breadth-first levels finds the best one-cut tiling")
 def _levels() -> Answer:
     held = [statement("SoyBean eq. 4, 5", f"two devices, {tilings}") for tilings in ("R and C", "R, C and r")]
-    holds = all(one[0] == one[1] for one in held)
+    holds = all(count[0] == count[1] for count in held)
     return Answer(" and ".join(map(of, held)), HOLDS if holds else FAILS, "against enumeration, random graphs")
 
 
@@ -210,9 +212,11 @@ def _products() -> Answer:
 
 @claim("soybean", 119, "the dynamic program is linear in the number of layers")
 def _linear() -> Answer:
-    found = [one["exponent"] for one in data("scaling")["depths"]]
+    exponents = [row["exponent"] for row in data("scaling")["depths"]]
     return Answer(
-        f"seconds grow with depth to the power of {span(found)}", HOLDS if max(found) < 1.2 else OTHER, "our recursion"
+        f"seconds grow with depth to the power of {span(exponents)}",
+        HOLDS if max(exponents) < 1.2 else OTHER,
+        "our recursion",
     )
 
 
@@ -275,8 +279,8 @@ def _larger_images() -> Answer:
 
 @claim("soybean", (143, 145), "the first cut, at the slowest links, has the least communication")
 def _placement() -> Answer:
-    models = [one["levels"] for one in data("theorems")["models"]]
-    least = sum(one[0] == min(one) for one in models)
+    models = [model["levels"] for model in data("theorems")["models"]]
+    least = sum(levels[0] == min(levels) for levels in models)
     return Answer(
         f"least crosses the first cut in {least} of {len(models)} plans of the benchmarks",
         FAILS if least < len(models) else HOLDS,

@@ -18,8 +18,8 @@ from results.paper_operators import conv1d, shift_two
 def _searches(search: str, **where: Any) -> dict[str, dict[str, Any]]:
     """Return by model the search's row of 8 workers under S."""
     where = {"workers": 8, "placements": "S", "graph": "default", "search": search} | where
-    rows = ((model, one) for model, rows in data("search_time")["rows"].items() for one in rows)
-    return {model: one for model, one in rows if all(one.get(key) == value for key, value in where.items())}
+    rows = ((model, row) for model, rows in data("search_time")["rows"].items() for row in rows)
+    return {model: row for model, row in rows if all(row.get(key) == value for key, value in where.items())}
 
 
 BENCHMARKS = ("wresnet-152-10", "rnn-10-8k")
@@ -52,24 +52,24 @@ def _operators() -> Answer:
 @claim("tofu", 55, "341 operators in TensorFlow and 139 in MXNet")
 def _operators_again() -> Answer:
     counts = data("operator_coverage")["counts"]
-    others = ", ".join(f"{name} {one['operators']}" for name, one in counts.items())
+    others = ", ".join(f"{name} {catalog['operators']}" for name, catalog in counts.items())
     return Answer(others, OTHER, "MXNet's are counted from its sources; TensorFlow's list of the time is not at hand")
 
 
 @claim("tofu", 68, "TDL describes 134 of MXNet's 139 operators")
 def _described() -> Answer:
-    found = data("operator_coverage")["counts"]["MXNet 0.11.0"]
-    share = found["described"] / found["operators"]
-    return Answer(f"{found['described']} of {found['operators']} ({share:.0%})", OTHER, "more operators are counted")
+    counts = data("operator_coverage")["counts"]["MXNet 0.11.0"]
+    share = counts["described"] / counts["operators"]
+    return Answer(f"{counts['described']} of {counts['operators']} ({share:.0%})", OTHER, "more operators are counted")
 
 
 @claim("tofu", (69, 96), "77 are element-wise, 2 opaque, 11 of the other 47 have output reductions")
 def _kinds() -> Answer:
-    found = data("operator_coverage")["counts"]["MXNet 0.11.0"]
-    others = found["described"] - found["element-wise"]
-    kinds = f"{found['element-wise']} element-wise, {found['opaque']} with opaque functions"
+    counts = data("operator_coverage")["counts"]["MXNet 0.11.0"]
+    others = counts["described"] - counts["element-wise"]
+    kinds = f"{counts['element-wise']} element-wise, {counts['opaque']} with opaque functions"
     return Answer(
-        f"{kinds}, {found['output reduction']} of {others} others with output reductions",
+        f"{kinds}, {counts['output reduction']} of {others} others with output reductions",
         OTHER,
         "more operators are counted, and those made from parts count by their parts",
     )
@@ -86,10 +86,10 @@ def _lines() -> Answer:
 
 @claim("tofu", (73, 74), "MXNet has no operators that index by data")
 def _indexing() -> Answer:
-    found = data("operator_coverage")["counts"]["MXNet 0.11.0"]["selection by value"]
+    selections = data("operator_coverage")["counts"]["MXNet 0.11.0"]["selection by value"]
     return Answer(
-        f"{found} operators read an index from a tensor, as `take`, `pick` and `one_hot` do",
-        FAILS if found else HOLDS,
+        f"{selections} operators read an index from a tensor, as `take`, `pick` and `one_hot` do",
+        FAILS if selections else HOLDS,
         "described here as a selection among all by value, which can be split",
     )
 
@@ -119,16 +119,16 @@ def _conv1d(choice: str) -> dict[str, float]:
 
 @claim("tofu", (52, 94), "split by b, a worker of conv1d reads half of the data and all of the filters")
 def _split_batch() -> Answer:
-    found = _conv1d("b")
-    holds = found == {"data": 0.5, "filters": 1.0}
-    return Answer(f"{found['data']:g} and {found['filters']:g}", HOLDS if holds else FAILS, "from its description")
+    shares = _conv1d("b")
+    holds = shares == {"data": 0.5, "filters": 1.0}
+    return Answer(f"{shares['data']:g} and {shares['filters']:g}", HOLDS if holds else FAILS, "from its description")
 
 
 @claim("tofu", 95, "split by ci, it reads half of either, and results are summed")
 def _split_channels() -> Answer:
-    found = _conv1d("ci")
-    holds = found == {"data": 0.5, "filters": 0.5}
-    return Answer(f"{found['data']:g} and {found['filters']:g}", HOLDS if holds else FAILS, "from its description")
+    shares = _conv1d("ci")
+    holds = shares == {"data": 0.5, "filters": 0.5}
+    return Answer(f"{shares['data']:g} and {shares['filters']:g}", HOLDS if holds else FAILS, "from its description")
 
 
 @claim("tofu", 21, "the graph of a 152-layer ResNet has over 1500 operators, ten times as many as layers")
@@ -180,11 +180,11 @@ def _backward() -> Answer:
 
 @claim("tofu", 118, "an element-wise operator's tensors should always be partitioned identically")
 def _elementwise() -> Answer:
-    found: dict[tuple[str, str, str], dict[str, int]] = {}
-    for one in data("coarsening")["searches"]:
-        if one.get("bytes") and one["rules_called"] in ("all", "without elementwise"):
-            found.setdefault((one["model"], one["placements"], one["search"]), {})[one["rules_called"]] = one["bytes"]
-    more = [one["all"] / one["without elementwise"] - 1 for one in found.values() if len(one) == 2]
+    costs: dict[tuple[str, str, str], dict[str, int]] = {}
+    for row in data("coarsening")["searches"]:
+        if row.get("bytes") and row["rules_called"] in ("all", "without elementwise"):
+            costs.setdefault((row["model"], row["placements"], row["search"]), {})[row["rules_called"]] = row["bytes"]
+    more = [by_rules["all"] / by_rules["without elementwise"] - 1 for by_rules in costs.values() if len(by_rules) == 2]
     worse = sum(value > 0 for value in more)
     return Answer(
         f"tying them costs bytes in {worse} of {len(more)} searches, up to {max(more):.0%}",
@@ -232,9 +232,9 @@ def _grid() -> Answer:
         region = owned((8, 8), tuple(map(Shard, dims)), Ways((2, 2)), 0)
         return tuple(sum(stop - start for start, stop in runs) for runs in region)
 
-    found = shape(0, 1), shape(0, 0)
+    shapes = shape(0, 1), shape(0, 0)
     return Answer(
-        f"of 8 x 8 a worker holds {found[0]} and {found[1]}", HOLDS if found == ((4, 4), (2, 8)) else FAILS, ""
+        f"of 8 x 8 a worker holds {shapes[0]} and {shapes[1]}", HOLDS if shapes == ((4, 4), (2, 8)) else FAILS, ""
     )
 
 
@@ -249,7 +249,7 @@ def _extra_inputs() -> Answer:
     graph = planner.Graph(b.tensors, tuple(b.nodes), {}, {"y": y})
     whole = elements(needed(signatures(graph)["y"], 1, ("i",), Ways((2,)))[0])
     held = elements(owned((2, 2), (Shard(0),), Ways((2,)), 0))
-    believed = [one["lemma_2"]["believed"] / one["bytes"] for one in data("theorems")["models"]]
+    believed = [model["lemma_2"]["believed"] / model["bytes"] for model in data("theorems")["models"]]
     return Answer(
         f"a group needs {whole} elements of B and holds {held}",
         HOLDS,
@@ -262,10 +262,10 @@ def _extra_inputs() -> Answer:
 def _rising() -> Answer:
     source = "Tofu Th. 4, SoyBean Th. 3"
     held = [statement(source, f"with extra inputs, perceptrons, {placements}") for placements in ("S", "S,R")]
-    models = [one["steps"] for one in data("theorems")["models"]]
-    rises = sum(one == sorted(one) for one in models)
+    models = [model["steps"] for model in data("theorems")["models"]]
+    rises = sum(steps == sorted(steps) for steps in models)
     against = statement(source, "with extra inputs, two factorisations, S")
-    all_hold = all(one[0] == one[1] for one in (*held, against)) and rises == len(models)
+    all_hold = all(count[0] == count[1] for count in (*held, against)) and rises == len(models)
     return Answer(
         f"perceptrons: {of(held[0])} under S, {of(held[1])} under S,R; {rises} of {len(models)} plans of benchmarks; "
         f"{of(against)} graphs of two factorisations of matrices",
@@ -277,7 +277,7 @@ def _rising() -> Answer:
 @claim("tofu", 149, "a number of workers that is no power of two is factorised, larger factors first")
 def _any_number() -> Answer:
     plan = planner.plan(planner.model("mlp-4-96", batch=48), workers=6)
-    tried = [str(tuple(one.ways)) for one in plan.search.factorisations]
+    tried = [str(tuple(factorisation.ways)) for factorisation in plan.search.factorisations]
     return Answer(f"6 workers: {', '.join(tried)} are tried, {tuple(plan.ways)} is best", HOLDS, "")
 
 
@@ -285,8 +285,8 @@ def _any_number() -> Answer:
 def _top() -> Answer:
     source = "SoyBean Sec 5.1, Tofu Sec 5.2"
     step, least_at_top = (statement(source, "bytes moved, S", says) for says in ("a step's cost", "where steps rise"))
-    models = [one["levels"] for one in data("theorems")["models"]]
-    least = sum(one[0] == min(one) for one in models)
+    models = [model["levels"] for model in data("theorems")["models"]]
+    least = sum(levels[0] == min(levels) for levels in models)
     return Answer(
         f"a step's cost is what crosses its level in {step[0]} of {step[1]} random plans; the top is crossed least in "
         f"{least} of {len(models)} plans of the benchmarks ({of(least_at_top)} random plans whose steps rise)",
@@ -299,8 +299,8 @@ def _top() -> Answer:
 def _moderate() -> Answer:
     ratios, less = [], 0
     for row in data("default_plans")["rows"]:
-        found = {(one["search"], one["placements"]): one["bytes"] for one in row["alternatives"]}
-        plain, tofu = found.get(("data-parallel", "S,R")), found.get(("recursive", "S"))
+        costs = {(plan["search"], plan["placements"]): plan["bytes"] for plan in row["alternatives"]}
+        plain, tofu = costs.get(("data-parallel", "S,R")), costs.get(("recursive", "S"))
         if row["workers"] == 8 and plain and tofu:
             ratios.append(plain / tofu)
             less += tofu < plain
@@ -314,7 +314,7 @@ def _moderate() -> Answer:
 
 @claim("tofu", 167, "Table 2: weights, gradients and histories of 21 models")
 def _table_2() -> Answer:
-    errors = sorted((abs(one["error"]), one["model"]) for one in data("table_2")["cells"])
+    errors = sorted((abs(cell["error"]), cell["model"]) for cell in data("table_2")["cells"])
     return Answer(
         f"{len(errors) - 1} of {len(errors)} within {errors[-2][0]:.1%}; {errors[-1][1]} off by {errors[-1][0]:.1%}",
         OTHER,
@@ -324,7 +324,7 @@ def _table_2() -> Answer:
 
 @claim("tofu", 24, "most of the models do not fit a single GPU")
 def _do_not_fit() -> Answer:
-    sizes = [one["bytes"] for one in data("table_2")["cells"]]
+    sizes = [cell["bytes"] for cell in data("table_2")["cells"]]
     over = sum(size > 12 * GB for size in sizes)
     return Answer(
         f"{over} of {len(sizes)} have over 12 GB in weights, gradients and histories alone",
@@ -338,9 +338,9 @@ def _three() -> Answer:
     graph = planner.model("mlp-4-1024", optimizer="momentum")
     adam = planner.model("mlp-4-1024", optimizer="adam")
 
-    def kept(one: planner.Graph) -> float:
+    def kept(model: planner.Graph) -> float:
         sizes = {
-            role: sum(t.nbytes for t in one.tensors.values() if t.role == role and t.init)
+            role: sum(t.nbytes for t in model.tensors.values() if t.role == role and t.init)
             for role in ("weight", "state")
         }
         return 2 + sizes["state"] / sizes["weight"]

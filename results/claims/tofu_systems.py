@@ -22,11 +22,11 @@ NOT_OF_CNNS = "op-placement"
 
 def _rates(folder: str) -> dict[str, dict[str, float]]:
     """Return samples per second by model and system; nothing for a system that has no room."""
-    found: dict[str, dict[str, float]] = {}
-    for one in data(folder)["rows"]:
-        if one.get("samples_per_s") and (folder, one["system"]) != (FOLDERS[0], NOT_OF_CNNS):
-            found.setdefault(one["model"], {})[one["system"]] = one["samples_per_s"]
-    return found
+    rates: dict[str, dict[str, float]] = {}
+    for row in data(folder)["rows"]:
+        if row.get("samples_per_s") and (folder, row["system"]) != (FOLDERS[0], NOT_OF_CNNS):
+            rates.setdefault(row["model"], {})[row["system"]] = row["samples_per_s"]
+    return rates
 
 
 def _models() -> dict[str, dict[str, float]]:
@@ -35,8 +35,8 @@ def _models() -> dict[str, dict[str, float]]:
 
 @claim("tofu", 2, "Tofu enables training very large CNNs and RNNs on 8 GPUs")
 def _trains() -> Answer:
-    rows = [one for folder in FOLDERS for one in data(folder)["rows"] if one["system"] == "tofu"]
-    fits = sum(bool(one.get("samples_per_s")) for one in rows)
+    rows = [row for folder in FOLDERS for row in data(folder)["rows"] if row["system"] == "tofu"]
+    fits = sum(bool(row.get("samples_per_s")) for row in rows)
     return Answer(f"{fits} of {len(rows)} models of Figures 8 and 9 fit", HOLDS if fits == len(rows) else FAILS, "")
 
 
@@ -73,18 +73,18 @@ def _outperforms() -> Answer:
 
 
 def _quality() -> dict[str, dict[str, dict[str, Any]]]:
-    found: dict[str, dict[str, dict[str, Any]]] = {}
-    for one in data("search_quality")["rows"]:
-        found.setdefault(one["model"], {})[one["search"]] = one
-    return found
+    plans: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in data("search_quality")["rows"]:
+        plans.setdefault(row["model"], {})[row["search"]] = row
+    return plans
 
 
 @claim("tofu", 172, "the recursion's plans train faster than those of other algorithms")
 def _better_plans() -> Answer:
     ratios = {
-        (model, name): one["seconds"] / searches["recursive"]["seconds"]
+        (model, name): row["seconds"] / searches["recursive"]["seconds"]
         for model, searches in _quality().items()
-        for name, one in searches.items()
+        for name, row in searches.items()
         if name not in ("recursive", "joint")
     }
     as_fast = {f"{name} on {model}": ratio for (model, name), ratio in ratios.items() if ratio < 1.01}
@@ -100,7 +100,8 @@ def _better_plans() -> Answer:
 @claim("tofu", 20, "the strategy that icml18 misses significantly reduces memory")
 def _icml18() -> Answer:
     ratios = {
-        model: one["icml18"]["arena_bytes"] / one["recursive"]["arena_bytes"] for model, one in _quality().items()
+        model: searches["icml18"]["arena_bytes"] / searches["recursive"]["arena_bytes"]
+        for model, searches in _quality().items()
     }
     text = ", ".join(f"{model} {ratio:.2f}" for model, ratio in ratios.items())
     verdict = HOLDS if min(ratios.values()) > SIGNIFICANT else PART if max(ratios.values()) > SIGNIFICANT else FAILS
@@ -109,7 +110,7 @@ def _icml18() -> Answer:
 
 @claim("tofu", 101, "less communication tends to give less time")
 def _time_follows_bytes() -> Answer:
-    pairs = [pair for one in _quality().values() for pair in combinations(one.values(), 2)]
+    pairs = [pair for searches in _quality().values() for pair in combinations(searches.values(), 2)]
     alike = sum((a["bytes"] - b["bytes"]) * (a["seconds"] - b["seconds"]) >= 0 for a, b in pairs)
     return Answer(
         f"{alike} of {len(pairs)} pairs of plans rank alike",
@@ -120,7 +121,7 @@ def _time_follows_bytes() -> Answer:
 
 @claim("tofu", (104, 105), "memory for buffers is proportional to communication, so less of it takes less memory")
 def _memory_follows_bytes() -> Answer:
-    pairs = [pair for one in _quality().values() for pair in combinations(one.values(), 2)]
+    pairs = [pair for searches in _quality().values() for pair in combinations(searches.values(), 2)]
     alike = sum((a["bytes"] - b["bytes"]) * (a["arena_bytes"] - b["arena_bytes"]) >= 0 for a, b in pairs)
     return Answer(
         f"{alike} of {len(pairs)} pairs of plans rank alike",
@@ -132,8 +133,8 @@ def _memory_follows_bytes() -> Answer:
 @claim("tofu", 36, "the bandwidth required far exceeds a network's 25 Gbit/s")
 def _bandwidth() -> Answer:
     need = {
-        model: 8 * one["recursive"]["bytes"] / one["recursive"]["seconds_without_communication"] / GB
-        for model, one in _quality().items()
+        model: 8 * searches["recursive"]["bytes"] / searches["recursive"]["seconds_without_communication"] / GB
+        for model, searches in _quality().items()
     }
     text = ", ".join(f"{model} {value:.0f} Gbit/s" for model, value in need.items())
     return Answer(
@@ -147,13 +148,13 @@ def _memory() -> list[dict[str, Any]]:
 
 
 def _taken(row: dict[str, Any], reuse: str, fetching: str) -> float:
-    found = next(one for one in row["rules"] if (one["reuse"], one["fetching"]) == (reuse, fetching))
-    return float(found["caching"])
+    rule = next(rule for rule in row["rules"] if (rule["reuse"], rule["fetching"]) == (reuse, fetching))
+    return float(rule["caching"])
 
 
 @claim("tofu", (31, 163), "each of k devices takes about a k-th of the memory of one")
 def _kth() -> Answer:
-    ratios = [8 * one["arena"] / one["alone"] for one in _memory()]
+    ratios = [8 * row["arena"] / row["alone"] for row in _memory()]
     return Answer(
         f"{span(ratios)} times an eighth", HOLDS if within(ratios, 0.9, 1.1) else OTHER, "static arenas, under S"
     )
@@ -161,7 +162,7 @@ def _kth() -> Answer:
 
 @claim("tofu", 164, "without control dependencies memory far exceeds that")
 def _exceeds() -> Answer:
-    ratios = [8 * _taken(one, "data", "split") / one["alone"] for one in _memory()]
+    ratios = [8 * _taken(row, "data", "split") / row["alone"] for row in _memory()]
     return Answer(
         f"{span(ratios)} times an eighth",
         HOLDS if min(ratios) > 1.5 else PART if max(ratios) > 1.5 else FAILS,
@@ -171,7 +172,7 @@ def _exceeds() -> Answer:
 
 @claim("tofu", 162, "two optimizations are crucial to memory")
 def _crucial() -> Answer:
-    saved = [1 - _taken(one, "operators", "fused") / _taken(one, "data", "split") for one in _memory()]
+    saved = [1 - _taken(row, "operators", "fused") / _taken(row, "data", "split") for row in _memory()]
     return Answer(
         f"both save {span(saved, '.0%')}",
         HOLDS if min(saved) > 0.3 else PART if max(saved) > 0.3 else FAILS,
@@ -180,14 +181,14 @@ def _crucial() -> Answer:
 
 
 def _variant(row: dict[str, Any], name: str) -> dict[str, Any]:
-    found: dict[str, Any] = next(one for one in row["variants"] if one["variant"] == name)
-    return found
+    variant: dict[str, Any] = next(variant for variant in row["variants"] if variant["variant"] == name)
+    return variant
 
 
 @claim("tofu", (168, 169), "spreading out reductions avoids a bottleneck")
 def _spread() -> Answer:
     times = [
-        _variant(one, "reductions by one worker")["seconds"] / _variant(one, "as it is")["seconds"] for one in _memory()
+        _variant(row, "reductions by one worker")["seconds"] / _variant(row, "as it is")["seconds"] for row in _memory()
     ]
     return Answer(
         f"an iteration takes {span(times)} times as long without", HOLDS if min(times) > 1 else OTHER, "simulated"
@@ -197,8 +198,8 @@ def _spread() -> Answer:
 @claim("tofu", (170, 171), "fetches that run early occupy memory for longer")
 def _early() -> Answer:
     early = [
-        max(_variant(one, "fetches as early as can be")["arenas"]) / max(_variant(one, "as it is")["arenas"])
-        for one in _memory()
+        max(_variant(row, "fetches as early as can be")["arenas"]) / max(_variant(row, "as it is")["arenas"])
+        for row in _memory()
     ]
     return Answer(
         f"{span(early)} times the memory of delayed ones", HOLDS if min(early) > 1 else OTHER, "static arenas"
@@ -210,14 +211,14 @@ def _stored() -> Answer:
     graph = planner.model("mlp-4-256", batch=64)
     shares = {}
     for placements in ("S", "S,R"):
-        found = [
+        held = [
             sum(
-                one.most_held_bytes
-                for one in stored(planner.plan(graph, ways=(2, 2, 2), placements=placements, searcher=name))
+                group.most_held_bytes
+                for group in stored(planner.plan(graph, ways=(2, 2, 2), placements=placements, searcher=name))
             )
             for name in ("recursive", "joint", "data-parallel" if "R" in placements else "equalchop")
         ]
-        shares[placements] = [8 * one / sum(tensor.nbytes for tensor in graph.tensors.values()) for one in found]
+        shares[placements] = [8 * nbytes / sum(tensor.nbytes for tensor in graph.tensors.values()) for nbytes in held]
     holds = within(shares["S"], 0.99, 1.01)
     return Answer(
         f"{span(shares['S'])} times a k-th under S, {span(shares['S,R'])} with replication",
@@ -251,20 +252,20 @@ def _blocks() -> Answer:
 @claim("tofu", 207, "lower blocks have larger feature maps and smaller weights")
 def _lower() -> Answer:
     first, last = (data("partition_picture")["blocks"][at]["convolutions"]["conv2"] for at in (1, -1))
-    text = ", ".join(f"{one['x_megabytes']:.0f} and {one['w_megabytes']:.0f} MB" for one in (first, last))
+    text = ", ".join(f"{conv['x_megabytes']:.0f} and {conv['w_megabytes']:.0f} MB" for conv in (first, last))
     holds = first["x_megabytes"] > last["x_megabytes"] and first["w_megabytes"] < last["w_megabytes"]
     return Answer(f"first and last 3x3 convolution: {text}", HOLDS if holds else FAILS, "")
 
 
 def _fetched(stage: str) -> tuple[float, float]:
-    found = data("partition_picture")["gigabytes"][stage]
-    return found["weights"], found["activations"]
+    gigabytes = data("partition_picture")["gigabytes"][stage]
+    return gigabytes["weights"], gigabytes["activations"]
 
 
 @claim("tofu", 208, "repeated blocks are partitioned alike but for the first; lower layers fetch weights")
 def _lower_layers() -> Answer:
     weights, activations = _fetched("stage1")
-    blocks = [one["blocks"] for one in data("partition_picture")["blocks"] if one["first"].startswith("stage")]
+    blocks = [block["blocks"] for block in data("partition_picture")["blocks"] if block["first"].startswith("stage")]
     return Answer(
         f"stage 1 moves {weights:.2f} GB of weights, {activations:.2f} of activations; {len(blocks)} kinds of blocks",
         HOLDS if weights > activations and len(blocks) == 8 else FAILS,
@@ -274,9 +275,9 @@ def _lower_layers() -> Answer:
 
 @claim("tofu", 209, "higher layers fetch activations")
 def _higher_layers() -> Answer:
-    found = {stage: _fetched(stage) for stage in ("stage3", "stage4")}
-    text = "; ".join(f"{stage} {w:.2f} GB of weights, {a:.2f} of activations" for stage, (w, a) in found.items())
-    return Answer(text, HOLDS if all(w < a for w, a in found.values()) else FAILS, "")
+    fetched = {stage: _fetched(stage) for stage in ("stage3", "stage4")}
+    text = "; ".join(f"{stage} {w:.2f} GB of weights, {a:.2f} of activations" for stage, (w, a) in fetched.items())
+    return Answer(text, HOLDS if all(w < a for w, a in fetched.values()) else FAILS, "")
 
 
 @claim("tofu", 214, "Tofu partitions every operator and tensor over all workers")

@@ -47,13 +47,13 @@ def effective(graph: Graph) -> list[str]:
 
 def variants(graph: Graph) -> dict[str, tuple[str, ...]]:
     """Return the sets of rules to try, by what the tables call them."""
-    off = {f"{WITHOUT}{rule}": tuple(one for one in RULES if one != rule) for rule in effective(graph)}
+    off = {f"{WITHOUT}{rule}": tuple(other for other in RULES if other != rule) for rule in effective(graph)}
     return {"all": RULES, **off, "none": ()}
 
 
 def measured(model: str) -> list[dict[str, Any]]:
     """Return one record per placements, searcher and set of rules."""
-    found, batch = [], MODELS[model]
+    records, batch = [], MODELS[model]
     tried = variants(build(model, batch=batch))
     for placements in ("S", "S,R"):
         for name in ("recursive", "joint") if model in JOINT else ("recursive",):
@@ -62,49 +62,58 @@ def measured(model: str) -> list[dict[str, Any]]:
                     WITHIN, "results.coarsening.measure", model, str(batch), placements, name, ",".join(rules)
                 )
                 asked = {"model": model, "placements": placements, "search": name, "rules": rules}
-                found.append(asked | {"rules_called": called} | run)
-                print(found[-1], flush=True)
-    return found
+                records.append(asked | {"rules_called": called} | run)
+                print(records[-1], flush=True)
+    return records
 
 
-def rows(found: list[dict[str, Any]]) -> list[list[object]]:
+def rows(records: list[dict[str, Any]]) -> list[list[object]]:
     """Render the records; bytes beside those under all rules."""
-    whole = {_of(one): one for one in found if one["rules_called"] == "all"}
-    return [[f"`{one['model']}`", *_of(one)[1:], one["rules_called"], *_cells(one, whole[_of(one)])] for one in found]
+    whole = {_of(record): record for record in records if record["rules_called"] == "all"}
+    return [
+        [f"`{record['model']}`", *_of(record)[1:], record["rules_called"], *_cells(record, whole[_of(record)])]
+        for record in records
+    ]
 
 
-def without(found: list[dict[str, Any]]) -> list[list[object]]:
+def without(records: list[dict[str, Any]]) -> list[list[object]]:
     """Say of every rule and placement set what doing without it changes, and which searches took too much."""
-    whole = {_of(one): one for one in found if one["rules_called"] == "all" and "over" not in one}
+    whole = {_of(record): record for record in records if record["rules_called"] == "all" and "over" not in record}
     lines: list[list[object]] = []
     for name in (*(f"{WITHOUT}{rule}" for rule in RULES), "none"):
         for placements in ("S", "S,R"):
-            alike = [one for one in found if one["rules_called"] == name and one["placements"] == placements]
-            pairs = [(one, whole[_of(one)]) for one in alike if "over" not in one and _of(one) in whole]
-            over = [f"{one['model']}, {one['search']} (over {one['over']})" for one in alike if "over" in one]
+            alike = [
+                record for record in records if record["rules_called"] == name and record["placements"] == placements
+            ]
+            pairs = [(record, whole[_of(record)]) for record in alike if "over" not in record and _of(record) in whole]
+            over = [
+                f"{record['model']}, {record['search']} (over {record['over']})" for record in alike if "over" in record
+            ]
             if alike:
                 lines.append([name, placements, *(_changes(pairs) if pairs else ["", ""]), "; ".join(over)])
     return lines
 
 
 def _changes(pairs: list[tuple[dict[str, Any], dict[str, Any]]]) -> list[str]:
-    change = [one["bytes"] / whole["bytes"] - 1 for one, whole in pairs]
-    times = [one["seconds"] / whole["seconds"] for one, whole in pairs if one["search"] == "recursive"]
+    change = [record["bytes"] / whole["bytes"] - 1 for record, whole in pairs]
+    times = [record["seconds"] / whole["seconds"] for record, whole in pairs if record["search"] == "recursive"]
     bytes_ = f"{min(change):+.2%} to {max(change):+.2%}" if any(change) else "the same"
     return [bytes_, f"{min(times):.1f} to {max(times):.1f}"]
 
 
-def _of(one: dict[str, Any]) -> tuple[str, str, str]:
-    return one["model"], one["placements"], one["search"]
+def _of(record: dict[str, Any]) -> tuple[str, str, str]:
+    return record["model"], record["placements"], record["search"]
 
 
-def _cells(one: dict[str, Any], whole: dict[str, Any]) -> list[str]:
-    if "over" in one:
-        return ["", "", f"over {one['over']}", "", ""]
-    sizes = [f"{one['variables']:,}", f"{one['factors']:,}"]
-    change = f"{one['bytes'] / whole['bytes'] - 1:+.2%}" if one["bytes"] != whole.get("bytes", one["bytes"]) else ""
-    gap = "" if one["gap"] is None else f" (gap {one['gap']:.2%})" if one["gap"] else " (least)"
-    return [*sizes, f"{one['seconds']:.2f}", f"{one['bytes'] / 1e9:.3f}{gap}", change]
+def _cells(record: dict[str, Any], whole: dict[str, Any]) -> list[str]:
+    if "over" in record:
+        return ["", "", f"over {record['over']}", "", ""]
+    sizes = [f"{record['variables']:,}", f"{record['factors']:,}"]
+    change = (
+        f"{record['bytes'] / whole['bytes'] - 1:+.2%}" if record["bytes"] != whole.get("bytes", record["bytes"]) else ""
+    )
+    gap = "" if record["gap"] is None else f" (gap {record['gap']:.2%})" if record["gap"] else " (least)"
+    return [*sizes, f"{record['seconds']:.2f}", f"{record['bytes'] / 1e9:.3f}{gap}", change]
 
 
 def pages(data: Any) -> Pages:
@@ -118,10 +127,10 @@ def pages(data: Any) -> Pages:
 
 def main(models: list[str]) -> None:
     """Measure, and write the data and the README's tables."""
-    kept = [one for one in read_data(HERE)["searches"] if one["model"] not in models] if models else []
-    new = [one for model in models or MODELS for one in measured(model)]
-    found = sorted(kept + new, key=lambda one: list(MODELS).index(one["model"]))
-    data = {"machine": machine(), "ways": [2, 2, 2], "within": asdict(WITHIN), "searches": found}
+    kept = [record for record in read_data(HERE)["searches"] if record["model"] not in models] if models else []
+    new = [record for model in models or MODELS for record in measured(model)]
+    records = sorted(kept + new, key=lambda record: list(MODELS).index(record["model"]))
+    data = {"machine": machine(), "ways": [2, 2, 2], "within": asdict(WITHIN), "searches": records}
     publish(HERE, data, pages)
 
 

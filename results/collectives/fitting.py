@@ -84,8 +84,8 @@ def halves(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
 
 def predicted(machine: Machine, row: Row) -> float:
     """Return the seconds of a row on a machine, by its algorithm if it names one."""
-    found = choices(machine, row.operation, row.members)
-    among = [choice for choice in found if row.algorithm in (None, choice.algorithm)]
+    candidates = choices(machine, row.operation, row.members)
+    among = [choice for choice in candidates if row.algorithm in (None, choice.algorithm)]
     return fastest(among, row.nbytes).alone.seconds(row.nbytes)
 
 
@@ -105,8 +105,8 @@ def fitted_entries(fit: Fit, rows: Sequence[Row]) -> tuple[CollectiveEntry, ...]
         seconds = (base_s + latency_s + np.maximum(hop_s * hops, wire_s / np.minimum(share, 1.0))).min(axis=0)
         return np.asarray(np.log(seconds / measured) / tolerated)
 
-    found = _climb(lambda parameters: float(np.abs(errors(parameters)).mean()))
-    latency_s, share, hop_s = np.exp(found).reshape(3, LINES)
+    fitted = _climb(lambda parameters: float(np.abs(errors(parameters)).mean()))
+    latency_s, share, hop_s = np.exp(fitted).reshape(3, LINES)
     lines = sorted(zip(latency_s.tolist(), share.tolist(), hop_s.tolist(), strict=True), key=lambda line: line[1])
     return tuple(
         msgspec.structs.replace(
@@ -124,7 +124,9 @@ def fitted_share(rows: Sequence[Row]) -> float:
     plain = [replace(load_topology(row.machine), collectives=()) for row in rows]
     shares = [
         row.nbytes
-        * next(one for one in choices(on, row.operation, row.members) if one.algorithm == "ring").alone.s_per_byte
+        * next(
+            choice for choice in choices(on, row.operation, row.members) if choice.algorithm == "ring"
+        ).alone.s_per_byte
         / row.seconds
         for on, row in zip(plain, rows, strict=True)
     ]
@@ -147,8 +149,8 @@ def _climb(loss: Callable[[Floats], float]) -> Floats:
     return best
 
 
-def _only(found: Sequence[Choice]) -> Choice:
-    (choice,) = found
+def _only(candidates: Sequence[Choice]) -> Choice:
+    (choice,) = candidates
     return choice
 
 

@@ -30,7 +30,7 @@ def draw(predicted: Predicted) -> str:
     curves: defaultdict[tuple[object, int], list[tuple[Row, float]]] = defaultdict(list)
     for row, seconds in predicted:
         curves[row.curve, row.devices].append((row, seconds))
-    drawn = {key: sorted(points, key=lambda one: one[0].nbytes) for key, points in curves.items()}
+    drawn = {key: sorted(points, key=lambda point: point[0].nbytes) for key, points in curves.items()}
     drawn = {key: points for key, points in drawn.items() if len(points) >= FEWEST_POINTS}
     parts = svg.legend(LEFT, {"measured": svg.BLUE, "predicted": svg.RED})
     for number, points in enumerate(drawn.values()):

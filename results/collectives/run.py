@@ -49,36 +49,36 @@ RANGES = {"below 1 MiB": (0, MIB - 1), "1 to 7 MiB": (MIB, 8 * MIB - 1), "from 8
 def rows() -> list[Row]:
     """Return everything published, in seconds."""
     published = read_published(HERE)
-    found = []
+    measurements = []
     for operation, name, nodes, devices, algorithm, nbytes, rate in published["rows"]:
         seconds = nbytes * BUS[operation] * (devices - 1) / devices / (rate * 1e9)
         machine = MACHINES[name, nodes]
-        found.append(Row(machine, nodes, operation, devices, ALGORITHMS[algorithm], nbytes, seconds, name))
+        measurements.append(Row(machine, nodes, operation, devices, ALGORITHMS[algorithm], nbytes, seconds, name))
     for gpus, curve in published["a100"]["microseconds"].items():
         for mib, microseconds in zip(published["a100"]["mib"], curve, strict=True):
             machine = MACHINES[A100, 1]
-            found.append(Row(machine, 1, "all-reduce", int(gpus), None, mib * MIB, microseconds * 1e-6, A100))
-    return found
+            measurements.append(Row(machine, 1, "all-reduce", int(gpus), None, mib * MIB, microseconds * 1e-6, A100))
+    return measurements
 
 
 def fits() -> dict[str, list[dict[str, Any]]]:
     """Fit what machines say, each on its half of the rows."""
     fitted, _ = halves(rows())
-    found: dict[str, list[dict[str, Any]]] = {}
+    entries: dict[str, list[dict[str, Any]]] = {}
     for fit in FITS:
         chosen = [row for row in fitted if row.machine == fit.machine and row.algorithm in (None, fit.algorithm)]
-        found.setdefault(fit.machine, []).extend(msgspec.to_builtins(fitted_entries(fit, chosen)))
+        entries.setdefault(fit.machine, []).extend(msgspec.to_builtins(fitted_entries(fit, chosen)))
     for machine in SHARES:
         chosen = [row for row in fitted if row.machine == machine and row.algorithm == "ring"]
-        found[machine].append({"algorithm": "ring", "bandwidth_share": fitted_share(chosen)})
-    return found
+        entries[machine].append({"algorithm": "ring", "bandwidth_share": fitted_share(chosen)})
+    return entries
 
 
 def pairs_loss(half_bandwidth_bytes: float, measured: Mapping[int, float]) -> float:
     """Return the sum of squared relative errors of messages between pairs, given microseconds by GPUs."""
     on = simulated.machine(half_bandwidth_bytes)
-    found = {gpus: simulated.seconds(on, gpus, [PAIRS_FITTED_MIB * MIB])[0] * 1e6 for gpus in measured}
-    return sum((found[gpus] / measured[gpus] - 1) ** 2 for gpus in measured)
+    microseconds = {gpus: simulated.seconds(on, gpus, [PAIRS_FITTED_MIB * MIB])[0] * 1e6 for gpus in measured}
+    return sum((microseconds[gpus] / measured[gpus] - 1) ** 2 for gpus in measured)
 
 
 def pairs_points() -> dict[int, float]:
@@ -127,23 +127,23 @@ def pairs_errors(data: Any) -> Iterator[tuple[Row, float]]:
                 yield row, seconds / row.seconds - 1
 
 
-def scores_table(found: Sequence[tuple[Row, float]]) -> str:
+def scores_table(points: Sequence[tuple[Row, float]]) -> str:
     """Render errors by machine and size."""
     lines = []
     for name, nodes in MACHINES:
-        of_machine = [(row, error) for row, error in found if (row.name, row.nodes) == (name, nodes)]
+        of_machine = [(row, error) for row, error in points if (row.name, row.nodes) == (name, nodes)]
         for label, (least, most) in RANGES.items():
             if chosen := [(row, error) for row, error in of_machine if least <= row.nbytes <= most]:
                 lines.append([f"{name}, {_nodes(nodes)}", label, *_scores(chosen)])
     return table(["measured on", "sizes", "points", "mean error", "largest", "near enough"], lines)
 
 
-def _scores(found: Sequence[tuple[Row, float]]) -> list[object]:
-    worst, error = max(found, key=lambda pair: abs(pair[1]))
-    near = sum(abs(error) <= row.tolerance for row, error in found)
+def _scores(points: Sequence[tuple[Row, float]]) -> list[object]:
+    worst, error = max(points, key=lambda pair: abs(pair[1]))
+    near = sum(abs(error) <= row.tolerance for row, error in points)
     where = f"{error:+.1%} ({worst.operation}, {worst.devices} GPUs, {_size(worst.nbytes)})"
-    mean = statistics.mean(abs(error) for _, error in found)
-    return [len(found), f"{mean:.1%}", where, f"{near} of {len(found)}"]
+    mean = statistics.mean(abs(error) for _, error in points)
+    return [len(points), f"{mean:.1%}", where, f"{near} of {len(points)}"]
 
 
 def missed_table(data: Any) -> str:
@@ -152,9 +152,13 @@ def missed_table(data: Any) -> str:
     lines = []
     for row, error in errors(data, judged=True):
         if abs(error) > row.tolerance:
-            alike = [one for one in fitted if (one.curve, one.devices) == (row.curve, row.devices)]
-            less = max((one for one in alike if one.nbytes < row.nbytes), key=lambda one: one.nbytes, default=None)
-            more = min((one for one in alike if one.nbytes > row.nbytes), key=lambda one: one.nbytes, default=None)
+            alike = [other for other in fitted if (other.curve, other.devices) == (row.curve, row.devices)]
+            less = max(
+                (other for other in alike if other.nbytes < row.nbytes), key=lambda other: other.nbytes, default=None
+            )
+            more = min(
+                (other for other in alike if other.nbytes > row.nbytes), key=lambda other: other.nbytes, default=None
+            )
             where = f"{row.name}, {_nodes(row.nodes)}, {row.devices} GPUs"
             lines.append([where, _size(row.nbytes), _microseconds(row), f"{error:+.1%}", _point(less), _point(more)])
     return table(["missed", "size", "measured, us", "error", "fitted on below", "fitted on above"], lines)
@@ -186,9 +190,9 @@ def entries_table(data: Any) -> str:
 
 def pairs_says(data: Any) -> str:
     """Say what was fitted of messages between pairs, and how near they come."""
-    pairs, found = data["pairs"], list(pairs_errors(data))
-    large = [abs(one) for row, one in found if row.nbytes >= 8 * MIB]
-    small = [abs(one) for row, one in found if row.nbytes < 8 * MIB]
+    pairs, points = data["pairs"], list(pairs_errors(data))
+    large = [abs(error) for row, error in points if row.nbytes >= 8 * MIB]
+    small = [abs(error) for row, error in points if row.nbytes < 8 * MIB]
     fitted, stated = pairs["fitted_half_bandwidth_bytes"] / 1e6, pairs["half_bandwidth_bytes"] / 1e6
     return (
         f"Fitted on {PAIRS_FITTED_MIB} MiB on 2 and on 8 GPUs: {fitted:.2f} MB; `{pairs['link']}` has {stated:.2f} MB. "

@@ -42,9 +42,9 @@ def machine(half_bandwidth_bytes: float | None = None) -> Machine:
 
 def seconds(on: Machine, workers: int, sizes: Sequence[int], *, library: bool = False) -> list[float]:
     """Return how much longer each step takes than without its all-reduce, in pairs or as one operation of a library."""
-    found = []
+    extra_s = []
     for nbytes in sizes:
         program = lower(plan(workers, nbytes))
         alone = interpret(program, on, Switches(communicate=False)).seconds
-        found.append(interpret(program, on, Switches(library=library)).seconds - alone)
-    return found
+        extra_s.append(interpret(program, on, Switches(library=library)).seconds - alone)
+    return extra_s

@@ -100,7 +100,7 @@ def direct(shape: tuple[int, ...], source: Layout, target: Layout, ways: tuple[i
     Where it becomes partial, a copy's digit 0 keeps it and a shard is padded with zeros: neither moves.
     """
     divided = Ways(ways)
-    made = Production(
+    production = Production(
         shape,
         owned_by_all(shape, source, divided),
         source,
@@ -108,7 +108,7 @@ def direct(shape: tuple[int, ...], source: Layout, target: Layout, ways: tuple[i
         steps_with(source, Replicate),
         "Sum",
     )
-    return store(made, tuple(map(_kept, source, target)), divided)
+    return store(production, tuple(map(_kept, source, target)), divided)
 
 
 def _kept(source: Placement, target: Placement) -> Placement:
@@ -171,18 +171,18 @@ def conversions(
     numbers = counter()
     start: Place = (False, source)
     waiting: list[tuple[int, int, int, Place, tuple[Hop, ...]]] = [(0, 0, next(numbers), start, ())]
-    found: dict[Place, tuple[Hop, ...]] = {}
+    paths: dict[Place, tuple[Hop, ...]] = {}
     while waiting:
         elements, hops, _, place, path = heapq.heappop(waiting)
-        if place in found:
+        if place in paths:
             continue
-        found[place] = path
+        paths[place] = path
         for there, hop in _hops(shape, place, ways, target_ways):
-            if there not in found:
+            if there not in paths:
                 entry = (elements + hop.elements, hops + 1, next(numbers), there, (*path, hop))
                 heapq.heappush(waiting, entry)
     across = target_ways is not None
-    return {layout: Conversion(source, layout, path) for (there, layout), path in found.items() if there == across}
+    return {layout: Conversion(source, layout, path) for (there, layout), path in paths.items() if there == across}
 
 
 def _hops(
@@ -200,15 +200,15 @@ def _hops(
 @cache
 def _within(shape: tuple[int, ...], source: Layout, ways: tuple[int, ...]) -> tuple[Hop, ...]:
     """Return every atomic conversion of a layout among the same workers."""
-    found = []
+    hops = []
     for target in every_layout(shape, ways):
-        changed = [step for step, (one, other) in enumerate(zip(source, target, strict=True)) if one != other]
+        changed = [step for step, (before, after) in enumerate(zip(source, target, strict=True)) if before != after]
         if len(changed) != 1:
             continue
         atom = ATOMS.get((type(source[changed[0]]), type(target[changed[0]])))
         if atom is not None:
-            found.append(_hop(atom, changed[0], source, target, direct(shape, source, target, ways)))
-    return tuple(found)
+            hops.append(_hop(atom, changed[0], source, target, direct(shape, source, target, ways)))
+    return tuple(hops)
 
 
 @cache
@@ -219,7 +219,7 @@ def _sent(
 
 
 def _hop(atom: str, step: int | None, source: Layout, target: Layout, exchanges: tuple[Exchange, ...]) -> Hop:
-    return Hop(atom, step, source, target, exchanges, sum(int(one.moved().sum()) for one in exchanges))
+    return Hop(atom, step, source, target, exchanges, sum(int(exchange.moved().sum()) for exchange in exchanges))
 
 
 def closed(hop: Hop, shape: tuple[int, ...], ways: tuple[int, ...]) -> Fraction:

@@ -32,12 +32,12 @@ def inferences(description: tdl.Description) -> tuple[Inference, ...]:
     """
     operands, outputs = len(description.operands), len(description.outputs)
     split = (name for name, how in description.strategies.items() if how.reducer in (None, "Sum"))
-    found = [_split(description, name) for name in split]
+    choices = [_split(description, name) for name in split]
     for chosen in linear_sets(description):
         placements = tuple(PARTIAL if operand in chosen else REPLICATE for operand in range(operands))
-        found.append(Inference(TERMS, placements, (PARTIAL,) * outputs))
-    found.append(Inference(EVERYWHERE, (REPLICATE,) * operands, (REPLICATE,) * outputs))
-    return tuple(found)
+        choices.append(Inference(TERMS, placements, (PARTIAL,) * outputs))
+    choices.append(Inference(EVERYWHERE, (REPLICATE,) * operands, (REPLICATE,) * outputs))
+    return tuple(choices)
 
 
 def _split(description: tdl.Description, name: str) -> Inference:

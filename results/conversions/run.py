@@ -71,7 +71,7 @@ def row(source: Placement, target: Placement) -> dict[str, Any]:
     """One conversion: among the same workers, to as many others, to fewer others."""
     same = convert(SHAPE, (source,), (target,), (WORKERS,))
     at_once = sum(int(exchange.moved().sum()) for exchange in direct(SHAPE, (source,), (target,), (WORKERS,)))
-    found: dict[str, Any] = {
+    conversion: dict[str, Any] = {
         "source": str(source),
         "target": str(target),
         "same": {
@@ -85,14 +85,14 @@ def row(source: Placement, target: Placement) -> dict[str, Any]:
     }
     for name, others in (("disjoint", WORKERS), ("fewer", FEWER)):
         across = convert(SHAPE, (source,), (target,), (WORKERS,), (others,))
-        found[name] = {
+        conversion[name] = {
             "way": str(across),
             "formula": " + ".join(formula(across)),
             "bytes": across.elements * ITEM_BYTES,
             "formula_bytes": valued(formula(across), WORKERS, others),
             "published_bytes": published_bytes(source, target, WORKERS, others),
         }
-    return found
+    return conversion
 
 
 def two_steps() -> dict[str, int]:
@@ -124,8 +124,13 @@ def two_steps() -> dict[str, int]:
 
 def uneven() -> dict[str, Any]:
     """All-to-all where extents do not divide: the count against the formula, in elements."""
-    found = convert(UNEVEN, (Shard(0),), (Shard(1),), (3,))
-    return {"shape": UNEVEN, "workers": 3, "elements": found.elements, "formula": float(Fraction(2, 3) * prod(UNEVEN))}
+    conversion = convert(UNEVEN, (Shard(0),), (Shard(1),), (3,))
+    return {
+        "shape": UNEVEN,
+        "workers": 3,
+        "elements": conversion.elements,
+        "formula": float(Fraction(2, 3) * prod(UNEVEN)),
+    }
 
 
 def signatures() -> list[list[str]]:
@@ -148,7 +153,7 @@ def data() -> dict[str, Any]:
     }
 
 
-def conversion_table(found: dict[str, Any]) -> str:
+def conversion_table(results: dict[str, Any]) -> str:
     """Render the conversions, in tensors moved."""
 
     def moved(cell: int | None) -> str:
@@ -158,18 +163,18 @@ def conversion_table(found: dict[str, Any]) -> str:
     columns += ["same workers: way", "formula", "counted", "at once", "published"]
     columns += ["4 others: way", "formula", "counted", "published", "2 others: counted", "published"]
     rows = []
-    for one in found["conversions"]:
-        same, across, fewer = one["same"], one["disjoint"], one["fewer"]
-        row = [one["source"], one["target"], same["way"], same["formula"]]
+    for conversion in results["conversions"]:
+        same, across, fewer = conversion["same"], conversion["disjoint"], conversion["fewer"]
+        row = [conversion["source"], conversion["target"], same["way"], same["formula"]]
         row += [moved(same[name]) for name in ("bytes", "at_once_bytes", "published_bytes")]
         row += [across["way"], across["formula"], moved(across["bytes"]), moved(across["published_bytes"])]
         rows.append([*row, moved(fewer["bytes"]), moved(fewer["published_bytes"])])
     return table(columns, rows)
 
 
-def steps(found: dict[str, Any]) -> str:
+def steps(results: dict[str, Any]) -> str:
     """Say where formulas and chains fall short."""
-    uneven, two = found["uneven"], found["two_steps"]
+    uneven, two = results["uneven"], results["two_steps"]
     rows, columns = uneven["shape"]
     settled = two["without_becoming_partial"]
     return f"""- The all-to-all formula holds where extents divide: {rows} x {columns} elements over {uneven["workers"]}
@@ -183,14 +188,14 @@ def steps(found: dict[str, Any]) -> str:
   step 1, say, where reduce-scatters at both steps and then all-gathers move less."""
 
 
-def signature_table(found: dict[str, Any]) -> str:
+def signature_table(results: dict[str, Any]) -> str:
     """Render Table 1 as derived."""
-    return table(["choice", "X", "W", "Y"], ([f"`{choice}`", *placements] for choice, *placements in found["matmul"]))
+    return table(["choice", "X", "W", "Y"], ([f"`{choice}`", *placements] for choice, *placements in results["matmul"]))
 
 
-def picture(found: dict[str, Any]) -> str:
+def picture(results: dict[str, Any]) -> str:
     """Draw tensors moved as bars: the same workers counted, as many others counted, and published."""
-    shown = [one for one in found["conversions"] if one["source"] != one["target"]]
+    shown = [conversion for conversion in results["conversions"] if conversion["source"] != conversion["target"]]
     colours = {
         "to the same workers, counted": svg.BLUE,
         f"to {WORKERS} others, counted": "#7fb069",
@@ -200,10 +205,14 @@ def picture(found: dict[str, Any]) -> str:
     bottom = top + row * len(shown)
     ticks = {str(tick): left + scale * tick for tick in range(2 * WORKERS)}
     parts = [*svg.legend(8, colours), *svg.grid(ticks, top - 6, bottom, "bytes moved over the tensor's")]
-    for number, one in enumerate(shown):
+    for number, conversion in enumerate(shown):
         y = top + row * number
-        parts.append(svg.text(8, y + 22, f"{one['source']} to {one['target']}"))
-        figures = (one["same"]["bytes"], one["disjoint"]["bytes"], one["disjoint"]["published_bytes"])
+        parts.append(svg.text(8, y + 22, f"{conversion['source']} to {conversion['target']}"))
+        figures = (
+            conversion["same"]["bytes"],
+            conversion["disjoint"]["bytes"],
+            conversion["disjoint"]["published_bytes"],
+        )
         for place, (figure, colour) in enumerate(zip(figures, colours.values(), strict=True)):
             if figure is not None:
                 times = figure / SIZE_BYTES
@@ -213,10 +222,10 @@ def picture(found: dict[str, Any]) -> str:
     return svg.drawing(left + scale * 2 * WORKERS + 30, bottom + 46, title, parts)
 
 
-def pages(found: Any) -> Pages:
+def pages(results: Any) -> Pages:
     """Return the README's tables, and the picture."""
-    tables = {"conversions": conversion_table(found), "signatures": signature_table(found), "steps": steps(found)}
-    return {**tables, "conversions.svg": picture(found)}
+    tables = {"conversions": conversion_table(results), "signatures": signature_table(results), "steps": steps(results)}
+    return {**tables, "conversions.svg": picture(results)}
 
 
 if __name__ == "__main__":

@@ -120,12 +120,12 @@ Row = dict[str, Any]
 
 def by_hand(decision: Decision) -> dict[str, Candidate]:
     """Return what people would do anyway, the best of each that fits."""
-    found: dict[str, Candidate] = {}
+    best: dict[str, Candidate] = {}
     for candidate in decision.candidates:
         parallel = Parallel.read(candidate.parallel)
         if parallel is not None and candidate.fits and (name := _of_hand(parallel)):
-            found.setdefault(name, candidate)
-    return found
+            best.setdefault(name, candidate)
+    return best
 
 
 def _of_hand(parallel: Parallel) -> str:
@@ -173,9 +173,11 @@ def decided(model: str, family: str, count: int) -> Row:
         "gap": decision.search.gap,
         "considered": decision.search.considered,
         "projected": decision.search.projected,
-        "by_hand": {name: [one.name, one.seconds_per_step] for name, one in others.items()},
+        "by_hand": {name: [candidate.name, candidate.seconds_per_step] for name, candidate in others.items()},
         "one_device_s": decision.one_device_s,
-        "least_named": min(one.seconds_per_step for one in decision.candidates if one.fits or not best.fits),
+        "least_named": min(
+            candidate.seconds_per_step for candidate in decision.candidates if candidate.fits or not best.fits
+        ),
         "cpu_s": round(time.process_time() - started, 2),
     }
 

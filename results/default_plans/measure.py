@@ -40,20 +40,20 @@ def measure(
     `left` are the factorisations that its time or the memory did not suffice for.
     """
     limits, started = Limits(seconds=BOUNDED_PART * seconds), time.process_time()
-    found: dict[tuple[int, ...], int] = {}
+    costs: dict[tuple[int, ...], int] = {}
     try:
         with cpu_limit(seconds):
             for ways in reversed(factorisations):  # the quickest first: fewer steps, fewer states
-                found[ways] = search(graph, SearchOptions(ways, name, placements, limits=limits)).total_bytes
+                costs[ways] = search(graph, SearchOptions(ways, name, placements, limits=limits)).total_bytes
     except (OverTimeError, MemoryError):
         pass  # what was found until then counts, and what is left is told
-    best = min(found, key=found.__getitem__, default=None)
+    best = min(costs, key=costs.__getitem__, default=None)
     return {
         "search": name,
         "placements": placements,
-        "bytes": None if best is None else found[best],
+        "bytes": None if best is None else costs[best],
         "ways": best,
-        "left": [ways for ways in factorisations if ways not in found],
+        "left": [ways for ways in factorisations if ways not in costs],
         "seconds": round(time.process_time() - started, 2),
     }
 
@@ -66,9 +66,9 @@ def main(model: str, batch: str, workers: str, seconds: str) -> None:
     plan = planner.plan(graph, workers=int(workers))
     taken = round(time.process_time() - started, 2)
     default = {"bytes": plan.total_bytes, "winner": plan.search.winner, "ways": plan.ways, "seconds": taken}
-    tried = [one.ways for one in plan.search.factorisations]
-    found = [measure(graph, tried, *asked, float(seconds)) for asked in alternatives()]
-    print(json.dumps({"default": default, "alternatives": found}))
+    tried = [factorisation.ways for factorisation in plan.search.factorisations]
+    others = [measure(graph, tried, *asked, float(seconds)) for asked in alternatives()]
+    print(json.dumps({"default": default, "alternatives": others}))
 
 
 if __name__ == "__main__":

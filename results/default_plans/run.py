@@ -47,28 +47,32 @@ def case(row: Row) -> tuple[str, int, int]:
 def measured(model: str, batch: int, workers: int) -> Row:
     """Return a row: the default plan and the alternatives'. A RuntimeError where the process takes too much."""
     how = (model, str(batch), str(workers), str(SECONDS))
-    found = in_process_within(WITHIN, "results.default_plans.measure", *how)
-    if "over" in found:
-        raise RuntimeError(f"{model}, batch {batch}, {workers} workers: over {found['over']}")
-    print(*how, found["default"], flush=True)
-    return {"model": model, "batch": batch, "workers": workers, **found}
+    outcome = in_process_within(WITHIN, "results.default_plans.measure", *how)
+    if "over" in outcome:
+        raise RuntimeError(f"{model}, batch {batch}, {workers} workers: over {outcome['over']}")
+    print(*how, outcome["default"], flush=True)
+    return {"model": model, "batch": batch, "workers": workers, **outcome}
 
 
 def finished(row: Row) -> list[Row]:
     """Return the alternatives that found a plan."""
-    return [one for one in row["alternatives"] if one["bytes"] is not None]
+    return [alternative for alternative in row["alternatives"] if alternative["bytes"] is not None]
 
 
 def least(row: Row) -> Row:
     """Return the alternative that moves the fewest bytes."""
-    best: Row = min(finished(row), key=lambda one: int(one["bytes"]))
+    best: Row = min(finished(row), key=lambda alternative: int(alternative["bytes"]))
     return best
 
 
 def cells(row: Row) -> list[str]:
     """Render one case."""
     default, other = row["default"], least(row)
-    over = [f"{one['search']} ({one['placements']})" for one in row["alternatives"] if one["left"]]
+    over = [
+        f"{alternative['search']} ({alternative['placements']})"
+        for alternative in row["alternatives"]
+        if alternative["left"]
+    ]
     return [
         f"`{row['model']}`",
         f"{row['batch']}",
@@ -97,13 +101,18 @@ COLUMNS = [
 
 def beaten(rows: list[Row]) -> list[tuple[Row, Row]]:
     """Return the alternatives that move fewer bytes than the default plan of their case, with the case."""
-    return [(row, one) for row in rows for one in finished(row) if one["bytes"] < row["default"]["bytes"]]
+    return [
+        (row, alternative)
+        for row in rows
+        for alternative in finished(row)
+        if alternative["bytes"] < row["default"]["bytes"]
+    ]
 
 
 def compared(rows: list[Row]) -> str:
     """Say how many plans there are, and how many move fewer bytes than the default."""
-    plans = [one for row in rows for one in finished(row)]
-    equal = sum(one["bytes"] == row["default"]["bytes"] for row in rows for one in finished(row))
+    plans = [alternative for row in rows for alternative in finished(row)]
+    equal = sum(alternative["bytes"] == row["default"]["bytes"] for row in rows for alternative in finished(row))
     return (
         f"{len(plans)} comparisons in {len(rows)} of {len(CASES)} cases: the default plan moves more bytes in "
         f"{len(beaten(rows))}, as many in {equal} and fewer in {len(plans) - equal - len(beaten(rows))}"
@@ -112,8 +121,8 @@ def compared(rows: list[Row]) -> str:
 
 def says(rows: list[Row], seconds: float) -> str:
     """Say what the table shows, and what is missing in it."""
-    late = [one for row in rows for one in row["alternatives"] if one["left"]]
-    none = sum(one["bytes"] is None for one in late)
+    late = [alternative for row in rows for alternative in row["alternatives"] if alternative["left"]]
+    none = sum(alternative["bytes"] is None for alternative in late)
     return (
         f"{compared(rows)}. {len(late)} alternatives took over {seconds:g} s: {len(late) - none} of them count with "
         f"the factorisations that were searched until then, {none} found no plan and are compared with nothing."

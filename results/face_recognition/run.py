@@ -59,8 +59,8 @@ def bytes_table(rows: list[Row]) -> str:
     lines = []
     for classes in CLASSES:
         for batch in BATCHES:
-            found = of_systems(rows, classes, batch, MACHINES[0])
-            cells = [f"{row[what] / GIGABYTE:.2f}" for what in ("bytes", "arena_bytes") for row in found]
+            systems = of_systems(rows, classes, batch, MACHINES[0])
+            cells = [f"{row[what] / GIGABYTE:.2f}" for what in ("bytes", "arena_bytes") for row in systems]
             lines.append([f"{classes:,}", batch, *cells])
     columns = [f"{system}, {what}" for what in ("GB moved", "GB of memory") for system in SYSTEMS]
     return table(["classes", "batch", *columns], lines)
@@ -73,7 +73,7 @@ def verdict(rows: list[Row]) -> str:
         told = []
         for number, system in enumerate(SYSTEMS[:-1]):
             every = [of_systems(rows, classes, batch, machine) for classes in CLASSES for batch in BATCHES]
-            ratios = [found[number]["seconds"] / found[-1]["seconds"] for found in every]
+            ratios = [systems[number]["seconds"] / systems[-1]["seconds"] for systems in every]
             told.append(f"{system} {min(ratios):.2f} to {max(ratios):.2f}")
         lines.append(f"- {machine}, planned over the others: {', '.join(told)} times as fast")
     return "\n".join(lines)

@@ -46,10 +46,10 @@ def measure(model: str, batch: int, ways: tuple[int, ...], placements: str, seco
         minimise.STAGES[name] = _timed(name, stage, spent)
     graph = build(model, batch=batch)
     started = time.process_time()
-    found = of_joint.joint(space_of(graph, SearchOptions(ways, "joint", placements)), Limits(seconds=seconds))
+    solution = of_joint.joint(space_of(graph, SearchOptions(ways, "joint", placements)), Limits(seconds=seconds))
     return {
-        "bytes": found.cost,
-        "lower_bound": found.lower_bound,
+        "bytes": solution.cost,
+        "lower_bound": solution.lower_bound,
         "cpu_seconds": round(time.process_time() - started, 2),
         "memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "spent": {name: round(taken, 2) for name, taken in spent.items()},

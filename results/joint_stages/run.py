@@ -50,8 +50,8 @@ def measured(model: str) -> Iterator[Row]:
 
 def _search(model: str, cell: Row, stage: str) -> Row:
     how = (stage, model, str(MODELS[model]), ",".join(map(str, cell["ways"])), cell["placements"], str(SECONDS))
-    found = in_process_within(WITHIN, "results.joint_stages.measure", *how)
-    row = {"model": model, **cell, "without": stage, **found}
+    outcome = in_process_within(WITHIN, "results.joint_stages.measure", *how)
+    row = {"model": model, **cell, "without": stage, **outcome}
     print(row, flush=True)
     return row
 
@@ -108,8 +108,8 @@ def searches(rows: list[Row]) -> list[list[object]]:
 def _figures(row: Row) -> list[str]:
     if "over" in row:
         return ["", "", f"over {row['over']}", ""]
-    found = gap(row["lower_bound"], row["bytes"]), f"{row['cpu_seconds']:.1f}", f"{row['memory_bytes'] / 1e9:.2f}"
-    return [f"{row['bytes'] / 1e9:.3f}", *found]
+    figures = gap(row["lower_bound"], row["bytes"]), f"{row['cpu_seconds']:.1f}", f"{row['memory_bytes'] / 1e9:.2f}"
+    return [f"{row['bytes'] / 1e9:.3f}", *figures]
 
 
 def pages(data: Any) -> Pages:

@@ -49,8 +49,8 @@ def cases(what: str, *arguments: str) -> Iterator[tuple[Any, ...]]:
     if what == "model":
         (name,) = arguments
         return iter([(name, *import_module("results.kernels.models").steps(name))])
-    made: Iterator[tuple[Any, ...]] = import_module("results.kernels.operators").cases()
-    return made
+    kernels: Iterator[tuple[Any, ...]] = import_module("results.kernels.operators").cases()
+    return kernels
 
 
 if __name__ == "__main__":

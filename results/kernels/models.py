@@ -34,14 +34,14 @@ def steps(name: str) -> tuple[Function, Function]:
     trainer.load(Random(graph, 0), 0)
     theirs = _pytorch(name, graph, trainer)
     trainer.run()
-    found, expected = float(trainer.view(graph.metrics["loss"]).sum()), theirs()
-    if not math.isclose(found, expected, rel_tol=1e-4):
-        raise ValueError(f"{name}: expected the loss {expected}, found {found}")
+    loss, expected = float(trainer.view(graph.metrics["loss"]).sum()), theirs()
+    if not math.isclose(loss, expected, rel_tol=1e-4):
+        raise ValueError(f"{name}: expected the loss {expected}, found {loss}")
     return trainer.run, theirs
 
 
 def _pytorch(name: str, graph: Graph, trainer: Trainer) -> Callable[[], float]:
-    given = {one.name: one.role for one in graph.tensors.values() if one.init is not None}
+    given = {tensor.name: tensor.role for tensor in graph.tensors.values() if tensor.init is not None}
     values = {name: torch.tensor(np.array(trainer.view(name))) for name in given}
     weights = {name: values[name].requires_grad_() for name, role in given.items() if role == "weight"}
     inputs = {name: values[name] for name, role in given.items() if role == "input"}

@@ -26,10 +26,10 @@ def values(*shape: int) -> Array:
 def kernel(name: str, operands: tuple[Array, ...], outputs: tuple[Array, ...], **attributes: Any) -> Function:
     """Return a call of a kernel on whole operands."""
     described = {key: value for key, value in attributes.items() if key != "extents"}
-    description = tdl.catalog[name].describe(tuple(one.ndim for one in operands), described)
-    extents = description.extents(tuple(one.shape for one in operands), attributes)
+    description = tdl.catalog[name].describe(tuple(operand.ndim for operand in operands), described)
+    extents = description.extents(tuple(operand.shape for operand in operands), attributes)
     ranges = {variable: (0, extent) for variable, extent in extents.items()}
-    origins = tuple((0,) * one.ndim for one in operands)
+    origins = tuple((0,) * operand.ndim for operand in operands)
     call = KernelCall(np, operands, outputs, {**attributes, "extents": extents}, ranges, origins)
     return lambda: KERNELS[name](call)
 
@@ -57,9 +57,9 @@ CONVOLUTIONS = (
 def convolutions() -> Iterator[Case]:
     """Each of the shapes: forward, and both gradients."""
     for batch, channels, size, taps, filters, stride in CONVOLUTIONS:
-        padding, made = taps // 2, (size + 2 * (taps // 2) - taps) // stride + 1
+        padding, out_size = taps // 2, (size + 2 * (taps // 2) - taps) // stride + 1
         image, weight = values(batch, channels, size, size), values(filters, channels, taps, taps)
-        grad = values(batch, filters, made, made)
+        grad = values(batch, filters, out_size, out_size)
         x, w, g = map(torch.tensor, (image, weight, grad))
         window: dict[str, Any] = {"stride": (stride, stride), "padding": (padding, padding)}
         steps = [[stride] * 2, [padding] * 2, [1, 1], False, [0, 0], 1]
@@ -111,7 +111,7 @@ def batch_norms() -> Iterator[Case]:
 
 def optimizers() -> Iterator[Case]:
     """Updates of one large weight."""
-    made: dict[str, tuple[Callable[..., Any], dict[str, Any], int]] = {
+    theirs: dict[str, tuple[Callable[..., Any], dict[str, Any], int]] = {
         "sgd_momentum": (torch.optim.SGD, {"momentum": 0.9}, 1),
         "adam": (torch.optim.Adam, {}, 2),
     }
@@ -119,7 +119,7 @@ def optimizers() -> Iterator[Case]:
         "sgd_momentum": {"momentum": 0.9},
         "adam": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8},
     }
-    for name, (optimizer, options, states) in made.items():
+    for name, (optimizer, options, states) in theirs.items():
         weight, grad = values(2048, 4096), values(2048, 4096)
         kept = tuple(np.zeros_like(weight) for _ in range(states))
         count = (np.ones((), np.float32),) if name == "adam" else ()

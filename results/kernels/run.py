@@ -33,17 +33,17 @@ MODEL_PAIRS, KERNEL_PAIRS = 7, 15
 
 def measured(instructions: str, *what: str, pairs: int) -> list[dict[str, Any]]:
     """Return what was found of each case, in all processes together."""
-    found: dict[str, Pairs] = {}
+    times: dict[str, Pairs] = {}
     for _ in range(PROCESSES):
         for name, milliseconds in in_turns(MEASURE, instructions, *what, pairs=pairs):
-            found.setdefault(name, []).extend(milliseconds)
-    return [summary(*case) for case in found.items()]
+            times.setdefault(name, []).extend(milliseconds)
+    return [summary(*case) for case in times.items()]
 
 
 def model(name: str, instructions: str) -> dict[str, Any]:
     """Return a model's step beside PyTorch's."""
-    (found,) = measured(instructions, "model", name, pairs=PAIRS.get(name, MODEL_PAIRS))
-    row = {"instructions": instructions, **found}
+    (times,) = measured(instructions, "model", name, pairs=PAIRS.get(name, MODEL_PAIRS))
+    row = {"instructions": instructions, **times}
     print(row, file=sys.stderr, flush=True)
     return row
 
@@ -66,12 +66,12 @@ def pages(data: Any) -> Pages:
 
 
 def _model_row(name: str, rows: list[dict[str, Any]]) -> list[str]:
-    found = [
+    of_model = [
         next((row for row in rows if (row["case"], row["instructions"]) == (name, key)), None) for key in INSTRUCTIONS
     ]
 
     def each(show: Callable[[dict[str, Any]], str]) -> list[str]:
-        return ["not measured" if row is None else show(row) for row in found]
+        return ["not measured" if row is None else show(row) for row in of_model]
 
     times = each(lambda row: f"{row['ours_ms']:.0f}, {row['pytorch_ms']:.0f}")
     ratios = ", ".join(each(lambda row: f"{row['ratio']:.2f}"))

@@ -57,7 +57,7 @@ def panel(left: float, rows: Sequence[dict[str, Any]], heading: str, unit: float
     )
     dots = [(x(step), y(scale(value))) for step, value in rows[0]["evaluations"]]
     parts += [f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3" fill="{svg.RED}"/>' for a, b in dots]
-    parts += [svg.line(*one, *other, f'stroke="{svg.RED}" stroke-dasharray="2 3"') for one, other in pairwise(dots)]
+    parts += [svg.line(*start, *end, f'stroke="{svg.RED}" stroke-dasharray="2 3"') for start, end in pairwise(dots)]
     if by_right_answers:
         for share in (0.0, 0.5, 1.0):
             parts.append(svg.text(left + WIDTH + 6, y(scale(share)) + 4, f"{share:.0%}"))

@@ -88,7 +88,9 @@ def learned(case: Case, workers: int) -> dict[str, Any]:
         "workers": workers,
         "bytes_per_step": report.total_bytes,
         "losses": report.losses,
-        "evaluations": [[one.step, one.loss if one.accuracy is None else one.accuracy] for one in report.evaluations],
+        "evaluations": [
+            [score.step, score.loss if score.accuracy is None else score.accuracy] for score in report.evaluations
+        ],
         "cpu_s": round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1),
     }
 
@@ -99,9 +101,9 @@ def measured_data() -> dict[str, Any]:
     return {"machine": machine(), "rows": rows}
 
 
-def furthest(one: dict[str, Any], other: dict[str, Any]) -> float:
+def furthest(first: dict[str, Any], second: dict[str, Any]) -> float:
     """Return how far two curves of losses are apart at most, relative to the second."""
-    return max(float(abs(a - b) / b) for a, b in zip(one["losses"], other["losses"], strict=True))
+    return max(float(abs(a - b) / b) for a, b in zip(first["losses"], second["losses"], strict=True))
 
 
 def cells(name: str, rows: list[dict[str, Any]]) -> Iterator[list[str]]:
@@ -113,7 +115,7 @@ def cells(name: str, rows: list[dict[str, Any]]) -> Iterator[list[str]]:
             score, reached = f"{last:.1%} right", f"97% after {at} steps"
         else:
             bits = {step: loss / math.log(2) for step, loss in row["evaluations"]}
-            at = next((step for step, found in bits.items() if found < NEEDED_BITS), None)
+            at = next((step for step, loss in bits.items() if loss < NEEDED_BITS), None)
             score, reached = f"{bits[step]:.3f} bits a character", f"below {NEEDED_BITS} after {at} steps"
         apart = "" if row is rows[0] else f"{furthest(row, rows[0]):.1e}"
         yield [name, case.model, str(row["workers"]), str(step), score, reached, apart, f"{row['cpu_s'] / 60:.1f} min"]
