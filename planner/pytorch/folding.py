@@ -15,8 +15,8 @@ from torch.fx import Node
 from planner.errors import GraphError
 from planner.pytorch.contents import Content
 from planner.pytorch.functional import OWNER, WRITTEN, ancestry, changes_first
-from planner.pytorch.graphs import example, leaves, packet, where
-from planner.pytorch.private import OpOverload, schema_of
+from planner.pytorch.graphs import bound, example, leaves, packet, where
+from planner.pytorch.private import OpOverload
 from planner.pytorch.regions import UNTRACKED
 from planner.pytorch.tracing import Trace, is_data, is_parameter
 
@@ -34,14 +34,6 @@ FILLED: Mapping[str, float | str] = {
     **dict.fromkeys(("full", "full_like", "new_full"), "fill_value"),
 }
 """Operators whose result is one number, whatever their operand holds: the number, or the argument that it is."""
-
-
-def bound(node: Node) -> dict[str, Any]:
-    """Return a node's arguments by the names of its operator's schema, defaults filled in."""
-    schema = schema_of(node.target)
-    arguments = [] if schema is None else schema.arguments
-    named = {argument.name: node.kwargs.get(argument.name, argument.default_value) for argument in arguments}
-    return named | {argument.name: value for argument, value in zip(arguments, node.args, strict=False)}
 
 
 def needed_for_all(trace: Trace) -> set[Node]:

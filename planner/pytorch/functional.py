@@ -11,7 +11,7 @@ import torch
 from torch.fx import Graph, Node
 
 from planner.errors import GraphError
-from planner.pytorch.graphs import example, packet, where
+from planner.pytorch.graphs import bound, example, leaves, packet, where
 from planner.pytorch.private import schema_of
 
 aten = torch.ops.aten
@@ -22,6 +22,41 @@ COUNTER = "num_batches_tracked"
 
 OWNER = "owner"
 """What says of a node that it is all of a state's memory, though it may be a view of what was written."""
+
+
+VIEW = "view"
+"""What says of a node that its result lies in an operand's memory, of which its operator's schema says nothing."""
+
+
+def note_views(graph: Graph) -> None:
+    """Note which results lie in the memory of operands though no schema says so, as those of meshgrid and einsum do."""
+    for node in graph.nodes:
+        is_new = schema_of(node.target) is None or changes_first(node) or "out" in node.kwargs
+        if (
+            not is_new
+            and packet(node) not in FRESH
+            and (_is_identity(node) or _memory(node) & _memory_of_operands(node))
+        ):
+            node.meta[VIEW] = True
+
+
+DROPOUTS = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
+FRESH = ("lift_fresh_copy",)
+"""Operators whose examples share memory, though results do not."""
+
+
+def _is_identity(node: Node) -> bool:
+    """Return True for a dropout that drops nothing: PyTorch returns what it is given."""
+    return packet(node) in DROPOUTS and (not bound(node)["train"] or not bound(node)["p"])
+
+
+def _memory_of_operands(node: Node) -> set[int]:
+    return set[int]().union(*map(_memory, node.all_input_nodes))
+
+
+def _memory(node: Node) -> set[int]:
+    """Return the identities of the memory that a node's results lie in."""
+    return {leaf.untyped_storage()._cdata for leaf in leaves(example(node)) if isinstance(leaf, torch.Tensor)}
 
 
 def relaid_out_of_place(graph: Graph, states: Iterable[str] = ()) -> None:
@@ -182,7 +217,8 @@ def _back(parent: Node, view: Node, content: Node) -> tuple[Any, tuple[Any, ...]
 
 WRITTEN: Mapping[str, Written] = {
     **dict.fromkeys(
-        ("view", "reshape", "flatten", "unsqueeze", "squeeze", "_unsafe_view", "alias", "contiguous", "to"), _as_was
+        ("view", "reshape", "flatten", "unsqueeze", "squeeze", "_unsafe_view", "alias", "contiguous", "to", *DROPOUTS),
+        _as_was,
     ),
     "slice": _scattered(aten.slice_scatter.default),
     "select": _scattered(aten.select_scatter.default),
@@ -210,7 +246,7 @@ def aliases_of(root: Node, until: Node) -> set[Node]:
     while waiting:
         alias = waiting.pop()
         users = [user for user in alias.users if user < until and _shares_memory(user)]
-        views = {user for user in users if user.all_input_nodes[0] is alias} - aliases
+        views = {user for user in users if user.all_input_nodes[0] is alias or user.meta.get(VIEW)} - aliases
         waiting += views
         aliases |= views
     return aliases
@@ -256,7 +292,7 @@ def _is_unknown(shape: torch.Size) -> bool:
 
 def _returns_views(node: Node) -> bool:
     schema = schema_of(node.target)
-    return schema is not None and _aliases(schema)
+    return schema is not None and (_aliases(schema) or node.meta.get(VIEW, False))
 
 
 def _aliases(schema: torch.FunctionSchema) -> bool:

@@ -22,6 +22,14 @@ def packet(node: torch.fx.Node) -> str:
     return schema.name.removeprefix("aten::") if schema else ""
 
 
+def bound(node: torch.fx.Node) -> dict[str, Any]:
+    """Return a node's arguments by the names of its operator's schema, defaults filled in."""
+    schema = schema_of(node.target)
+    arguments = [] if schema is None else schema.arguments
+    named = {argument.name: node.kwargs.get(argument.name, argument.default_value) for argument in arguments}
+    return named | {argument.name: value for argument, value in zip(arguments, node.args, strict=False)}
+
+
 def example(node: torch.fx.Node) -> Any:
     """Return the fake tensor, or whatever else, that a node has for its result."""
     return node.meta.get("val")

@@ -28,7 +28,6 @@ from planner.pytorch.entries import entries
 from planner.pytorch.extents import fix_extents, is_open
 from planner.pytorch.folding import (
     Known,
-    bound,
     differentiable,
     folded,
     needed_for_all,
@@ -37,7 +36,7 @@ from planner.pytorch.folding import (
     refuse_unwritten,
     unreached,
 )
-from planner.pytorch.graphs import example, leaves, line_of, packet, place_of, where
+from planner.pytorch.graphs import bound, example, leaves, line_of, packet, place_of, where
 from planner.pytorch.opaque_ops import called
 from planner.pytorch.operators.call import CONVERTERS, TracedCall, UnsupportedError, refuse_unread
 from planner.pytorch.private import OpOverload

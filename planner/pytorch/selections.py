@@ -15,8 +15,7 @@ import torch
 from torch.fx import Node
 
 from planner.errors import GraphError
-from planner.pytorch.folding import bound
-from planner.pytorch.graphs import example, packet
+from planner.pytorch.graphs import bound, example, packet
 from planner.pytorch.private import fake_mode_of, schema_of
 from planner.pytorch.refusing import silent
 from planner.pytorch.spreading import Spread, Unspreadable, same, symbols_of

@@ -12,8 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch.fx import Graph, Node, map_arg
 
-from planner.pytorch.folding import bound
-from planner.pytorch.graphs import example, leaves, packet
+from planner.pytorch.graphs import bound, example, leaves, packet
 from planner.pytorch.private import OpOverload
 
 aten = torch.ops.aten

@@ -22,7 +22,7 @@ from planner.pytorch.asking import Asked, Place, Undecided, always_raises, raise
 from planner.pytorch.changed import bounded_first, leaves_of_their_own, written_data
 from planner.pytorch.checkpoints import checkpoints_traced, counted_again, follow_twice, refuse_escapes
 from planner.pytorch.complex_numbers import real_alone
-from planner.pytorch.functional import changes_first, out_of_place, relaid_out_of_place
+from planner.pytorch.functional import changes_first, note_views, out_of_place, relaid_out_of_place
 from planner.pytorch.graphs import packet
 from planner.pytorch.idioms import Taken, idioms_traced
 from planner.pytorch.kept import Kept, refuse_first_call, refuse_kept
@@ -194,6 +194,7 @@ def traced(step: Step, arguments: Sequence[Any], names: Sequence[str]) -> Trace:
     }
     graph, output = program.graph_module.graph, program.graph_module.graph.output_node()
     kept = [str(spec.arg.name) for spec in specs if not is_data(spec)]
+    note_views(graph)
     relaid_out_of_place(graph, kept)
     written_data(graph)
     bounded_first(graph)

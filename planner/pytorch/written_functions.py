@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import inf, isnan, nan, pi, sqrt
 from typing import Any
@@ -122,15 +122,27 @@ def _times_log(log: Callable[[Tensor], Tensor], pole: float) -> Callable[..., Te
     return of_both
 
 
+def _meshgrid(tensors: Sequence[Tensor], *, indexing: str = "ij") -> list[Tensor]:
+    """Return the coordinates of all points of a grid."""
+    order = [*range(len(tensors))]
+    if indexing == "xy":
+        order[:2] = order[1::-1]
+    rows = [x.reshape([-1 if dim == at else 1 for dim in order]) for at, x in enumerate(tensors)]
+    return torch.broadcast_tensors(*rows)  # type: ignore[no-any-return, no-untyped-call]
+
+
 WRITTEN_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "_safe_softmax": _safe_softmax,
+    "addbmm": lambda x, a, b, *, beta=1, alpha=1: (beta * x if beta else 0) + alpha * (a @ b).sum(0),
     "alpha_dropout": _alpha_dropout,
     "celu": with_slope(_celu, _slope_of_celu),
     "clamp": _clamp,
     "clamp_max": lambda x, max: _clamp(x, high=max),
     "clamp_min": lambda x, min: _clamp(x, low=min),
+    "exp2": lambda x: torch.pow(2.0, x),
     "feature_alpha_dropout": partial(_alpha_dropout, of_channels=True),
     "logit": with_gradient(_logit, _gradient_of_logit),
+    "meshgrid": _meshgrid,
     "sinc": _sinc,
     "softshrink": lambda x, lambd=0.5: torch.where((x >= -lambd) & (x <= lambd), 0, x - x.sign() * lambd),
     "special_entr": with_slope(_entr, lambda x: -(1 + x.log())),

@@ -63,7 +63,7 @@ def _prod(x: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: to
     x = _summable(x, dtype)
     if dim is None or not x.ndim:
         x, dim, keepdim = x.reshape(-1), 0, False
-        x = torch.where((x == 0).sum() > 1, x.detach(), x)  # PyTorch gives no gradients then, of what is infinite neither
+        x = torch.where((x == 0).sum() > 1, x.detach(), x)  # of several zeros PyTorch has no gradient, whatever else
     if not x.shape[dim]:
         return x.sum(dim, keepdim) + 1
     while (extent := x.shape[dim]) > 1:

@@ -1,0 +1,73 @@
+"""Results in an operand's memory of which PyTorch's schemas say nothing: changed in place, they change it, too."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F  # noqa: E402, N812
+from torch import nn  # noqa: E402
+
+from planner.pytorch.user_model import UserModel  # noqa: E402
+from tests.pytorch.outcomes import outcome_of, sgd  # noqa: E402
+
+
+class Changed(nn.Module):
+    """A layer whose result is changed by a function."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.layer, self.function = nn.Linear(4, 4), function
+
+    def forward(self, x):
+        return self.function(self.layer(x)).sum()
+
+
+def outcome(function):
+    torch.manual_seed(0)
+    module = Changed(function).double()
+    return outcome_of(UserModel(module, (torch.randn(3, 4, dtype=torch.float64),), None, (), sgd(module)))
+
+
+IDENTITIES = {
+    "without probability": lambda x: F.dropout(x, 0.0),
+    "in evaluation": nn.Dropout(0.5).eval(),
+    "of channels": lambda x: F.dropout1d(x, 0.0),
+    "of SELU": nn.AlphaDropout(0.0),
+    "of SELU's channels": nn.FeatureAlphaDropout(0.0),
+}
+
+
+@pytest.mark.parametrize("name", IDENTITIES)
+def test_a_dropout_that_drops_nothing_returns_what_it_is_given(name):
+    def changed(x):
+        dropped = IDENTITIES[name](x)
+        dropped += 1
+        return dropped * x
+
+    assert outcome(changed) == ("right", "")
+
+
+VIEWS = {
+    "meshgrid": lambda x: torch.meshgrid(x[0], x[1], indexing="ij")[0],
+    "broadcast_tensors": lambda x: torch.broadcast_tensors(x[0], x)[0],
+    "einsum": lambda x: torch.einsum("ij->ji", x),
+    "atleast_2d": lambda x: torch.atleast_2d(x[0], x[1])[1],
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_what_is_read_through_a_view_is_not_changed_silently(name):
+    def changed(x):
+        copy = x.clone()
+        view = VIEWS[name](copy)
+        copy.mul_(2)
+        return (view * view).sum() + copy.sum()
+
+    kind, why = outcome(changed)
+    assert kind == "refused"
+    assert f"mul_.Tensor changes what is read through {name} as well: copy it first" in why
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_views_that_nothing_changes_are_as_any(name):
+    assert outcome(lambda x: VIEWS[name](x).square()) == ("right", "")
