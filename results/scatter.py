@@ -40,7 +40,7 @@ def panel(
     def place(value: float) -> float:
         return SIDE * math.log(value / low) / span
 
-    labels = {f"{float(f'{one:.3g}'):g}": place(one) for one in ticks(low, high)}
+    labels = {f"{float(f'{tick:.3g}'):g}": place(tick) for tick in ticks(low, high)}
     parts = svg.grid({label: left + at for label, at in labels.items()}, top, bottom, "")
     parts.append(svg.text(left + SIDE / 2, bottom + 38, axes[0], 'text-anchor="middle"'))
     for label, at in labels.items():
@@ -48,7 +48,7 @@ def panel(
         parts.append(svg.text(left - 6, bottom - at + 4, label, 'text-anchor="end"'))
     x, y = left - 46, top + SIDE / 2
     parts.append(svg.text(x, y, axes[1], f'text-anchor="middle" transform="rotate(-90 {x:.1f} {y:.1f})"'))
-    for factor in sorted({1.0, *off, *(1 / one for one in off)}):
+    for factor in sorted({1.0, *off, *(1 / ratio for ratio in off)}):
         parts += _diagonal((left, bottom), SIDE * math.log(factor) / span, dashed=factor != 1.0)
     opacity = 0.45 if len(points) > MANY_POINTS else 0.8
     return parts + [
@@ -71,9 +71,9 @@ def _diagonal(corner: tuple[float, float], shift: float, *, dashed: bool) -> lis
 def ticks(low: float, high: float) -> list[float]:
     """Return round numbers in a range: as few steps of a decade as give some, at most a handful."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    for steps in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7), tuple(one / 10 for one in range(10, 100, 2))):
-        found = [step * 10.0**decade for decade in decades for step in steps]
-        found = [float(f"{one:.3g}") for one in found if low <= one <= high]
-        if len(found) > 2:
-            return found[:: 1 + len(found) // (MOST_TICKS + 1)]
+    for steps in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7), tuple(tenth / 10 for tenth in range(10, 100, 2))):
+        marks = [step * 10.0**decade for decade in decades for step in steps]
+        marks = [float(f"{mark:.3g}") for mark in marks if low <= mark <= high]
+        if len(marks) > 2:
+            return marks[:: 1 + len(marks) // (MOST_TICKS + 1)]
     return [low, high]

@@ -40,27 +40,27 @@ def plan(of: Graph, workers: int, system: str, placements: str = "S,R") -> Plan:
 
 def step(program: Program, machine: str | Machine) -> Row:
     """Simulate one training step: seconds, bytes over all workers, and whether it fits."""
-    found = simulated(program, load_topology(machine) if isinstance(machine, str) else machine)
+    simulation = simulated(program, load_topology(machine) if isinstance(machine, str) else machine)
     return {
-        "seconds": found.seconds,
-        "without_communication": found.seconds_without_communication,
+        "seconds": simulation.seconds,
+        "without_communication": simulation.seconds_without_communication,
         "bytes": int(program.bytes.sum()),
         "arena_bytes": max(worker.arena_bytes for worker in program.workers),
-        "fits": not found.overfull,
+        "fits": not simulation.overfull,
     }
 
 
-def steps(made: Plan, machines: Iterable[str] = MACHINES) -> Iterator[Row]:
+def steps(planned: Plan, machines: Iterable[str] = MACHINES) -> Iterator[Row]:
     """Yield the steps on each machine."""
-    program = lower(made)
+    program = lower(planned)
     for machine in machines:
         yield {"machine": machine, **step(program, machine)}
 
 
 def only(rows: Iterable[Row], **wanted: Any) -> Row:
     """Return the one row that has these entries."""
-    (found,) = [row for row in rows if wanted.items() <= row.items()]
-    return found
+    (row,) = [row for row in rows if wanted.items() <= row.items()]
+    return row
 
 
 def exposed(row: Mapping[str, Any]) -> float:

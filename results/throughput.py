@@ -53,14 +53,14 @@ def deployer(system: str, model: str) -> Build:
 
 def row(model: str, system: str, batch: int | None, deployment: SystemProgram | None) -> Row:
     """Return samples per second on both variants of the machine, or that no batch fits."""
-    found: Row = {"model": model, "system": system, "batch": batch}
+    cell: Row = {"model": model, "system": system, "batch": batch}
     if deployment is None or deployment.samples is None:
-        return found
+        return cell
     seconds = interpret(deployment.program, deployment.machine).seconds
     alone = not deployment.program.bytes.any()
     other = seconds if alone else interpret(deployment.program, _halves(deployment)).seconds
-    worker = max(deployment.program.workers, key=lambda one: one.arena_bytes)
-    return found | {
+    worker = max(deployment.program.workers, key=lambda program: program.arena_bytes)
+    return cell | {
         "samples": deployment.samples,
         "seconds": seconds,
         "samples_per_s": deployment.samples / seconds,
@@ -80,11 +80,11 @@ def fastest(deploy: Build, start: int, most: int) -> Iterator[tuple[int, SystemP
     batch, best = start, 0.0
     while batch <= most:
         try:
-            found = deploy(batch)
+            deployment = deploy(batch)
         except NoRoomError:
             return
-        rate = (found.samples or 0) / interpret(found.program, found.machine).seconds
-        yield batch, found, rate
+        rate = (deployment.samples or 0) / interpret(deployment.program, deployment.machine).seconds
+        yield batch, deployment, rate
         if rate < best:
             return
         batch, best = 2 * batch, rate
@@ -96,8 +96,8 @@ def best(
     """Return the batch that a system is given, what it makes of it, and what else was tried."""
     if system == "swapping":
         tried = list(fastest(deploy, max(1, start // 2), ideal_batch))
-        batch, found, _ = max(tried, key=lambda one: one[2], default=(None, None, 0.0))
-        return batch, found, {"tried": {str(one): rate for one, _, rate in tried}}
+        batch, deployment, _ = max(tried, key=lambda attempt: attempt[2], default=(None, None, 0.0))
+        return batch, deployment, {"tried": {str(size): rate for size, _, rate in tried}}
     try:
         return *largest_batch(deploy), {}
     except NoRoomError:
@@ -112,29 +112,30 @@ def measured(
     Of models, each needs about as much memory as the one before, or more: the search for a batch begins with `first`,
     of a replica with its share, and later where that before ended. Rows that are known are not measured again.
     """
-    cells = {(one["model"], one["system"]): one for one in known}
+    cells = {(cell["model"], cell["system"]): cell for cell in known}
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        longest_first = sorted(systems, key=lambda one: one != "swapping")  # which tries orders, windows and batches
-        rows = {one: pool.submit(_of_system, one, models, ideal_batch, first, cells) for one in longest_first}
+        # Swapping tries orders, windows and batches.
+        longest_first = sorted(systems, key=lambda system: system != "swapping")
+        rows = {system: pool.submit(_of_system, system, models, ideal_batch, first, cells) for system in longest_first}
         return [row for system in systems for row in rows[system].result()]
 
 
 def _of_system(
     system: str, models: Sequence[str], ideal_batch: int, first: int, cells: Mapping[tuple[str, str], Row]
 ) -> list[Row]:
-    start, found = first // DEVICES if SYSTEMS[system].batch_per_device else first, []
+    start, rows = first // DEVICES if SYSTEMS[system].batch_per_device else first, []
     for model in models:
-        found.append(cells.get((model, system)) or _measured(model, system, start, ideal_batch))
-        start = found[-1]["batch"] or DEVICES
-    return found
+        rows.append(cells.get((model, system)) or _measured(model, system, start, ideal_batch))
+        start = rows[-1]["batch"] or DEVICES
+    return rows
 
 
 def _measured(model: str, system: str, start: int, ideal_batch: int) -> Row:
     deploy = deployer(system, model)
     if system == "ideal":
         return row(model, system, ideal_batch, deploy(ideal_batch))
-    batch, found, tried = best(system, deploy, start, ideal_batch)
-    return row(model, system, batch, found) | tried
+    batch, deployment, tried = best(system, deploy, start, ideal_batch)
+    return row(model, system, batch, deployment) | tried
 
 
 def known_rows(folder: Path) -> list[Row]:

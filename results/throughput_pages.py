@@ -30,51 +30,51 @@ COLOURS = {
 }
 NOT_MEASURED, FULL = "not measured", "OOM"
 
-Found = Mapping[tuple[str, str], Row]
+Cells = Mapping[tuple[str, str], Row]
 
 
-def by_cell(data: Any) -> Found:
+def by_cell(data: Any) -> Cells:
     """Return the rows by model and system."""
     return {(row["model"], row["system"]): row for row in data["rows"]}
 
 
-def rate(found: Found, model: str, system: str) -> float | None:
+def rate(cells: Cells, model: str, system: str) -> float | None:
     """Return samples per second; None where nothing fits, or nothing is known."""
-    return found.get((model, system), {}).get("samples_per_s")
+    return cells.get((model, system), {}).get("samples_per_s")
 
 
-def _said(found: Found, model: str, system: str, key: str = "samples_per_s") -> str:
-    row = found.get((model, system))
+def _said(cells: Cells, model: str, system: str, key: str = "samples_per_s") -> str:
+    row = cells.get((model, system))
     return NOT_MEASURED if row is None else FULL if row.get(key) is None else f"{row[key]:.3g}"
 
 
 def rates_table(data: Any, models: Sequence[str], systems: Sequence[str], key: str = "samples_per_s") -> str:
     """Show samples per second; of `halves_samples_per_s`, those if the boards are in two halves."""
-    found = by_cell(data)
-    rows = [[model, *(_said(found, model, system, key=key) for system in systems)] for model in models]
+    cells = by_cell(data)
+    rows = [[model, *(_said(cells, model, system, key=key) for system in systems)] for model in models]
     return table(["model", *systems], rows)
 
 
 def batches_table(data: Any, models: Sequence[str]) -> str:
     """Show the samples of a step over all devices, and the largest arena."""
-    found = by_cell(data)
+    cells = by_cell(data)
 
     def cell(model: str, system: str) -> str:
-        row = found.get((model, system), {})
+        row = cells.get((model, system), {})
         fits = "arena_bytes" in row
-        return f"{row['samples']}, {row['arena_bytes'] / 1e9:.1f} GB" if fits else _said(found, model, system)
+        return f"{row['samples']}, {row['arena_bytes'] / 1e9:.1f} GB" if fits else _said(cells, model, system)
 
     return table(["model", *COLOURS], [[model, *(cell(model, system) for system in COLOURS)] for model in models])
 
 
 def swapping_table(data: Any, models: Sequence[str]) -> str:
     """Show what was tried, what the fastest moves, and for how much of the step that keeps the host's link busy."""
-    found, rows = by_cell(data), []
+    cells, rows = by_cell(data), []
     host = with_host_memory(load_topology(MACHINE), DEVICES).bandwidth_bytes_per_s(0, DEVICES)
     for model in models:
-        row = found.get((model, "swapping"), {})
+        row = cells.get((model, "swapping"), {})
         if "samples" in row:
-            tried = ", ".join(f"{batch}: {one:.3g}" for batch, one in row["tried"].items())
+            tried = ", ".join(f"{batch}: {samples_per_s:.3g}" for batch, samples_per_s in row["tried"].items())
             busy = row["moved_bytes"] / 2 / host / row["seconds"]
             rows.append([model, tried, row["batch"], f"{row['moved_bytes'] / 1e9:.0f}", f"{busy:.0%}"])
     return table(
@@ -87,36 +87,36 @@ def verdict(data: Any, models: Sequence[str], published: Mapping[str, Any]) -> s
     return "\n".join(f"- {line}" for line in _verdicts(by_cell(data), models, published))
 
 
-def _verdicts(found: Found, models: Sequence[str], published: Mapping[str, Any]) -> Iterator[str]:
-    shares = _ratios(found, models, "tofu", "ideal")
+def _verdicts(cells: Cells, models: Sequence[str], published: Mapping[str, Any]) -> Iterator[str]:
+    shares = _ratios(cells, models, "tofu", "ideal")
     low, high = published["share_of_ideal"]
     if shares:
         yield f"`tofu` reaches {_range(shares)} of ideal (Tofu: {low:.0%} to {high:.0%}, both figures together)"
-    best = {model: name for model in models if (name := _best(found, model, ALTERNATIVES))}
-    gains = {m: (rate(found, m, "tofu") or 0) / (rate(found, m, name) or 1) for m, name in best.items()}
+    best = {model: name for model in models if (name := _best(cells, model, ALTERNATIVES))}
+    gains = {m: (rate(cells, m, "tofu") or 0) / (rate(cells, m, name) or 1) for m, name in best.items()}
     won = {model: gain - 1 for model, gain in gains.items() if gain > 1}
     lost = {model: gain for model, gain in gains.items() if gain <= 1}
     low, high = published["gain"]
     if won:
         yield (
-            f"`tofu` is faster than the best of {', '.join(f'`{one}`' for one in ALTERNATIVES)} on {len(won)} of "
+            f"`tofu` is faster than the best of {', '.join(f'`{name}`' for name in ALTERNATIVES)} on {len(won)} of "
             f"{len(gains)} models, by {_range(won)} (Tofu: by {low:.0%} to {high:.0%}, with a few exceptions)"
         )
     if lost:
         listed = ", ".join(f"{model} ({best[model]}, {gain:.2f} of it)" for model, gain in lost.items())
         yield f"it is not on {listed}"
-    for one, other in (("planned", "tofu"), ("zero-3", "tofu"), ("1f1b", "tofu")):
-        ratios = _ratios(found, models, one, other)
+    for system, other in (("planned", "tofu"), ("zero-3", "tofu"), ("1f1b", "tofu")):
+        ratios = _ratios(cells, models, system, other)
         if ratios:
             mean = geometric_mean(list(ratios.values()))
-            yield f"`{one}` beside `{other}`: {_range(ratios)} of its samples per second, {mean:.0%} in the mean"
-    halves = [row["halves_samples_per_s"] / row["samples_per_s"] for row in found.values() if _is_of(row, "tofu")]
+            yield f"`{system}` beside `{other}`: {_range(ratios)} of its samples per second, {mean:.0%} in the mean"
+    halves = [row["halves_samples_per_s"] / row["samples_per_s"] for row in cells.values() if _is_of(row, "tofu")]
     if halves:
         yield f"if the boards are in two halves, `tofu` trains {min(halves):.0%} to {max(halves):.0%} of that"
-    full = sum(_full(row) for row in found.values())
-    missing = sum((model, system) not in found for model in models for system in COLOURS)
+    full = sum(_full(row) for row in cells.values())
+    missing = sum((model, system) not in cells for model in models for system in COLOURS)
     unknown = f"; {missing} are not measured" if missing else ""
-    yield f"{full} of {len(found)} bars are out of memory with any batch{unknown}"
+    yield f"{full} of {len(cells)} bars are out of memory with any batch{unknown}"
 
 
 def _is_of(row: Row, system: str) -> bool:
@@ -127,14 +127,16 @@ def _full(row: Row) -> bool:
     return "samples_per_s" not in row
 
 
-def _best(found: Found, model: str, systems: Sequence[str]) -> str | None:
+def _best(cells: Cells, model: str, systems: Sequence[str]) -> str | None:
     return max(
-        (one for one in systems if rate(found, model, one)), key=lambda one: rate(found, model, one) or 0, default=None
+        (system for system in systems if rate(cells, model, system)),
+        key=lambda system: rate(cells, model, system) or 0,
+        default=None,
     )
 
 
-def _ratios(found: Found, models: Sequence[str], one: str, other: str) -> dict[str, float]:
-    pairs = {model: (rate(found, model, one), rate(found, model, other)) for model in models}
+def _ratios(cells: Cells, models: Sequence[str], system: str, other: str) -> dict[str, float]:
+    pairs = {model: (rate(cells, model, system), rate(cells, model, other)) for model in models}
     return {model: a / b for model, (a, b) in pairs.items() if a and b}
 
 
@@ -168,11 +170,11 @@ def picture(  # noqa: PLR0913 -- what is drawn, by name
     band: tuple[float, float] | None = None,
 ) -> str:
     """Draw rates relative to ideal; `band` is what the paper's text says of tofu's."""
-    found = by_cell(data)
+    cells = by_cell(data)
     drawn = [
         bars.Panel(
             name,
-            {under: [_bar(found, model, system) for system in systems] for under, model in models.items()},
+            {under: [_bar(cells, model, system) for system in systems] for under, model in models.items()},
             across,
             "samples per second / ideal",
             band,
@@ -185,8 +187,8 @@ def picture(  # noqa: PLR0913 -- what is drawn, by name
     return bars.draw(title, drawn, colours, columns=1, note=note, width=760)
 
 
-def _bar(found: Found, model: str, system: str) -> bars.Bar:
-    share, ideal = rate(found, model, system), rate(found, model, "ideal")
+def _bar(cells: Cells, model: str, system: str) -> bars.Bar:
+    share, ideal = rate(cells, model, system), rate(cells, model, "ideal")
     height = share / ideal if share and ideal else 0.0
-    label = _said(found, model, system)
+    label = _said(cells, model, system)
     return bars.Bar(system, height, label="?" if label == NOT_MEASURED else label)

@@ -48,7 +48,7 @@ class Composition:
         Raises TDLError where an operator is unknown, or does not take its operands or attributes.
         """
         ranks = dict(self.operands)
-        found = []
+        descriptions = []
         for application in self.applications:
             given = tuple(ranks[name] for name in application.inputs)
             description = operator(application.operator).describe(given, application.attributes)
@@ -56,8 +56,8 @@ class Composition:
                 raise TDLError(f"{application.operator} has {len(description.outputs)} outputs: {application.outputs}")
             for name, output in zip(application.outputs, description.outputs, strict=False):
                 ranks[name] = len(output.index)
-            found.append(description)
-        return tuple(found)
+            descriptions.append(description)
+        return tuple(descriptions)
 
     def evaluate(self, arrays: Mapping[str, Array]) -> tuple[Array, ...]:
         """Compute the outputs of the last application by reference evaluation of each."""
@@ -74,14 +74,14 @@ class Composition:
 def composition(text: str) -> Composition:
     """Parse a composition; TDLError names what is no assignment of one operator's results."""
     operands: dict[str, int] = {}
-    made: set[str] = set()
+    defined: set[str] = set()
     applications = []
     for statement in ast.parse(text).body:
         outputs, call = _assigned(statement, text)
-        inputs = tuple(_input(argument, operands, made, text) for argument in call.args)
+        inputs = tuple(_input(argument, operands, defined, text) for argument in call.args)
         attributes = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
         applications.append(Application(ast.unparse(call.func), inputs, attributes, outputs))
-        made |= set(outputs)
+        defined |= set(outputs)
     return Composition(operands, tuple(applications))
 
 
@@ -97,13 +97,13 @@ def _assigned(statement: ast.stmt, text: str) -> tuple[tuple[str, ...], ast.Call
     raise TDLError(f"'{ast.unparse(statement)}' in '{text}' does not apply one operator")
 
 
-def _input(argument: ast.expr, operands: dict[str, int], made: set[str], text: str) -> str:
+def _input(argument: ast.expr, operands: dict[str, int], defined: set[str], text: str) -> str:
     """Return the name of what is read; the first mention of an operand declares its rank."""
     match argument:
-        case ast.Name(id=name) if name in operands or name in made:
+        case ast.Name(id=name) if name in operands or name in defined:
             return name
         case ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=int() as rank)):
-            if name in made or operands.setdefault(name, rank) != rank:
+            if name in defined or operands.setdefault(name, rank) != rank:
                 raise TDLError(f"'{name}' in '{text}' is declared twice")
             return name
     raise TDLError(f"'{ast.unparse(argument)}' in '{text}' is neither an operand with its rank nor an earlier result")

@@ -32,8 +32,8 @@ class Entry:
     @property
     def described(self) -> str:
         """Say "directly", "from parts", or "no"."""
-        found = self.composition
-        return "no" if found is None else "directly" if len(found.applications) == 1 else "from parts"
+        parsed = self.composition
+        return "no" if parsed is None else "directly" if len(parsed.applications) == 1 else "from parts"
 
     @property
     def kind(self) -> str | None:
@@ -44,12 +44,12 @@ class Entry:
         """
         if self.composition is None:
             return None
-        found = self.composition.descriptions()
-        if any(calls_opaque(description) for description in found):
+        descriptions = self.composition.descriptions()
+        if any(calls_opaque(description) for description in descriptions):
             return "opaque"
-        if all(description.is_elementwise for description in found):
+        if all(description.is_elementwise for description in descriptions):
             return "element-wise"
-        reduced = (strategy.reducer for description in found for strategy in description.strategies.values())
+        reduced = (strategy.reducer for description in descriptions for strategy in description.strategies.values())
         return "output reduction" if any(reduced) else "other"
 
     @property
@@ -100,9 +100,9 @@ TENSOR_FOLDER = frozenset(_read("mxnet.yaml")["folder"])
 
 def counts(entries: Iterable[Entry]) -> dict[str, int]:
     """Count entries: all, described, how, by class, and how many of the output reductions are selections by value."""
-    found = list(entries)
-    own = [entry for entry in found if entry.described != "no"]
-    result = {"operators": len(found), "described": len(own)}
+    listed = list(entries)
+    own = [entry for entry in listed if entry.described != "no"]
+    result = {"operators": len(listed), "described": len(own)}
     result |= {how: sum(entry.described == how for entry in own) for how in ("directly", "from parts")}
     kinds = [entry.kind for entry in own]
     result |= {kind: kinds.count(kind) for kind in KINDS}

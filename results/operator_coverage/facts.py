@@ -45,7 +45,7 @@ def entry_facts(entry: Entry, operators: dict[str, dict[str, Any]]) -> dict[str,
     row: dict[str, Any] = {"described": entry.described, "class": entry.kind, "composition": entry.text}
     if entry.note:
         row["note"] = entry.note
-    row["strategies"] = [strategies(found) for found in entry.composition.descriptions()]
+    row["strategies"] = [strategies(description) for description in entry.composition.descriptions()]
     parts = [operators[name] for name in entry.composition.parts]
     row["graph"] = all(part["catalog"] for part in parts) and fits_a_graph(entry.composition)
     for fact in ("kernel", "gradient", "verified"):
@@ -53,10 +53,10 @@ def entry_facts(entry: Entry, operators: dict[str, dict[str, Any]]) -> dict[str,
     return row
 
 
-def fits_a_graph(found: Composition) -> bool:
+def fits_a_graph(composition: Composition) -> bool:
     """True if whole numbers go only where a training graph takes them, and numbers only where it takes those."""
-    dtypes = operand_dtypes(found)
-    for application, description in zip(found.applications, found.descriptions(), strict=True):
+    dtypes = operand_dtypes(composition)
+    for application, description in zip(composition.applications, composition.descriptions(), strict=True):
         given = [dtypes[name] for name in application.inputs]
         try:
             check_dtypes(description, given)
@@ -66,20 +66,20 @@ def fits_a_graph(found: Composition) -> bool:
     return True
 
 
-def operand_dtypes(found: Composition) -> dict[str, str]:
+def operand_dtypes(composition: Composition) -> dict[str, str]:
     """Return what a graph would give for each operand: whole numbers where a reader takes no others."""
     dtypes: dict[str, str] = {}
-    for application, description in zip(found.applications, found.descriptions(), strict=True):
+    for application, description in zip(composition.applications, composition.descriptions(), strict=True):
         for name, operand in zip(application.inputs, description.operands, strict=True):
             if dtypes.get(name) != "int32":
                 dtypes[name] = "int32" if operand in INTEGER_OPERANDS else "float32"
-    return {name: dtypes[name] for name in found.operands}
+    return {name: dtypes[name] for name in composition.operands}
 
 
-def strategies(found: Description) -> dict[str, Any]:
+def strategies(description: Description) -> dict[str, Any]:
     """Variables an operator may be split along, each with its reducer (None: concatenated), and those it may not."""
-    split = {name: strategy.reducer for name, strategy in found.strategies.items()}
-    return {"operator": found.operator, "split": split, "refused": sorted(found.refusals)}
+    split = {name: strategy.reducer for name, strategy in description.strategies.items()}
+    return {"operator": description.operator, "split": split, "refused": sorted(description.refusals)}
 
 
 def coverage() -> dict[str, Any]:

@@ -12,13 +12,13 @@ TABLES = {"PLAIN", "ARITHMETIC", "UNARY", "BINARY", "SCALAR", "MASKS", "BITS", "
 
 def description_lines(folder: Path, operators: Iterable[str]) -> dict[str, int]:
     """Lines of the descriptions in a folder, by operator."""
-    found: dict[str, int] = {}
+    lengths: dict[str, int] = {}
     for path in sorted(folder.glob("*.py")):
         tree = ast.parse(path.read_text())
         functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-        found |= {node.name.rstrip("_"): _span(node) for node in functions if node.decorator_list}
-        found |= dict(_rows(tree, {node.name: _span(node) for node in functions if not node.decorator_list}))
-    return {name: found.get(name) or found[name.removesuffix("_backward")] for name in operators}
+        lengths |= {node.name.rstrip("_"): _span(node) for node in functions if node.decorator_list}
+        lengths |= dict(_rows(tree, {node.name: _span(node) for node in functions if not node.decorator_list}))
+    return {name: lengths.get(name) or lengths[name.removesuffix("_backward")] for name in operators}
 
 
 def _rows(tree: ast.Module, functions: dict[str, int]) -> Iterator[tuple[str, int]]:

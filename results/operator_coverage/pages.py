@@ -120,16 +120,16 @@ its values with another library's and every strategy with the unsplit result.
 def _line(name: str, row: Facts) -> list[str]:
     if row["described"] == "no":
         return [f"`{name}`", "no", *[""] * 6, row["reason"]]
-    strategies = "<br>".join(_strategies(one, several=len(row["strategies"]) > 1) for one in row["strategies"])
+    strategies = "<br>".join(_strategies(part, several=len(row["strategies"]) > 1) for part in row["strategies"])
     text = "`" + row["composition"].replace("; ", "`<br>`") + "`" + (f"<br>{row['note']}" if "note" in row else "")
     shares = [_share(row[fact]) for fact in ("kernel", "gradient", "verified")]
     return [f"`{name}`", row["described"], row["class"], strategies, "yes" if row["graph"] else "-", *shares, text]
 
 
-def _strategies(found: Facts, *, several: bool) -> str:
-    split = [name if reducer is None else f"{name}:{reducer}" for name, reducer in found["split"].items()]
-    refused = f" ({' '.join(found['refused'])})" if found["refused"] else ""
-    return (f"{found['operator']}: " if several else "") + (" ".join(split) or "none") + refused
+def _strategies(part: Facts, *, several: bool) -> str:
+    split = [name if reducer is None else f"{name}:{reducer}" for name, reducer in part["split"].items()]
+    refused = f" ({' '.join(part['refused'])})" if part["refused"] else ""
+    return (f"{part['operator']}: " if several else "") + (" ".join(split) or "none") + refused
 
 
 def _complete(share: list[int] | None) -> bool:

@@ -25,7 +25,7 @@ TOFU_OPTIONS: dict[str, dict[str, Any]] = {
 """The prototype's graphs: forward and backward passes alone."""
 
 
-def found(graph: Graph, placements: str, name: str) -> dict[str, Any]:
+def searched(graph: Graph, placements: str, name: str) -> dict[str, Any]:
     """One search: bytes moved by all workers, the searcher's gap to a lower bound if it knows one, and seconds."""
     started = time.perf_counter()
     plan = search(graph, SearchOptions(ways=WAYS, searcher=name, placements=placements))
@@ -43,14 +43,14 @@ def beside_tofu(published: dict[str, Any]) -> dict[str, Any]:
     """One model of the Tofu authors' prototype."""
     options = dict(batch=published["batch"], optimizer="none", **TOFU_OPTIONS[published["model"]])
     graph = build(published["model"], **options)
-    runs = [found(graph, *how) for how in TOFU_SEARCHES]
+    runs = [searched(graph, *how) for how in TOFU_SEARCHES]
     return published | {"found": [run | {"ratio": run["bytes"] / ITEM_BYTES / published["elements"]} for run in runs]}
 
 
 def beside_alpa(published: dict[str, Any]) -> dict[str, Any]:
     """One MLP of Alpa's; it minimises the bytes of each device, the update by SGD included."""
     graph = build(published["model"], batch=published["batch"], optimizer="sgd")
-    return published | {"found": [found(graph, *how) for how in ALPA_SEARCHES]}
+    return published | {"found": [searched(graph, *how) for how in ALPA_SEARCHES]}
 
 
 def tofu_table(rows: list[dict[str, Any]]) -> str:
@@ -104,7 +104,9 @@ def megabytes(run: dict[str, Any]) -> float:
 
 def gap(run: dict[str, Any], row: dict[str, Any]) -> str:
     """Say how far a plan may be above the least of its placements, by the bound that `joint` knows."""
-    (joint,) = (one for one in row["found"] if (one["search"], one["placements"]) == ("joint", run["placements"]))
+    (joint,) = (
+        other for other in row["found"] if (other["search"], other["placements"]) == ("joint", run["placements"])
+    )
     above = run["bytes"] * (1 + joint["gap"]) / joint["bytes"] - 1
     return f"{above:.2%}" if above else "exact"
 

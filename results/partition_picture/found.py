@@ -22,21 +22,25 @@ def plan() -> Plan:
     return search(build(MODEL, batch=BATCH), SearchOptions(WAYS, "recursive", "S"))
 
 
-def convolutions(made: Plan) -> dict[str, dict[str, Any]]:
+def convolutions(planned: Plan) -> dict[str, dict[str, Any]]:
     """Return, by name, what every convolution reads, makes and is computed along: one entry per step, and megabytes."""
-    return {node.name: _convolution(made, node) for node in made.graph.nodes if node.op == "convolution"}
+    return {node.name: _convolution(planned, node) for node in planned.graph.nodes if node.op == "convolution"}
 
 
-def _convolution(made: Plan, node: Node) -> dict[str, Any]:
-    graph = made.graph
-    backward = {one.op.removeprefix("convolution_"): one for one in graph.nodes if one.forward == node.name}
+def _convolution(planned: Plan, node: Node) -> dict[str, Any]:
+    graph = planned.graph
+    backward = {
+        candidate.op.removeprefix("convolution_"): candidate
+        for candidate in graph.nodes
+        if candidate.forward == node.name
+    }
     (data, weight), (result,) = node.inputs, node.outputs
     tensors = {"x": data, "w": weight, "y": result}
-    nodes = {"forward": node.name} | {kind: one.name for kind, one in backward.items()}
+    nodes = {"forward": node.name} | {kind: gradient.name for kind, gradient in backward.items()}
     return {
-        **{kind: list(map(str, made.layouts[name])) for kind, name in tensors.items()},
+        **{kind: list(map(str, planned.layouts[name])) for kind, name in tensors.items()},
         **{f"{kind}_megabytes": graph.tensors[name].nbytes / 1e6 for kind, name in tensors.items()},
-        **{kind: list(made.strategies[name]) for kind, name in nodes.items()},
+        **{kind: list(planned.strategies[name]) for kind, name in nodes.items()},
     }
 
 
@@ -45,18 +49,18 @@ def blocks(every: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     names = [name.rpartition(".") for name in every]
     order = list(dict.fromkeys(block for block, _, _ in names))
     parts = [(block, {part: every[f"{block}.{part}"] for of, _, part in names if of == block}) for block in order]
-    found = []
-    for decisions, same in groupby(parts, key=lambda one: one[1]):
+    runs = []
+    for decisions, same in groupby(parts, key=lambda pair: pair[1]):
         alike = [block for block, _ in same]
-        found.append({"first": alike[0], "last": alike[-1], "blocks": len(alike), "convolutions": decisions})
-    return found
+        runs.append({"first": alike[0], "last": alike[-1], "blocks": len(alike), "convolutions": decisions})
+    return runs
 
 
-def moved(made: Plan) -> dict[str, dict[str, float]]:
+def moved(planned: Plan) -> dict[str, dict[str, float]]:
     """Return the gigabytes that move in each stage: weights and their gradients, activations and theirs, the rest."""
-    graph = made.graph
+    graph = planned.graph
     total: dict[str, dict[str, float]] = defaultdict(lambda: {"weights": 0.0, "activations": 0.0})
-    for tensor, exchange, times in Traffic(made).exchanges():
+    for tensor, exchange, times in Traffic(planned).exchanges():
         stage = re.match(r"stem|stage\d", tensor)
         kind = "weights" if re.search(r"\.w(\.|$)|\.b(\.|$)", tensor) else "activations"
         size = times * int(exchange.moved().sum()) * ITEM_BYTES[graph.tensors[tensor].dtype]

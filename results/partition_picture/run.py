@@ -41,15 +41,15 @@ def steps(x: float, y: float, choices: list[str], known: dict[str, tuple[str, st
     return parts
 
 
-def convolution(x: float, y: float, one: dict[str, Any]) -> list[str]:
+def convolution(x: float, y: float, conv: dict[str, Any]) -> list[str]:
     """Draw what a convolution reads, along what it and its gradients are computed, and what it makes."""
     parts = []
     for number, (key, label, known) in enumerate(ROWS):
-        if key not in one:
+        if key not in conv:
             continue
         top = y + number * ROW
-        parts += [text(x, top + 12, label, 'font-size="11"'), *steps(x + 26, top, one[key], known)]
-        size = one.get(f"{key}_megabytes")
+        parts += [text(x, top + 12, label, 'font-size="11"'), *steps(x + 26, top, conv[key], known)]
+        size = conv.get(f"{key}_megabytes")
         if size is not None:
             parts.append(
                 text(
@@ -81,18 +81,18 @@ def picture(blocks: list[dict[str, Any]]) -> str:
         parts.append(f'<rect x="{8 + 150 * number}" y="24" width="14" height="14" fill="{colour}"/>')
         parts.append(text(28 + 150 * number, 36, name))
     parts += [text(LEFT + column * COLUMN, 54, part, 'font-weight="bold"') for column, part in enumerate(PARTS)]
-    for number, one in enumerate(blocks):
+    for number, run in enumerate(blocks):
         top = 62 + band * number
         shade = "#f6f6f6" if number % 2 else "#ffffff"
         parts.append(f'<rect x="0" y="{top - 4}" width="{width}" height="{band}" fill="{shade}"/>')
-        stage, _, unit = one["first"].partition(".")
+        stage, _, unit = run["first"].partition(".")
         parts.append(text(8, top + 14, stage, 'font-weight="bold"'))
-        last = one["last"].partition(".")[2].removeprefix("unit")
-        many = f"blocks {unit.removeprefix('unit')} to {last}" if one["blocks"] > 1 else unit.replace("unit", "block ")
+        last = run["last"].partition(".")[2].removeprefix("unit")
+        many = f"blocks {unit.removeprefix('unit')} to {last}" if run["blocks"] > 1 else unit.replace("unit", "block ")
         parts.append(text(8, top + 32, many))
-        drawn = {part: one["convolutions"].get(part) for part in PARTS}
-        if "conv" in one["convolutions"]:
-            drawn["conv1"] = one["convolutions"]["conv"]
+        drawn = {part: run["convolutions"].get(part) for part in PARTS}
+        if "conv" in run["convolutions"]:
+            drawn["conv1"] = run["convolutions"]["conv"]
         for column, part in enumerate(PARTS):
             if drawn[part]:
                 parts += convolution(LEFT + column * COLUMN, top, drawn[part])

@@ -145,12 +145,12 @@ def drawn(ranks: int) -> Iterator[Plan]:
         number += 1
 
 
-def row(plan: Plan, found: Mapping[str, Report]) -> dict[str, Any]:
+def row(plan: Plan, reports: Mapping[str, Report]) -> dict[str, Any]:
     """Compare a plan with its simulation, and with its runs by transport."""
     program = lower(plan)
     simulated_bytes = simulated(program, load_topology(f"uniform-{plan.workers}")).timeline.bytes
     arenas = tuple(worker.arena_bytes for worker in program.workers)
-    checks = {transport: report.check for transport, report in found.items()}
+    checks = {transport: report.check for transport, report in reports.items()}
     return {
         "ranks": plan.workers,
         "model": plan.search.model,
@@ -160,8 +160,8 @@ def row(plan: Plan, found: Mapping[str, Report]) -> dict[str, Any]:
         "micro_batches": plan.graph.micro_batches,
         "bytes": plan.total_bytes,
         "simulated_equal": bool(np.array_equal(simulated_bytes, plan.bytes)),
-        "run_equal": all(np.array_equal(np.array(report.bytes), plan.bytes) for report in found.values()),
-        "arenas_equal": all(report.arena_bytes == arenas for report in found.values()),
+        "run_equal": all(np.array_equal(np.array(report.bytes), plan.bytes) for report in reports.values()),
+        "arenas_equal": all(report.arena_bytes == arenas for report in reports.values()),
         "tensors": {transport: check and check.tensors for transport, check in checks.items()},
         "differences": {transport: check and check.worst_difference for transport, check in checks.items()},
     }
@@ -169,13 +169,13 @@ def row(plan: Plan, found: Mapping[str, Report]) -> dict[str, Any]:
 
 def measured(plans: Sequence[Plan], transports: Sequence[str], folder: Path) -> list[dict[str, Any]]:
     """Train every plan under every transport, checked against one worker."""
-    paths, found = [folder / f"{number}.json" for number in range(len(plans))], {}
+    paths, by_transport = [folder / f"{number}.json" for number in range(len(plans))], {}
     for path, plan in zip(paths, plans, strict=True):
         plan.save(path)
     for transport in transports:
         _train(paths, plans[0].workers, transport, folder / transport)
-        found[transport] = read_reports(folder / transport)
-    reports = [{name: of_all[number] for name, of_all in found.items()} for number in range(len(plans))]
+        by_transport[transport] = read_reports(folder / transport)
+    reports = [{name: of_all[number] for name, of_all in by_transport.items()} for number in range(len(plans))]
     return [row(*pair) for pair in zip(plans, reports, strict=True)]
 
 
@@ -192,18 +192,18 @@ def _train(paths: Sequence[Path], ranks: int, transport: str, written: Path) -> 
 
 def also(known: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return rows that are known and new ones, those of a plan under several transports as one."""
-    found = {_identity(one): one for one in known}
-    for one in rows:
-        before = found.get(_identity(one), one)
-        both = {name: {**before[name], **one[name]} for name in ("tensors", "differences")}
-        equal = {name: one[name] and before[name] for name in ("simulated_equal", "run_equal", "arenas_equal")}
-        found[_identity(one)] = {**one, **both, **equal}
-    return [*found.values()]
+    merged = {_identity(old): old for old in known}
+    for new in rows:
+        before = merged.get(_identity(new), new)
+        both = {name: {**before[name], **new[name]} for name in ("tensors", "differences")}
+        equal = {name: new[name] and before[name] for name in ("simulated_equal", "run_equal", "arenas_equal")}
+        merged[_identity(new)] = {**new, **both, **equal}
+    return [*merged.values()]
 
 
-def _identity(one: Mapping[str, Any]) -> str:
+def _identity(entry: Mapping[str, Any]) -> str:
     return json.dumps(
-        [one[fact] for fact in ("ranks", "model", "ways", "shares", "schedule", "micro_batches", "bytes")]
+        [entry[fact] for fact in ("ranks", "model", "ways", "shares", "schedule", "micro_batches", "bytes")]
     )
 
 

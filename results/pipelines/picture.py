@@ -43,10 +43,10 @@ def _ticks(longest: float) -> dict[str, float]:
 
 def _joined(row: Sequence[Span], least: float) -> list[Span]:
     """Return the spans, of which those of a kind that follow each other closely are one."""
-    found: list[Span] = []
+    spans: list[Span] = []
     for start, stop, kind in row:
-        if found and found[-1][2] == kind and start - found[-1][1] < least:
-            found[-1] = (found[-1][0], stop, kind)
+        if spans and spans[-1][2] == kind and start - spans[-1][1] < least:
+            spans[-1] = (spans[-1][0], stop, kind)
         else:
-            found.append((start, stop, kind))
-    return found
+            spans.append((start, stop, kind))
+    return spans

@@ -44,18 +44,18 @@ def measured(ranks: int, schedule: str, folder: Path) -> dict[str, Any]:
     reports = folder / "simulated.json", folder / "executed.json"
     run_command("simulate", plan, "--topo", on, "--no-data-parallel", "--json", reports[0], "--trace", traces[0])
     run_command("execute", plan, "--steps", STEPS, "--json", reports[1], "--trace", traces[1], before=many)
-    predicted, found = (read_reports(path)[0] for path in reports)
+    predicted, executed = (read_reports(path)[0] for path in reports)
     return {
         "ranks": ranks,
         "schedule": schedule,
         "predicted_s": predicted.seconds_per_step,
-        "measured_s": found.seconds_per_step,
-        "fastest_s": min(found.step_seconds),
+        "measured_s": executed.seconds_per_step,
+        "fastest_s": min(executed.step_seconds),
         "predicted_idle": idle(predicted),
-        "measured_idle": idle(found),
-        "bytes_equal": predicted.bytes == found.bytes == found.planned_bytes,
-        "arena_bytes": found.arena_bytes,
-        "arenas_equal": predicted.arena_bytes == found.arena_bytes,
+        "measured_idle": idle(executed),
+        "bytes_equal": predicted.bytes == executed.bytes == executed.planned_bytes,
+        "arena_bytes": executed.arena_bytes,
+        "arenas_equal": predicted.arena_bytes == executed.arena_bytes,
         **({"timelines": [timeline(path) for path in traces]} if schedule == SHOWN else {}),
     }
 
@@ -128,20 +128,20 @@ def _drawn(rows: Sequence[Cell]) -> str:
     """Say of plans that nobody searched how far runs are from simulation and from one worker."""
     columns = ("ranks", "groups", "schedule", "plans", "MB moved", "bytes and arenas equal", "worst difference")
     kinds: dict[tuple[Any, ...], list[Cell]] = {}
-    for one in sorted(rows, key=lambda one: (one["ranks"], bool(one["shares"]), one["ways"][0], one["schedule"])):
-        groups = f"{one['ways'][0]}, unlike shares" if one["shares"] else f"{one['ways'][0]} stages"
-        kinds.setdefault((one["ranks"], groups, "" if one["shares"] else one["schedule"]), []).append(one)
+    for row in sorted(rows, key=lambda row: (row["ranks"], bool(row["shares"]), row["ways"][0], row["schedule"])):
+        groups = f"{row['ways'][0]}, unlike shares" if row["shares"] else f"{row['ways'][0]} stages"
+        kinds.setdefault((row["ranks"], groups, "" if row["shares"] else row["schedule"]), []).append(row)
     lines = [
         [
             *kind,
             len(alike),
-            f"{sum(one['bytes'] for one in alike) / 1e6:.2f}",
-            sum(one["simulated_equal"] and one["run_equal"] and one["arenas_equal"] for one in alike),
-            f"{max(max(one['differences'].values()) for one in alike):.0e}",
+            f"{sum(row['bytes'] for row in alike) / 1e6:.2f}",
+            sum(row["simulated_equal"] and row["run_equal"] and row["arenas_equal"] for row in alike),
+            f"{max(max(row['differences'].values()) for row in alike):.0e}",
         ]
         for kind, alike in kinds.items()
     ]
-    runs = Counter(name for one in rows for name in one["differences"])
+    runs = Counter(name for row in rows for name in row["differences"])
     counts = ", ".join(f"{name} ({count} plans)" for name, count in sorted(runs.items()))
     return table(columns, lines) + f"\n\nTransports: {counts}."
 
@@ -151,15 +151,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", default="2,4")
     ranks = [int(count) for count in parser.parse_args().ranks.split(",")]
-    found: dict[str, Any] = {"machine": machine(), "busy_before": os.getloadavg()[0], "cells": []}
-    found["drawn"] = read_data(HERE).get("drawn", [])
+    data: dict[str, Any] = {"machine": machine(), "busy_before": os.getloadavg()[0], "cells": []}
+    data["drawn"] = read_data(HERE).get("drawn", [])
     with tempfile.TemporaryDirectory() as name:
         for count in ranks:
             for schedule in SCHEDULES:
                 folder = Path(name) / f"{schedule}-{count}"
                 folder.mkdir()
-                found["cells"].append(measured(count, schedule, folder))
-    publish(HERE, found, pages)
+                data["cells"].append(measured(count, schedule, folder))
+    publish(HERE, data, pages)
 
 
 if __name__ == "__main__":

@@ -31,25 +31,25 @@ def measure(space: Space, searcher: str, seconds: float) -> dict[str, object]:
     started = time.process_time()
     try:
         with cpu_limit(seconds):
-            found = SEARCHERS[searcher].search(space, limits)
+            outcome = SEARCHERS[searcher].search(space, limits)
     except OverTimeError:
         return {"over": f"{seconds:g} s"}
     except MemoryError:
         return {"over": "memory"}
     taken = time.process_time() - started
-    return {"bytes": found.cost, "lower_bound": found.lower_bound, "seconds": round(taken, 3)}
+    return {"bytes": outcome.cost, "lower_bound": outcome.lower_bound, "seconds": round(taken, 3)}
 
 
 def main(model: str, options: str, searcher: str, seconds: str, cases: str) -> None:
     """Print the searches as JSON; the coarse graph is made before the clock starts."""
     gc.set_threshold(COLLECTED_EVERY)
     graph = build(model, **json.loads(options))
-    known, found = Coarsenings(graph), []
+    known, rows = Coarsenings(graph), []
     for workers, placements in json.loads(cases):
         space = space_of(graph, SearchOptions(prime_factors(workers), TIED_FOR, placements), known)
         case = {"search": searcher, "workers": workers, "placements": placements}
-        found.append(case | measure(space, searcher, float(seconds)))
-    print(json.dumps(found))
+        rows.append(case | measure(space, searcher, float(seconds)))
+    print(json.dumps(rows))
 
 
 if __name__ == "__main__":

@@ -13,9 +13,11 @@ TICKS = (1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 def dots(ratios: dict[str, dict[str, float]], unit: str, title: str) -> str:
     """Draw, per model, each search's ratio to `unit`, one below the other; a search without one has no dot."""
-    searches = [name for name in dict.fromkeys(name for found in ratios.values() for name in found) if name != unit]
+    searches = [
+        name for name in dict.fromkeys(name for by_search in ratios.values() for name in by_search) if name != unit
+    ]
     colour = dict(zip(searches, COLOURS, strict=True))
-    most = max(max(found.values()) for found in ratios.values())
+    most = max(max(by_search.values()) for by_search in ratios.values())
     right = math.ceil(math.log2(most) * 2) / 2
 
     def x(ratio: float) -> float:
@@ -36,11 +38,11 @@ def dots(ratios: dict[str, dict[str, float]], unit: str, title: str) -> str:
     parts += svg.grid(
         ticks, top, bottom, f"times the bytes of {unit} (of the best plan, where it was stopped); logarithmic"
     )
-    for number, found in enumerate(ratios.values()):
+    for number, by_search in enumerate(ratios.values()):
         for place, name in enumerate(searches, start=1):
-            if name in found:
+            if name in by_search:
                 y = top + band * number + SPACING * place
-                parts.append(_dot(x(found[name]), y, colour[name], f"{name}: {found[name]:.3f}"))
+                parts.append(_dot(x(by_search[name]), y, colour[name], f"{name}: {by_search[name]:.3f}"))
     return svg.drawing(LEFT + WIDTH + 40, bottom + 46, title, parts)
 
 

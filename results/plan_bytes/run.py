@@ -60,11 +60,11 @@ def searches_of(model: str) -> list[Row]:
     for search in SEARCHES:
         wanted = cases(search)
         how = (model, json.dumps(MODELS[model]), search, str(SECONDS), json.dumps(wanted))
-        found = in_process_within(Within(2 * SECONDS * len(wanted)), "results.plan_bytes.measure", *how)
-        if isinstance(found, dict):
-            found = [{"search": search, "workers": w, "placements": p, **found} for w, p in wanted]
-        rows.extend(found)
-        print(model, search, f"{sum(row.get('seconds', SECONDS) for row in found):.1f} s", flush=True)
+        measured = in_process_within(Within(2 * SECONDS * len(wanted)), "results.plan_bytes.measure", *how)
+        if isinstance(measured, dict):
+            measured = [{"search": search, "workers": w, "placements": p, **measured} for w, p in wanted]
+        rows.extend(measured)
+        print(model, search, f"{sum(row.get('seconds', SECONDS) for row in measured):.1f} s", flush=True)
     return rows
 
 
@@ -91,10 +91,10 @@ def gigabytes(row: Row) -> str:
     return f"{row['bytes'] / 1e9:.4f}{gap}"
 
 
-def least(found: dict[str, Row]) -> Row:
+def least(by_name: dict[str, Row]) -> Row:
     """Return the exact search's plan or, if it was not finished, the best there is."""
-    plans = [row for row in found.values() if "bytes" in row]
-    return found[EXACT] if "bytes" in found[EXACT] else min(plans, key=lambda row: row["bytes"])
+    plans = [row for row in by_name.values() if "bytes" in row]
+    return by_name[EXACT] if "bytes" in by_name[EXACT] else min(plans, key=lambda row: row["bytes"])
 
 
 def searches_table(plans: Plans, placements: str) -> str:
@@ -102,10 +102,12 @@ def searches_table(plans: Plans, placements: str) -> str:
     searches = [name for name in SEARCHES if name != EXACT and (SHOWN, placements) in cases(name)]
     lines = []
     for model, rows in plans.items():
-        found = by_search(rows, SHOWN, placements)
-        exact, seconds = found[EXACT], found[EXACT].get("seconds")
+        by_name = by_search(rows, SHOWN, placements)
+        exact, seconds = by_name[EXACT], by_name[EXACT].get("seconds")
         first = gigabytes(exact) + ("" if seconds is None else f", {seconds:.2f} s")
-        lines.append([f"`{model}`", first, *(cell(found[name], least(found), found[DEFAULT]) for name in searches)])
+        lines.append(
+            [f"`{model}`", first, *(cell(by_name[name], least(by_name), by_name[DEFAULT]) for name in searches)]
+        )
     return table(["model", f"{EXACT}, GB", *searches], lines)
 
 
@@ -113,8 +115,8 @@ def workers_table(plans: Plans) -> str:
     """One line per model and placement set: GB of the exact search, and of the recursion where it moves more."""
 
     def of(rows: list[Row], workers: int, placements: str) -> str:
-        found = by_search(rows, workers, placements)
-        exact, default = found[EXACT], found[DEFAULT]
+        by_name = by_search(rows, workers, placements)
+        exact, default = by_name[EXACT], by_name[DEFAULT]
         same = exact.get("bytes") == default.get("bytes")
         return gigabytes(exact) if same else f"{gigabytes(exact)} / {gigabytes(default)}"
 
@@ -128,15 +130,15 @@ def workers_table(plans: Plans) -> str:
 
 def beaten(plans: Plans) -> list[Row]:
     """Return the plans of alternatives that move fewer bytes than the recursion's, with the latter's bytes."""
-    found = []
+    winners = []
     for model, rows in plans.items():
         recursions = {(row["workers"], row["placements"]): row for row in rows if row["search"] == DEFAULT}
         for row in rows:
             recursion = recursions[row["workers"], row["placements"]].get("bytes")
             better = "bytes" in row and recursion is not None and row["bytes"] < recursion
             if better and row["search"] != EXACT:
-                found.append({"model": model, "recursive": recursion, **row})
-    return found
+                winners.append({"model": model, "recursive": recursion, **row})
+    return winners
 
 
 def beaten_table(plans: Plans) -> str:
@@ -165,9 +167,9 @@ def joint_says(plans: Plans) -> str:
         for placements in PLACEMENTS
     ]
     ended = {
-        name: (found[EXACT]["bytes"], found[DEFAULT]["bytes"])
-        for name, found in spaces
-        if "bytes" in found[EXACT] and "bytes" in found[DEFAULT]
+        name: (by_name[EXACT]["bytes"], by_name[DEFAULT]["bytes"])
+        for name, by_name in spaces
+        if "bytes" in by_name[EXACT] and "bytes" in by_name[DEFAULT]
     }
     stopped = f"{len(spaces) - len(ended)} of {len(spaces)} searches were stopped."
     return f"{beside_recursive(ended, '`recursive` alone')} {stopped}"
@@ -193,14 +195,14 @@ def says(plans: Plans) -> str:
 def over_best(plans: Plans, search: str) -> list[float]:
     """Return a search's bytes over the best known, for every model under S and S,R."""
     spaces = [by_search(rows, SHOWN, placements) for rows in plans.values() for placements in ("S", "S,R")]
-    return [found[search]["bytes"] / least(found)["bytes"] for found in spaces if "bytes" in found[search]]
+    return [by_name[search]["bytes"] / least(by_name)["bytes"] for by_name in spaces if "bytes" in by_name[search]]
 
 
 def best_bytes(rows: list[Row], workers: int, placements: str) -> int:
     """Return the fewest bytes found with these placements or with fewer, whose plans are among theirs."""
     allowed = PLACEMENTS[: PLACEMENTS.index(placements) + 1]
-    found = [row for row in rows if row["workers"] == workers and row["placements"] in allowed]
-    return min(int(row["bytes"]) for row in found if "bytes" in row)
+    candidates = [row for row in rows if row["workers"] == workers and row["placements"] in allowed]
+    return min(int(row["bytes"]) for row in candidates if "bytes" in row)
 
 
 def _changes(plans: Plans, workers: int, fewer: str, more: str) -> str:
@@ -212,10 +214,10 @@ def _changes(plans: Plans, workers: int, fewer: str, more: str) -> str:
 
 def ratios(plans: Plans, placements: str) -> dict[str, dict[str, float]]:
     """Return every model's bytes by searcher over the least, for the number of workers shown."""
-    found = {model: by_search(rows, SHOWN, placements) for model, rows in plans.items()}
+    by_model = {model: by_search(rows, SHOWN, placements) for model, rows in plans.items()}
     return {
         model: {name: row["bytes"] / least(rows)["bytes"] for name, row in rows.items() if "bytes" in row}
-        for model, rows in found.items()
+        for model, rows in by_model.items()
     }
 
 

@@ -92,9 +92,9 @@ class Job:
 
 def summed(report: Report) -> dict[str, float]:
     """Return the seconds of a worker, the mean over all, by kind of task and by category of kernels."""
-    found: defaultdict[str, float] = defaultdict(float)
-    for one in report.tasks:
-        for name in (one.kind, one.category):
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for task in report.tasks:
+        for name in (task.kind, task.category):
             if name:
-                found[name] += one.seconds / report.workers
-    return dict(found)
+                seconds[name] += task.seconds / report.workers
+    return dict(seconds)

@@ -84,8 +84,8 @@ def _steps(cells: Iterable[Cell]) -> str:
 
 def _parts(cells: Iterable[Cell], names: Iterable[str]) -> str:
     def part(cell: Cell, name: str) -> str:
-        found = cell["parts_s"]["own"].get(name, 0.0), cell["measured_parts_s"].get(name, 0.0)
-        return " / ".join(f"{1e3 * one:.1f}" for one in found) if any(found) else ""
+        pair = cell["parts_s"]["own"].get(name, 0.0), cell["measured_parts_s"].get(name, 0.0)
+        return " / ".join(f"{1e3 * seconds:.1f}" for seconds in pair) if any(pair) else ""
 
     rows = [
         [f"`{cell['model']}`", cell["ranks"], f"`{cell['transport']}`", *(part(cell, n) for n in names)]

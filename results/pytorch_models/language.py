@@ -61,10 +61,10 @@ def models() -> Iterator[Model]:
     """Yield every architecture of every task."""
     for task, names in TASKS.items():
         for kind in names:
-            yield Model(f"{task}/{kind}", partial(_made, task, kind))
+            yield Model(f"{task}/{kind}", partial(_model_and_batches, task, kind))
 
 
-def _made(task: str, kind: str) -> Make:
+def _model_and_batches(task: str, kind: str) -> Make:
     """Return a model and a batch for every step."""
     architecture = getattr(transformers, TASKS[task][kind])
     config_class = architecture.config_class or CONFIG_MAPPING[kind]
@@ -155,5 +155,5 @@ def batch(task: str, module: nn.Module) -> dict[str, torch.Tensor]:
     labels = torch.where(mask.bool(), tokens, -100)
     if task == "classification":
         labels = torch.randint(0, CLASSES, (BATCH,))
-    made = {"input_ids" if "input_ids" in names else "inputs": tokens, "attention_mask": mask, "labels": labels}
-    return {name: value for name, value in made.items() if name in names}
+    arguments = {"input_ids" if "input_ids" in names else "inputs": tokens, "attention_mask": mask, "labels": labels}
+    return {name: value for name, value in arguments.items() if name in names}

@@ -74,7 +74,7 @@ def models() -> Iterator[Model]:
     logging.disable(logging.WARNING)
     for task, names in TASKS.items():
         for kind in names:
-            yield Model(f"{task.lower()}/{kind}", partial(_made, task, kind))
+            yield Model(f"{task.lower()}/{kind}", partial(_model_and_batches, task, kind))
     for name in FILMS:
         yield Model(f"torchvision/{name}", partial(_film, name))
 
@@ -87,7 +87,7 @@ def _film(name: str) -> Make:
     return module, [{"films": torch.randn(shape), "labels": torch.randint(CLASSES, (2,))} for _ in range(STEPS)]
 
 
-def _made(task: str, kind: str) -> Make:
+def _model_and_batches(task: str, kind: str) -> Make:
     """Return a model and a batch for every step."""
     named = TASKS[task][kind]
     architecture = getattr(transformers, named if isinstance(named, str) else named[0])

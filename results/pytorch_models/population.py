@@ -32,28 +32,28 @@ def rows() -> list[Row]:
 
 def pages() -> Pages:
     """Return the README's tables."""
-    found, groups = rows(), defaultdict[tuple[str, str], list[Row]](list)
-    for row in found:
+    recorded, groups = rows(), defaultdict[tuple[str, str], list[Row]](list)
+    for row in recorded:
         groups[row["population"], row["model"].split("/")[0]].append(row)
-    for row in found:
+    for row in recorded:
         groups[row["population"], "all"].append(row)
-    failed = [row for row in found if row["outcome"] in OUTCOMES[2:]]
-    rounded = [f"`{row['model']}`" for row in found if float(row.get("epsilon", 0)) > LEAST_EPSILON]
+    failed = [row for row in recorded if row["outcome"] in OUTCOMES[2:]]
+    rounded = [f"`{row['model']}`" for row in recorded if float(row.get("epsilon", 0)) > LEAST_EPSILON]
     listed = [f"`{row['model']}`: {row['outcome']}: {row['reason']}" for row in failed]
     return {
         "population": table(COLUMNS, (_cells(*group) for group in groups.items())),
         "population-rounded": f"{len(rounded)} models are right so: {', '.join(rounded)}.",
-        "population-refused": table(REASONS, _reasons(row for row in found if row["outcome"] == "refused")),
+        "population-refused": table(REASONS, _reasons(row for row in recorded if row["outcome"] == "refused")),
         "population-failed": "\n".join(f"- {line}" for line in listed) or "None is wrong, none ends without a result.",
     }
 
 
-def _cells(group: tuple[str, str], found: Sequence[Row]) -> list[str]:
+def _cells(group: tuple[str, str], members: Sequence[Row]) -> list[str]:
     """Render how many of a group's models have each outcome."""
-    counts = Counter(row["outcome"] for row in found)
+    counts = Counter(row["outcome"] for row in members)
     trained = sum(counts[outcome] for outcome in OUTCOMES)
     shown = [f"{counts[outcome]}" for outcome in ("eager fails", *OUTCOMES)]
-    return [*group, f"{len(found)}", *shown, f"{counts['right'] / trained:.1%}" if trained else ""]
+    return [*group, f"{len(members)}", *shown, f"{counts['right'] / trained:.1%}" if trained else ""]
 
 
 def _reasons(refused: Iterable[Row]) -> list[list[str]]:

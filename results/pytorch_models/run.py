@@ -58,8 +58,8 @@ def examples() -> Iterator[str]:
 def architectures() -> Iterator[str]:
     """Yield every architecture of `transformers`, small."""
     (table_of,) = (
-        one.value for one in ast.parse(TRANSFORMERS.read_text()).body
-        if isinstance(one, ast.AnnAssign) and ast.unparse(one.target) == "ARCHITECTURES"
+        statement.value for statement in ast.parse(TRANSFORMERS.read_text()).body
+        if isinstance(statement, ast.AnnAssign) and ast.unparse(statement.target) == "ARCHITECTURES"
     )  # fmt: skip
     if not isinstance(table_of, ast.Dict):
         raise TypeError(f"{TRANSFORMERS}: expected a literal dict of architectures, found another")
@@ -119,18 +119,18 @@ def pages(data: Any) -> Pages:
 
 def measured(source: str) -> dict[str, Any]:
     """Measure a module in a process of its own."""
-    found: dict[str, Any] = in_process_within(WITHIN, "results.pytorch_models.measure", source)
-    return {"model": source} | found
+    outcome: dict[str, Any] = in_process_within(WITHIN, "results.pytorch_models.measure", source)
+    return {"model": source} | outcome
 
 
 def large(source: str, workers: int) -> dict[str, Any]:
     """Measure a large module in processes of their own; return the one of median time."""
     runs = [in_process("results.pytorch_models.large", source, str(workers)) for _ in range(RUNS)]
-    found: dict[str, Any] = sorted(runs, key=lambda run: run["import_s"] + run["plan_s"])[RUNS // 2]
-    return found
+    median: dict[str, Any] = sorted(runs, key=lambda run: run["import_s"] + run["plan_s"])[RUNS // 2]
+    return median
 
 
 if __name__ == "__main__":
-    found = {"large": [large(*one) for one in LARGE.items()]}
-    found |= {"examples": [*map(measured, examples())], "transformers": [*map(measured, architectures())]}
-    publish(HERE, {"machine": machine(), **found}, pages)
+    data = {"large": [large(*case) for case in LARGE.items()]}
+    data |= {"examples": [*map(measured, examples())], "transformers": [*map(measured, architectures())]}
+    publish(HERE, {"machine": machine(), **data}, pages)

@@ -53,8 +53,8 @@ LEAST = {"float64": 1e-10, "float32": 1e-6}
 Batches = Sequence[Mapping[str, torch.Tensor]]
 Make = tuple[nn.Module, Batches]
 Trained = Mapping[str, np.ndarray]
-Made = tuple[nn.Module, Batches, Trained]
-Comparable = tuple[Made, AbstractContextManager[Any]]
+Reference = tuple[nn.Module, Batches, Trained]
+Comparable = tuple[Reference, AbstractContextManager[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +82,8 @@ class InDouble(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call a function of PyTorch, in double precision where it asks for single."""
-        args = [torch.float64 if one is torch.float32 else one for one in args]
-        kwargs = {key: torch.float64 if one is torch.float32 else one for key, one in (kwargs or {}).items()}
+        args = [torch.float64 if argument is torch.float32 else argument for argument in args]
+        kwargs = {key: torch.float64 if value is torch.float32 else value for key, value in (kwargs or {}).items()}
         function = IN_DOUBLE.get(function, function)
         return function(*args, **kwargs)
 
@@ -165,14 +165,14 @@ def _worst(
     return worst, excess[worst]
 
 
-def in_double(model: Model, epsilon: float = EPSILON) -> Made:
+def in_double(model: Model, epsilon: float = EPSILON) -> Reference:
     """Return a model in double precision, and to what PyTorch trains it; what PyTorch raises where it cannot."""
     module, batches = model.make()
     module, batches = moved(module).double(), [double(batch) for batch in batches]
     return module, batches, eager(copy.deepcopy(module), batches, epsilon)
 
 
-def as_it_is(model: Model, epsilon: float = EPSILON) -> Made:
+def as_it_is(model: Model, epsilon: float = EPSILON) -> Reference:
     """Return a model in the precision that it is made in, and to what PyTorch trains it."""
     torch.manual_seed(0)
     module, batches = model.make()
@@ -209,15 +209,15 @@ def outcome(model: Model) -> dict[str, Any]:
     np.random.seed(0)
     stage, epsilon = "eager fails", EPSILON
     try:
-        made, _ = in_precision(model, nullcontext())
+        reference, _ = in_precision(model, nullcontext())
         stage = "bare error"
-        worst, excess, dtype = compared(*made, epsilon, 0)
+        worst, excess, dtype = compared(*reference, epsilon, 0)
         for further, samples in AGAIN:
             if excess > 1:
                 epsilon = further
-                made, precision = in_precision(model, InDouble(), epsilon)
+                reference, precision = in_precision(model, InDouble(), epsilon)
                 with precision:
-                    worst, excess, dtype = compared(*made, epsilon, samples)
+                    worst, excess, dtype = compared(*reference, epsilon, samples)
     except InputError as error:
         return {"outcome": "refused", "reason": _without_folders(str(error))}
     except Exception as error:

@@ -35,7 +35,7 @@ def pages(data: Any) -> Pages:
         "operators-failed": _listed(data["operators_failed"]),
         "modules": table(
             ("seeds", *OUTCOMES),
-            [*((span, *_cells(one)) for span, one in zip(spans, modules, strict=True)),
+            [*((span, *_cells(outcomes)) for span, outcomes in zip(spans, modules, strict=True)),
              ("all", *_cells(sum(modules, Counter())))],
         ),
         "modules-failed": _listed(data["modules_failed"]),

@@ -118,32 +118,32 @@ def _killed_at(
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as job:
         if job.stdout is None:
             raise RuntimeError("expected the job's output, found none")
-        while len(found := ranks_of(training.path)) < training.plan.workers:
+        while len(processes := ranks_of(training.path)) < training.plan.workers:
             if job.poll() is not None:
                 raise RuntimeError(f"expected a job that is killed, found one that ended with {job.returncode}")
             time.sleep(0.01)
         while step and not job.stdout.readline().startswith(f"step {step} "):
             pass
         time.sleep(delay_s)
-        mapped = frozenset[Path]().union(*map(shared_memory_of, found))
-        os.kill(found[rank], signal.SIGKILL)
+        mapped = frozenset[Path]().union(*map(shared_memory_of, processes))
+        os.kill(processes[rank], signal.SIGKILL)
         job.stdout.read()
         return job.wait(), mapped
 
 
 def ranks_of(plan: Path) -> list[int]:
     """Return the processes that train a plan, in the order of their start, without those that wait for them."""
-    found = _processes_of(plan)
-    parents = {_parent(process) for process in found}
-    return [process for process in found if process not in parents]
+    processes = _processes_of(plan)
+    parents = {_parent(process) for process in processes}
+    return [process for process in processes if process not in parents]
 
 
 def _left(plan: Path) -> list[int]:
     """Return the processes that are still there a while after a job ended."""
     late = time.monotonic() + PATIENCE_S
-    while (found := _processes_of(plan)) and time.monotonic() < late:
+    while (processes := _processes_of(plan)) and time.monotonic() < late:
         time.sleep(0.05)
-    return found
+    return processes
 
 
 def _parent(process: int) -> int:
@@ -156,15 +156,15 @@ def _parent(process: int) -> int:
 
 def _processes_of(plan: Path) -> list[int]:
     """Return the processes that run a plan, the launcher and its proxies aside, in the order of their start."""
-    found = []
+    processes = []
     for entry in Path("/proc").iterdir():
         try:
             words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else [b""]
         except OSError:
             continue  # it has ended meanwhile
         if str(plan).encode() in words and Path(words[0].decode()).name.startswith(PYTHON):
-            found.append(int(entry.name))
-    return sorted(found)
+            processes.append(int(entry.name))
+    return sorted(processes)
 
 
 def shared_memory_of(process: int) -> frozenset[Path]:
@@ -174,16 +174,16 @@ def shared_memory_of(process: int) -> frozenset[Path]:
     return frozenset(Path(name) for name in names if not name.endswith(" (deleted)"))
 
 
-def same_files(one: Path, other: Path) -> bool:
+def same_files(left: Path, right: Path) -> bool:
     """Whether two folders hold equal files under equal names."""
-    names = {path.name for path in one.iterdir()}
-    equal, _, _ = cmpfiles(one, other, names, shallow=False)
-    return set(equal) == names == {path.name for path in other.iterdir()}
+    names = {path.name for path in left.iterdir()}
+    equal, _, _ = cmpfiles(left, right, names, shallow=False)
+    return set(equal) == names == {path.name for path in right.iterdir()}
 
 
-def largest_difference(one: Path, other: Path) -> float:
+def largest_difference(left: Path, right: Path) -> float:
     """Return how far the tensors of two checkpoints are apart at most, relative to each tensor's largest value."""
-    first, second = (load_file(last_checkpoint(folder) / TENSORS) for folder in (one, other))
+    first, second = (load_file(last_checkpoint(folder) / TENSORS) for folder in (left, right))
     return max(relative_difference(first[name], second[name]) for name in first)
 
 

@@ -22,7 +22,7 @@ def ticks(least: float, most: float) -> Iterator[float]:
 
 def lines(families: list[dict[str, Any]], title: str) -> str:
     """Draw every family's searches: seconds over the graph's nodes."""
-    runs = [run for one in families for run in one["runs"]]
+    runs = [run for family in families for run in family["runs"]]
     at = {key: list(ticks(*(f(run[key] for run in runs) for f in (min, max)))) for key in ("nodes", "seconds")}
 
     def part(key: str, value: float) -> float:
@@ -42,11 +42,11 @@ def lines(families: list[dict[str, Any]], title: str) -> str:
         parts.append(svg.text(LEFT - 6, y(tick) + 4, f"{tick:g}", 'text-anchor="end"'))
     middle = TOP + HEIGHT / 2
     parts.append(svg.text(18, middle, "seconds", f'text-anchor="middle" transform="rotate(-90 18 {middle})"'))
-    for number, (one, colour) in enumerate(zip(families, COLOURS, strict=True)):
-        points = [(x(run["nodes"]), y(run["seconds"])) for run in one["runs"]]
+    for number, (family, colour) in enumerate(zip(families, COLOURS, strict=True)):
+        points = [(x(run["nodes"]), y(run["seconds"])) for run in family["runs"]]
         joined = " ".join(f"{right:.1f},{down:.1f}" for right, down in points)
         parts.append(f'<polyline points="{joined}" fill="none" stroke="{colour}" stroke-width="2"/>')
         parts += [f'<circle cx="{right:.1f}" cy="{down:.1f}" r="3" fill="{colour}"/>' for right, down in points]
-        label = f"{one['family']}: exponent {one['exponent']:.2f}"
+        label = f"{family['family']}: exponent {family['exponent']:.2f}"
         parts += svg.legend(LEFT + WIDTH + 25, {label: colour}, TOP + 20 + 18 * number)
     return svg.drawing(LEFT + WIDTH + 310, TOP + HEIGHT + 46, title, parts)

@@ -43,36 +43,36 @@ TRIES = 2
 def best(model: str, batch: int, ways: Sequence[int], placements: str, rules: str = "default") -> dict[str, Any]:
     """Return the faster of a few runs: the machine has other things to do."""
     how = (model, str(batch), ",".join(map(str, ways)), placements, rules)
-    return min((in_process("results.scaling.measure", *how) for _ in range(TRIES)), key=lambda one: one["seconds"])
+    return min((in_process("results.scaling.measure", *how) for _ in range(TRIES)), key=lambda run: run["seconds"])
 
 
-def exponent(found: Sequence[dict[str, Any]]) -> float:
+def exponent(runs: Sequence[dict[str, Any]]) -> float:
     """Return b of seconds = a nodes^b by least squares of the logarithms."""
-    xs, ys = ([math.log(one[key]) for one in found] for key in ("nodes", "seconds"))
+    xs, ys = ([math.log(run[key]) for run in runs] for key in ("nodes", "seconds"))
     x, y = sum(xs) / len(xs), sum(ys) / len(ys)
     return sum((a - x) * (b - y) for a, b in zip(xs, ys, strict=True)) / sum((a - x) ** 2 for a in xs)
 
 
 def families() -> list[dict[str, Any]]:
     """Return every family's searches and exponent, per placement set."""
-    found = []
+    rows = []
     for name, (batch, models) in FAMILIES.items():
         for placements in ("S", "S,R"):
             runs = [best(model, batch, (2, 2, 2), placements, OF_LARGE[placements]) for model in models]
-            found.append({"family": name, "placements": placements, "exponent": exponent(runs), "runs": runs})
-    return found
+            rows.append({"family": name, "placements": placements, "exponent": exponent(runs), "runs": runs})
+    return rows
 
 
-def depths_table(found: list[dict[str, Any]]) -> str:
+def depths_table(rows: list[dict[str, Any]]) -> str:
     """Render the families."""
 
-    def cells(one: dict[str, Any]) -> list[object]:
-        return [f"{run['nodes']:,}: {run['seconds']:.2f} s" for run in one["runs"]]
+    def cells(row: dict[str, Any]) -> list[object]:
+        return [f"{run['nodes']:,}: {run['seconds']:.2f} s" for run in row["runs"]]
 
     columns = ["model", "placements", "nodes: 1x", "4x", "16x", "exponent"]
     return table(
         columns,
-        [[f"`{one['family']}`", one["placements"], *cells(one), f"{one['exponent']:.2f}"] for one in found],
+        [[f"`{row['family']}`", row["placements"], *cells(row), f"{row['exponent']:.2f}"] for row in rows],
     )
 
 
@@ -83,15 +83,15 @@ def runs_table(runs: list[dict[str, Any]]) -> str:
         columns,
         [
             [
-                f"`{one['model']}`, batch {one['batch']}",
-                f"{one['nodes']:,}",
-                math.prod(one["ways"]),
-                one["placements"],
-                f"{one['seconds']:.2f}",
-                f"{one['memory_bytes'] / 1e6:.0f} MB",
-                f"{one['bytes'] / 1e9:.3f}",
+                f"`{run['model']}`, batch {run['batch']}",
+                f"{run['nodes']:,}",
+                math.prod(run["ways"]),
+                run["placements"],
+                f"{run['seconds']:.2f}",
+                f"{run['memory_bytes'] / 1e6:.0f} MB",
+                f"{run['bytes'] / 1e9:.3f}",
             ]
-            for one in runs
+            for run in runs
         ],
     )
 
@@ -103,7 +103,7 @@ def command(model: str, batch: int, placements: str) -> dict[str, Any]:
     """Return seconds of the command `plan` for 8 workers, all factorisations tried: the fastest of a few runs."""
     asked = [model, "--batch", str(batch), "--workers", "8", "--placements", placements]
     tried = [_timed([sys.executable, "-c", COMMAND, *asked]) for _ in range(TRIES)]
-    return {"command": " ".join(["plan", *asked]), **min(tried, key=lambda one: one["wall_seconds"])}
+    return {"command": " ".join(["plan", *asked]), **min(tried, key=lambda run: run["wall_seconds"])}
 
 
 def _timed(arguments: list[str]) -> dict[str, float]:
@@ -114,15 +114,15 @@ def _timed(arguments: list[str]) -> dict[str, float]:
     return {"wall_seconds": round(wall, 2), "cpu_seconds": round(cpu, 2)}
 
 
-def commands_table(found: list[dict[str, Any]]) -> str:
+def commands_table(runs: list[dict[str, Any]]) -> str:
     """Render the commands."""
-    rows = [[f"`{one['command']}`", f"{one['wall_seconds']:.2f}", f"{one['cpu_seconds']:.2f}"] for one in found]
+    rows = [[f"`{run['command']}`", f"{run['wall_seconds']:.2f}", f"{run['cpu_seconds']:.2f}"] for run in runs]
     return table(["command", "seconds", "of CPU"], rows)
 
 
 def pages(data: Any) -> Pages:
     """Return the README's tables, and the picture."""
-    shown = [one for one in data["depths"] if one["placements"] == "S"]
+    shown = [family for family in data["depths"] if family["placements"] == "S"]
     return {
         "machine": f"Measured on: {data['machine']}.",
         "depths": depths_table(data["depths"]),
@@ -140,5 +140,5 @@ if __name__ == "__main__":
     ]
     workers = [best(*WIDE, (2,) * steps, "S") for steps in STEPS]
     commands = [command(model, batch, placements) for model, batch in BENCHMARKS for placements in ("S", "S,R")]
-    found = {"depths": depths, "benchmarks": benchmarks, "commands": commands, "workers": workers}
-    publish(HERE, {"machine": machine(), **found}, pages)
+    data = {"depths": depths, "benchmarks": benchmarks, "commands": commands, "workers": workers}
+    publish(HERE, {"machine": machine(), **data}, pages)

@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sets = [read_set(path) for name in options.sets or own_sets() for path in find_sets(name)]
         if options.check:
             return _check(sets)
-        data = {"sets": [_scored(one) for one in sets]}
+        data = {"sets": [_scored(measured) for measured in sets]}
         if options.json not in {None, STDOUT}:
             write_json(options.json, data)
     except Exception as error:
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(data, indent=1, default=str))
     else:
         print("\n\n".join(map(summary, data["sets"])))
-    return 0 if all(one["expressed"] for one in data["sets"]) else BAD_INPUT
+    return 0 if all(scores["expressed"] for scores in data["sets"]) else BAD_INPUT
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -64,22 +64,22 @@ def _scored(measured: MeasuredSet) -> dict[str, Any]:
         if number % EVERY == 0 and sys.stderr.isatty():
             print(f"\r{measured.name}: row {number} of {len(measured.rows)} ", end="", file=sys.stderr, flush=True)
 
-    found = score(measured, progress)
+    scores = score(measured, progress)
     if sys.stderr.isatty():
         print("\r\x1b[K", end="", file=sys.stderr)
-    return found
+    return scores
 
 
 def _check(sets: Sequence[MeasuredSet]) -> int:
     """Print, in one line each, what cannot be read or expressed; return 2 where there is anything."""
-    problems = [f"{one.name}: {problem}" for one in sets for problem in _problems(one)]
+    problems = [f"{measured.name}: {problem}" for measured in sets for problem in _problems(measured)]
     print("\n".join(problems or ["every row is read and expressed"]))
     return BAD_INPUT if problems else 0
 
 
 def _problems(measured: MeasuredSet) -> Iterator[str]:
     yield from measured.notes
-    yield from (one.why for one in measured.refused)
+    yield from (refused.why for refused in measured.refused)
     for row in measured.rows:
         try:
             run_of(row, measured.folder)

@@ -56,7 +56,7 @@ def _system(device: str) -> Any:
 
 def seconds(run: Run, way: Parallel | None = None) -> float:
     """Return its seconds of a step, of several ways the least; SetError for a run that it cannot express."""
-    return min(_seconds(run, one) for one in ((way,) if way else run.ways))
+    return min(_seconds(run, candidate) for candidate in ((way,) if way else run.ways))
 
 
 def _seconds(run: Run, way: Parallel) -> float:

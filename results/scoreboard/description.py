@@ -103,15 +103,15 @@ def known_field(where: Path, section: str, key: str) -> str:
 
 
 def read_fields(where: Path, section: str, said: Mapping[str, Any]) -> dict[str, Cell]:
-    found: dict[str, Cell] = {}
+    cells: dict[str, Cell] = {}
     for key, value in said.items():
         field, text = known_field(where, section, key), _plain(value)
         try:
             if text.lower() not in MISSING:
-                found[field] = FIELDS[field].metadata["read"](text)
+                cells[field] = FIELDS[field].metadata["read"](text)
         except ValueError as error:
             raise SetError(f"{where}: {section}: {key}: {error}") from error
-    return found
+    return cells
 
 
 def _plain(value: object) -> str:

@@ -23,11 +23,13 @@ def find_device(name: str) -> str:
     if name in device_names():
         return name
     asked = _parts(name)
-    fitting = [one for one in device_names() if _fits(asked, _parts(one))]
+    fitting = [device for device in device_names() if _fits(asked, _parts(device))]
     if not fitting:
-        known, hint = ", ".join(device_names()), nearest(asked[0], {_parts(one)[0] for one in device_names()})
+        known, hint = ", ".join(device_names()), nearest(asked[0], {_parts(device)[0] for device in device_names()})
         raise SetError(f"no type of device is a {name}: expected one of {known}, or a machine of your own{hint}")
-    return max(fitting, key=lambda one: (_parts(one)[1] in {"sxm", ""}, device_type(one).memory_bytes or 0, one))
+    return max(
+        fitting, key=lambda device: (_parts(device)[1] in {"sxm", ""}, device_type(device).memory_bytes or 0, device)
+    )
 
 
 def _fits(asked: tuple[str, str, int], offered: tuple[str, str, int]) -> bool:

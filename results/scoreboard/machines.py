@@ -220,5 +220,5 @@ def _usual(device: str, count: int) -> TopologyFile:
         description=f"{count} x {device}",
         devices=(DeviceEntry(name=gpus, type=device),),
         switches=tuple(SwitchEntry(name=name) for name in names),
-        links=tuple(LinkEntry(ends=(one, other), type=kind, count=many) for one, other, kind, many in links),
+        links=tuple(LinkEntry(ends=(end, other), type=kind, count=many) for end, other, kind, many in links),
     )

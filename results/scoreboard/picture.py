@@ -19,12 +19,12 @@ Point = tuple[float, float, str]
 
 def draw(data: Mapping[str, Any]) -> str:
     """Draw a set's rows: seconds where there are some, else bytes."""
-    seconds = [one for one in data["predictions"] if one.get("error") is not None]
-    rows = seconds or [one for one in data["predictions"] if one.get("measured_bytes")]
+    seconds = [row for row in data["predictions"] if row.get("error") is not None]
+    rows = seconds or [row for row in data["predictions"] if row.get("measured_bytes")]
     names = ("measured_s", "predicted_s") if seconds else ("measured_bytes", "predicted_bytes")
     scale = 1.0 if seconds else 2.0**-30
-    points = [(one[names[0]] * scale, one[names[1]] * scale, one["part"]) for one in rows]
-    nulls = [(one["measured_s"], one["null_s"], "null") for one in seconds]
+    points = [(row[names[0]] * scale, row[names[1]] * scale, row["part"]) for row in rows]
+    nulls = [(row["measured_s"], row["null_s"], "null") for row in seconds]
     unit = "s" if seconds else "GiB"
     title = f"{data['set']}: predicted over measured"
     parts = svg.legend(LEFT, legend(points, nulls))
@@ -48,16 +48,16 @@ def legend(points: Sequence[Point], nulls: Sequence[Point]) -> dict[str, str]:
 def beside_fastest(rows: Iterable[Row]) -> Iterable[Point]:
     """Yield each run of a group of several by seconds a sample, over those of the group's fastest."""
     groups: dict[str, list[Row]] = {}
-    for one in rows:
-        groups.setdefault(one["group"], []).append(one)
+    for row in rows:
+        groups.setdefault(row["group"], []).append(row)
     for several in groups.values():
         if len(several) > 1:
-            best = [min(one[name] / one["batch"] for one in several) for name in ("measured_s", "predicted_s")]
-            for one in several:
+            best = [min(row[name] / row["batch"] for row in several) for name in ("measured_s", "predicted_s")]
+            for row in several:
                 yield (
-                    one["measured_s"] / one["batch"] / best[0],
-                    one["predicted_s"] / one["batch"] / best[1],
-                    one["part"],
+                    row["measured_s"] / row["batch"] / best[0],
+                    row["predicted_s"] / row["batch"] / best[1],
+                    row["part"],
                 )
 
 

@@ -122,10 +122,10 @@ def _predicted(row: Row, run: Run) -> Prediction:
 
 def _best(run: Run) -> tuple[Parallel, Projection]:
     """Return the fastest of the ways that fit, else of all: first by micro-batch, then by chunks."""
-    found = {way: _projection(run, way) for way in run.ways if way.chunks == run.ways[0].chunks}
-    first = min(found, key=lambda way: (not found[way].fits, found[way].seconds))
-    found |= {way: _projection(run, way) for way in run.ways if way.micro_batch == first.micro_batch}
-    return min(found.items(), key=lambda one: (not one[1].fits, one[1].seconds))
+    projections = {way: _projection(run, way) for way in run.ways if way.chunks == run.ways[0].chunks}
+    first = min(projections, key=lambda way: (not projections[way].fits, projections[way].seconds))
+    projections |= {way: _projection(run, way) for way in run.ways if way.micro_batch == first.micro_batch}
+    return min(projections.items(), key=lambda item: (not item[1].fits, item[1].seconds))
 
 
 def _projection(run: Run, way: Parallel) -> Projection:
@@ -158,4 +158,4 @@ def _flop(row: Row, run: Run, projection: Projection) -> float:
 
 def all_seconds(predictions: Sequence[Prediction]) -> float:
     """Return the CPU seconds that predicting rows took."""
-    return sum(one.cpu_s for one in predictions)
+    return sum(prediction.cpu_s for prediction in predictions)

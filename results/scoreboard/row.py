@@ -226,7 +226,7 @@ MEASURED = (
 )  # fmt: skip
 """What says how long a step took, the most direct first."""
 
-FIELDS = {one.name: one for one in fields(Row) if one.name != "line"}
+FIELDS = {column.name: column for column in fields(Row) if column.name != "line"}
 
 
 def plain(name: str) -> str:
@@ -236,8 +236,8 @@ def plain(name: str) -> str:
 
 def _names() -> dict[str, str]:
     known: dict[str, str] = {}
-    for name, one in FIELDS.items():
-        for spelling in (name, *one.metadata["also"]):
+    for name, column in FIELDS.items():
+        for spelling in (name, *column.metadata["also"]):
             if known.setdefault(plain(spelling), name) != name:
                 raise ValueError(f"{spelling!r} would be both {known[plain(spelling)]} and {name}")
     return known
@@ -246,7 +246,7 @@ def _names() -> dict[str, str]:
 NAMES = _names()
 """From everything a column may be called, as `plain` has it, to the field."""
 
-SPELLED = tuple(words(spelling) for name, one in FIELDS.items() for spelling in (name, *one.metadata["also"]))
+SPELLED = tuple(words(spelling) for name, column in FIELDS.items() for spelling in (name, *column.metadata["also"]))
 """Everything a column may be called, in words."""
 
 

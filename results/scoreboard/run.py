@@ -24,14 +24,14 @@ AXES = ("device", "axes", "tp", "pp", "micro_batch", "hidden", "devices")
 def kept(data: dict[str, Any]) -> dict[str, Any]:
     """Return what the pages are made of: figures rounded, groups by number, causes of the worst rows alone."""
     groups: dict[str, int] = {}
-    worst = {one["line"] for one in tables.worst(data)}
+    worst = {prediction["line"] for prediction in tables.worst(data)}
     rows = []
-    for one in data["predictions"]:
-        row = {key: one[key] for key in KEPT if one.get(key) is not None}
-        if "group" in one:
-            row["group"] = groups.setdefault(one["group"], len(groups))
-        if one["line"] in worst:
-            row["shares"] = one["shares"]
+    for prediction in data["predictions"]:
+        row = {key: prediction[key] for key in KEPT if prediction.get(key) is not None}
+        if "group" in prediction:
+            row["group"] = groups.setdefault(prediction["group"], len(groups))
+        if prediction["line"] in worst:
+            row["shares"] = prediction["shares"]
         rows.append(row)
     rounded: dict[str, Any] = _rounded(data | {"predictions": rows})
     return rounded
@@ -41,23 +41,23 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}")
     if isinstance(value, dict):
-        return {key: _rounded(one) for key, one in value.items()}
-    return [_rounded(one) for one in value] if isinstance(value, list) else value
+        return {key: _rounded(item) for key, item in value.items()}
+    return [_rounded(item) for item in value] if isinstance(value, list) else value
 
 
 def overview(data: dict[str, Any]) -> str:
     """Return a line for each set: what was not fitted on, beside the null model and Calculon."""
     rows = []
-    for one in data["sets"]:
-        part = _unfitted(one)
-        scores = one["scores"][part]
+    for scored in data["sets"]:
+        part = _unfitted(scored)
+        scores = scored["scores"][part]
         cells = tables.times(scores["time"])
         nulls = [tables.percent(scores.get(name, {}).get("error_mean")) for name in ("null", "null_of_others")]
         rival = scores.get("calculon")
         calculon = f"{tables.percent(rival['error_mean'])} of {rival['rows']}" if rival else ""
-        memory = tables.percent(one["scores"]["all"]["memory"].get("error_mean"))
-        expressed = f"{one['expressed']} of {one['rows']}"
-        rows.append([f"[{one['set']}](#{one['set']})", expressed, part, *cells[1:6], *nulls, calculon, memory])
+        memory = tables.percent(scored["scores"]["all"]["memory"].get("error_mean"))
+        expressed = f"{scored['expressed']} of {scored['rows']}"
+        rows.append([f"[{scored['set']}](#{scored['set']})", expressed, part, *cells[1:6], *nulls, calculon, memory])
     rivals = ("null, fitted", "null of others", "Calculon mean")
     columns = ("set", "expressed", "part", *tables.COLUMNS[1:6], *rivals, "memory")
     return table(columns, rows)
@@ -65,34 +65,34 @@ def overview(data: dict[str, Any]) -> str:
 
 def published(data: dict[str, Any]) -> tuple[PublishedScore, ...]:
     """Return what a decision's page says of every set with times, of the part that was not fitted on."""
-    found = []
-    for one in data["sets"]:
-        scores = one["scores"].get("test", {}).get("time", {})
+    entries = []
+    for scored in data["sets"]:
+        scores = scored["scores"].get("test", {}).get("time", {})
         if scores.get("rows"):
-            found.append(
+            entries.append(
                 PublishedScore(
-                    source=one["source"],
-                    assumed=tuple(one["assumed"]),
+                    source=scored["source"],
+                    assumed=tuple(scored["assumed"]),
                     runs=scores["rows"],
                     mean=scores["error_mean"],
                     p90=scores["error_p90"],
                     bias=scores["bias_mean"],
                 )
             )
-    return tuple(found)
+    return tuple(entries)
 
 
-def _unfitted(one: dict[str, Any]) -> str:
-    return next(name for name in ("test", "fit", "all") if name in one["scores"])
+def _unfitted(scored: dict[str, Any]) -> str:
+    return next(name for name in ("test", "fit", "all") if name in scored["scores"])
 
 
 def block(data: dict[str, Any]) -> str:
     """Return all that is said of one set."""
     parts = [f"Source: {data['source']}."]
     if data["assumed"]:
-        parts.append("Assumed:\n\n" + "\n".join(f"- {one}" for one in data["assumed"]))
+        parts.append("Assumed:\n\n" + "\n".join(f"- {assumption}" for assumption in data["assumed"]))
     if data["not_expressed"]:
-        reasons = [f"- {one['rows']} rows: {tables.short(one['why'])}" for one in data["not_expressed"]]
+        reasons = [f"- {reason['rows']} rows: {tables.short(reason['why'])}" for reason in data["not_expressed"]]
         parts.append("Not expressed:\n\n" + "\n".join(reasons))
     if data["scores"]["all"]["time"]["rows"]:
         parts += [tables.scores_table(data), "Furthest off:", tables.worst_table(data)]
@@ -105,16 +105,16 @@ def block(data: dict[str, Any]) -> str:
 
 def pages(data: dict[str, Any]) -> Pages:
     """Return the README's tables, and a picture a set."""
-    found: Pages = {"overview": overview(data)}
-    for one in data["sets"]:
-        found[one["set"]] = block(one)
-        found[f"{one['set']}.svg"] = picture.draw(one)
-    return found
+    rendered: Pages = {"overview": overview(data)}
+    for scored in data["sets"]:
+        rendered[scored["set"]] = block(scored)
+        rendered[f"{scored['set']}.svg"] = picture.draw(scored)
+    return rendered
 
 
 def calculons(data: dict[str, Any], name: str) -> dict[int, float]:
     """Return Calculon's seconds of a set as they are in the data, by line."""
-    rows = (row for one in data["sets"] if one["set"] == name for row in one["predictions"])
+    rows = (row for scored in data["sets"] if scored["set"] == name for row in scored["predictions"])
     return {row["line"]: row["calculon_s"] for row in rows if "calculon_s" in row}
 
 
@@ -122,7 +122,7 @@ def main() -> None:
     """Predict and score every set; where Calculon is not there, its seconds are those of the last time."""
     sets = [read_set(path) for name in own_sets() for path in find_sets(name)]
     before = read_data(HERE)
-    data = {"sets": [kept(score(one, known=calculons(before, one.name))) for one in sets]}
+    data = {"sets": [kept(score(measured, known=calculons(before, measured.name))) for measured in sets]}
     publish(HERE, data, pages)
     write_json(PATH, published(data))
 

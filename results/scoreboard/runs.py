@@ -139,14 +139,16 @@ def _ways(row: Row, shape: Parallel, batch: int, size: Size | None) -> Iterator[
         micro = share // row.accumulation
     if micro is None:
         micro = "best" if shape.pp > 1 else share
-    sizes = [one for one in MICRO_BATCHES if share % one == 0] if micro == "best" else [int(micro)]
+    sizes = (
+        [micro_batch for micro_batch in MICRO_BATCHES if share % micro_batch == 0] if micro == "best" else [int(micro)]
+    )
     if share % sizes[0]:
         raise SetError(
             f"expected {share} samples of a worker in whole micro-batches, found micro-batches of {sizes[0]}"
         )
-    for one in sizes:
-        for schedule in _schedules(row, shape, chunks, share // one, size):
-            yield replace(shape, micro_batch=one, schedule=schedule)
+    for micro_batch in sizes:
+        for schedule in _schedules(row, shape, chunks, share // micro_batch, size):
+            yield replace(shape, micro_batch=micro_batch, schedule=schedule)
 
 
 def _schedules(
@@ -157,9 +159,9 @@ def _schedules(
     elif chunks == "best":
         whole = size is not None and micro_batches % shape.pp == 0
         layers = size.layers if size else 0
-        for one in CHUNKS if whole else (1,):
-            if one == 1 or layers % (shape.pp * one) == 0:
-                yield "1f1b" if one == 1 else f"interleaved:{one}"
+        for count in CHUNKS if whole else (1,):
+            if count == 1 or layers % (shape.pp * count) == 0:
+                yield "1f1b" if count == 1 else f"interleaved:{count}"
     elif chunks is not None and int(chunks) > 1:
         yield f"interleaved:{chunks}"
     else:

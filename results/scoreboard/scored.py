@@ -31,11 +31,17 @@ def score(
     `known` are Calculon's seconds by line, for where it is not there.
     """
     predictions = list(predict(measured, progress))
-    expressed = [one for one in predictions if not one.why]
-    parts = {name: [one for one in expressed if one.row.part == name] for name in ("test", "fit")}
-    rivals = {one.row.line: _calculon(one, known or {}) for one in expressed if one.error is not None}
-    timed = [(one, row) for one in expressed if (row := _timed(one)) is not None]
-    nulls = {one.row.line: row.predicted_s for (one, _), row in zip(timed, _null_rows(timed)[2], strict=True)}
+    expressed = [prediction for prediction in predictions if not prediction.why]
+    parts = {name: [prediction for prediction in expressed if prediction.row.part == name] for name in ("test", "fit")}
+    rivals = {
+        prediction.row.line: _calculon(prediction, known or {})
+        for prediction in expressed
+        if prediction.error is not None
+    }
+    timed = [(prediction, row) for prediction in expressed if (row := _timed(prediction)) is not None]
+    nulls = {
+        prediction.row.line: row.predicted_s for (prediction, _), row in zip(timed, _null_rows(timed)[2], strict=True)
+    }
     return {
         "set": measured.name,
         "source": measured.source,
@@ -44,15 +50,22 @@ def score(
         "rows": len(measured.rows) + len(measured.refused),
         "expressed": len(expressed),
         "not_expressed": _reasons(measured.refused, predictions),
-        "failed": sum(one.failed for one in predictions),
-        "not_ended": [one.row.line for one in expressed if {one.ran, one.measured_s, one.measured_bytes} == {None}],
+        "failed": sum(prediction.failed for prediction in predictions),
+        "not_ended": [
+            prediction.row.line
+            for prediction in expressed
+            if {prediction.ran, prediction.measured_s, prediction.measured_bytes} == {None}
+        ],
         "cpu_s": round(all_seconds(predictions), 3),
         "cpu_s_per_row": round(all_seconds(predictions) / max(1, len(predictions)), 4),
-        "cpu_s_max": round(max((one.cpu_s for one in predictions), default=0.0), 3),
+        "cpu_s_max": round(max((prediction.cpu_s for prediction in predictions), default=0.0), 3),
         "scores": {"all": _scores(expressed, rivals)}
         | {name: _scores(rows, rivals) for name, rows in parts.items() if rows},
         "by": {axis: table for axis in AXES if len(table := _by(axis, expressed)) > 1},
-        "predictions": [_plain(one, nulls.get(one.row.line), rivals.get(one.row.line)) for one in predictions],
+        "predictions": [
+            _plain(prediction, nulls.get(prediction.row.line), rivals.get(prediction.row.line))
+            for prediction in predictions
+        ],
     }
 
 
@@ -69,35 +82,35 @@ def _calculon(prediction: Prediction, known: Mapping[int, float]) -> float | Non
 def _reasons(refused: Sequence[Refused], predictions: Iterable[Prediction]) -> list[Data]:
     """Return why rows are not expressed, the commonest reason first, with their lines."""
     lines: dict[str, list[int]] = {}
-    for one in refused:
-        lines.setdefault(one.why.partition(": ")[2] or one.why, []).append(one.line)
+    for refusal in refused:
+        lines.setdefault(refusal.why.partition(": ")[2] or refusal.why, []).append(refusal.line)
     for prediction in predictions:
         if prediction.why:
             lines.setdefault(prediction.why, []).append(prediction.row.line)
-    found = [{"why": why, "rows": len(where), "lines": where} for why, where in lines.items()]
-    return sorted(found, key=lambda one: -len(one["lines"]))
+    reasons = [{"why": why, "rows": len(where), "lines": where} for why, where in lines.items()]
+    return sorted(reasons, key=lambda reason: -len(reason["lines"]))
 
 
 def _scores(predictions: Sequence[Prediction], rivals: dict[int, float | None]) -> Data:
-    timed = [(one, row) for one in predictions if (row := _timed(one)) is not None]
+    timed = [(prediction, row) for prediction in predictions if (row := _timed(prediction)) is not None]
     rows = [row for _, row in timed]
-    found: Data = {"time": scores.times(rows)}
+    scored: Data = {"time": scores.times(rows)}
     if timed:
-        found["null"] = _null(timed)
-        found["null_of_others"] = scores.times(_null_of_others(timed)) | UNORDERED
-        if any(rivals[one.row.line] is not None for one, _ in timed):
-            found["calculon"] = _of_calculon(timed, rivals)
-    pairs = [(one.measured_bytes, one.predicted_bytes) for one in predictions]
-    found["memory"] = scores.memory([(m, p) for m, p in pairs if m is not None and p is not None])
-    said = [(one.ran, one.fits) for one in predictions]
-    found["fits"] = scores.verdicts([(did, fits) for did, fits in said if did is not None and fits is not None])
-    return found
+        scored["null"] = _null(timed)
+        scored["null_of_others"] = scores.times(_null_of_others(timed)) | UNORDERED
+        if any(rivals[prediction.row.line] is not None for prediction, _ in timed):
+            scored["calculon"] = _of_calculon(timed, rivals)
+    pairs = [(prediction.measured_bytes, prediction.predicted_bytes) for prediction in predictions]
+    scored["memory"] = scores.memory([(m, p) for m, p in pairs if m is not None and p is not None])
+    said = [(prediction.ran, prediction.fits) for prediction in predictions]
+    scored["fits"] = scores.verdicts([(did, fits) for did, fits in said if did is not None and fits is not None])
+    return scored
 
 
-def _timed(one: Prediction) -> Timed | None:
-    if one.measured_s is None or one.predicted_s is None or one.run is None:
+def _timed(prediction: Prediction) -> Timed | None:
+    if prediction.measured_s is None or prediction.predicted_s is None or prediction.run is None:
         return None
-    return Timed(one.run.group, one.run.batch, one.measured_s, one.predicted_s)
+    return Timed(prediction.run.group, prediction.run.batch, prediction.measured_s, prediction.predicted_s)
 
 
 def _null(timed: Sequence[tuple[Prediction, Timed]]) -> Data:
@@ -110,20 +123,22 @@ def _null_of_others(timed: Sequence[tuple[Prediction, Timed]]) -> list[Timed]:
     """Return each row as the constant predicts it that is fitted on all others, of what is nearest for all of them."""
     if len(timed) == 1:
         return []
-    amounts, found = _amounts(timed), []
+    amounts, nulls = _amounts(timed), []
     name, _ = scores.best_null(amounts)
     for at, (_, row) in enumerate(timed):
         _, factor = scores.best_null({name: [*amounts[name][:at], *amounts[name][at + 1 :]]})
-        found.append(replace(row, predicted_s=factor * amounts[name][at][1]))
-    return found
+        nulls.append(replace(row, predicted_s=factor * amounts[name][at][1]))
+    return nulls
 
 
 def _amounts(timed: Sequence[tuple[Prediction, Timed]]) -> dict[str, list[tuple[float, float]]]:
     """Return of each row the measured seconds and what a constant may be of, by its name."""
     return {
-        "rate": [(row.measured_s, one.flop / _devices(one)) for one, row in timed],
-        "share of peak": [(row.measured_s, one.flop / one.peak_flop_per_s) for one, row in timed],
-        "share of the precision's peak": [(row.measured_s, one.flop / one.own_peak_flop_per_s) for one, row in timed],
+        "rate": [(row.measured_s, prediction.flop / _devices(prediction)) for prediction, row in timed],
+        "share of peak": [(row.measured_s, prediction.flop / prediction.peak_flop_per_s) for prediction, row in timed],
+        "share of the precision's peak": [
+            (row.measured_s, prediction.flop / prediction.own_peak_flop_per_s) for prediction, row in timed
+        ],
     }
 
 
@@ -138,13 +153,13 @@ def _null_rows(timed: Sequence[tuple[Prediction, Timed]]) -> tuple[str, float, l
     return name, factor, rows
 
 
-def _devices(one: Prediction) -> int:
-    return one.run.devices if one.run else 1
+def _devices(prediction: Prediction) -> int:
+    return prediction.run.devices if prediction.run else 1
 
 
 def _of_calculon(timed: Sequence[tuple[Prediction, Timed]], rivals: dict[int, float | None]) -> Data:
     """Score Calculon on the rows that it can express, and ourselves on the same."""
-    both = [(row, seconds) for one, row in timed if (seconds := rivals[one.row.line]) is not None]
+    both = [(row, seconds) for prediction, row in timed if (seconds := rivals[prediction.row.line]) is not None]
     rows = [Timed(row.group, row.samples, row.measured_s, seconds) for row, seconds in both]
     return {**scores.times(rows), "we_on_the_same": scores.times([row for row, _ in both])}
 
@@ -152,8 +167,8 @@ def _of_calculon(timed: Sequence[tuple[Prediction, Timed]], rivals: dict[int, fl
 def _by(axis: str, predictions: Sequence[Prediction]) -> list[Data]:
     """Return the mean size and the mean of errors by the values of an axis."""
     groups: dict[Any, list[float]] = {}
-    for one in predictions:
-        value, error = _value(axis, one), one.error
+    for prediction in predictions:
+        value, error = _value(axis, prediction), prediction.error
         if value is not None and error is not None:
             groups.setdefault(value, []).append(error)
     return [
@@ -162,26 +177,31 @@ def _by(axis: str, predictions: Sequence[Prediction]) -> list[Data]:
     ]
 
 
-def _value(axis: str, one: Prediction) -> Any:
-    if one.run is None or one.way is None:
+def _value(axis: str, prediction: Prediction) -> Any:
+    if prediction.run is None or prediction.way is None:
         return None
     if axis in {"tp", "pp", "dp", "micro_batch", "recompute"}:
-        return getattr(one.way, axis)
+        return getattr(prediction.way, axis)
     if axis == "axes":
-        return "+".join(name for name in ("dp", "cp", "tp", "pp") if getattr(one.way, name) > 1) or "one device"
+        return "+".join(name for name in ("dp", "cp", "tp", "pp") if getattr(prediction.way, name) > 1) or "one device"
     if axis == "hidden":
-        return one.run.size.hidden if one.run.size else None
+        return prediction.run.size.hidden if prediction.run.size else None
     if axis == "device":
-        return one.run.machine.built.devices[0].spec.name
-    return one.run.devices if axis == "devices" else one.row.model or one.run.name
+        return prediction.run.machine.built.devices[0].spec.name
+    return prediction.run.devices if axis == "devices" else prediction.row.model or prediction.run.name
 
 
-def _plain(one: Prediction, null_s: float | None, rival: float | None) -> Data:
+def _plain(prediction: Prediction, null_s: float | None, rival: float | None) -> Data:
     """Return a row for JSON."""
-    said: Data = {"line": one.row.line, "label": label(one.row), "part": one.row.part, "cpu_s": round(one.cpu_s, 4)}
-    if one.run is None:
-        return said | {"why": one.why, "failed": one.failed}
-    run = one.run
+    said: Data = {
+        "line": prediction.row.line,
+        "label": label(prediction.row),
+        "part": prediction.row.part,
+        "cpu_s": round(prediction.cpu_s, 4),
+    }
+    if prediction.run is None:
+        return said | {"why": prediction.why, "failed": prediction.failed}
+    run = prediction.run
     return said | {
         "model": run.name,
         "options": {key: value for key, value in run.options if value is not None},
@@ -189,19 +209,19 @@ def _plain(one: Prediction, null_s: float | None, rival: float | None) -> Data:
         "devices": run.devices,
         "machine": run.machine_name,
         "stack": run.stack,
-        "parallel": str(one.way) or "dp=1",
+        "parallel": str(prediction.way) or "dp=1",
         "size": asdict(run.size) if run.size else None,
         "group": run.group,
-        "measured_s": one.measured_s,
-        "predicted_s": one.predicted_s,
-        "error": one.error,
-        "measured_bytes": one.measured_bytes,
-        "predicted_bytes": one.predicted_bytes,
-        "needed_bytes": one.needed_bytes,
-        "ran": one.ran,
-        "fits": one.fits,
-        "flop": one.flop,
-        "shares": one.shares,
+        "measured_s": prediction.measured_s,
+        "predicted_s": prediction.predicted_s,
+        "error": prediction.error,
+        "measured_bytes": prediction.measured_bytes,
+        "predicted_bytes": prediction.predicted_bytes,
+        "needed_bytes": prediction.needed_bytes,
+        "ran": prediction.ran,
+        "fits": prediction.fits,
+        "flop": prediction.flop,
+        "shares": prediction.shares,
         "null_s": null_s,
         "calculon_s": rival,
     }

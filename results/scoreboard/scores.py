@@ -82,7 +82,7 @@ def times(rows: Sequence[Timed]) -> dict[str, Any]:
     if not rows:
         return {"rows": 0}
     signed = [row.error for row in rows]
-    sizes = [abs(one) for one in signed]
+    sizes = [abs(error) for error in signed]
     return {
         "rows": len(rows),
         "error_mean": mean(sizes),
@@ -101,7 +101,7 @@ def memory(pairs: Sequence[tuple[float, float]]) -> dict[str, Any]:
     if not pairs:
         return {"rows": 0}
     signed = [predicted / measured - 1 for measured, predicted in pairs]
-    sizes = [abs(one) for one in signed]
+    sizes = [abs(error) for error in signed]
     return {
         "rows": len(pairs),
         "error_mean": mean(sizes),

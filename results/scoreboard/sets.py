@@ -69,10 +69,10 @@ def find_sets(name: str) -> list[Path]:
     """Return the files that an argument means: a set of the project by name, a CSV, a YAML, or all in a folder."""
     path = Path(name)
     if path.is_dir():
-        found = sorted({one.with_suffix("") for one in path.iterdir() if one.suffix in (".csv", *SUFFIXES)})
-        if not found:
+        stems = sorted({entry.with_suffix("") for entry in path.iterdir() if entry.suffix in (".csv", *SUFFIXES)})
+        if not stems:
             raise SetError(f"{name}: expected a folder with sets (CSV and YAML), found none")
-        return [_file_of(one) for one in found]
+        return [_file_of(stem) for stem in stems]
     if path.is_file():
         return [path]
     if (own := HERE / f"{path.stem if path.suffix in SUFFIXES else name}.yaml").is_file():
@@ -83,13 +83,15 @@ def find_sets(name: str) -> list[Path]:
 
 def _file_of(stem: Path) -> Path:
     candidates = [stem.with_name(stem.name + suffix) for suffix in (*SUFFIXES, ".csv")]
-    return next(one for one in candidates if one.is_file())
+    return next(candidate for candidate in candidates if candidate.is_file())
 
 
 def read_set(path: Path) -> MeasuredSet:
     """Read a set by its YAML or its CSV; rows that cannot be read are kept apart. SetError for all else."""
     beside = [path.with_suffix(suffix) for suffix in SUFFIXES]
-    described = path if path.suffix in SUFFIXES else next((one for one in beside if one.is_file()), None)
+    described = (
+        path if path.suffix in SUFFIXES else next((candidate for candidate in beside if candidate.is_file()), None)
+    )
     description = Description(SetFile(), {}, (), ()) if described is None else read_description(described)
     file = description.file
     table = path if described is None else _table_of(described, file)
@@ -144,7 +146,7 @@ def _lines(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
 
 def _is_comment(line: Sequence[str], following: Sequence[str]) -> bool:
     """Tell a comment at the start from names of columns, of which the first may begin with the same sign."""
-    names = [sum(field_of(cell) is not None for cell in one) for one in (line, following)]
+    names = [sum(field_of(cell) is not None for cell in cells) for cells in (line, following)]
     return line[0].startswith("#") and (len(line) < len(following) or names[0] < names[1])
 
 

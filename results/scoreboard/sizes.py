@@ -75,13 +75,13 @@ def compact(name: str) -> str:
 def known_sizes() -> dict[str, Size]:
     """Return the published sizes by their names."""
     entries = yaml.safe_load(FILE.read_text(encoding="utf-8"))
-    found: dict[str, Size] = {}
+    sizes: dict[str, Size] = {}
     for entry in entries:
         for name in entry["names"]:
-            if compact(name) in found:
+            if compact(name) in sizes:
                 raise ValueError(f"{FILE}: {name!r} would mean two models")
-            found[compact(name)] = _size(entry["size"])
-    return found
+            sizes[compact(name)] = _size(entry["size"])
+    return sizes
 
 
 def _size(entry: list[Any]) -> Size:

@@ -55,12 +55,12 @@ def summary(data: Data) -> str:
     if data["failed"]:
         lines.append(f"  the predictor failed on {data['failed']} rows")
     lines += [
-        f"  not expressed: {one['rows']} rows ({_some(one['lines'])}): {one['why']}"
-        for one in data["not_expressed"][:MOST_REASONS]
+        f"  not expressed: {reason['rows']} rows ({_some(reason['lines'])}): {reason['why']}"
+        for reason in data["not_expressed"][:MOST_REASONS]
     ]
     if more := data["not_expressed"][MOST_REASONS:]:
         lines.append(
-            f"  not expressed: {sum(one['rows'] for one in more)} rows for {len(more)} other reasons (--check)"
+            f"  not expressed: {sum(reason['rows'] for reason in more)} rows for {len(more)} other reasons (--check)"
         )
     if failed := data["not_ended"]:
         lines.append(f"  not scored: {len(failed)} rows ({_some(failed)}) are of runs that did not end")
@@ -68,8 +68,8 @@ def summary(data: Data) -> str:
     if rows:
         lines += _aligned([["part", "seconds of a step", *COLUMNS], *rows])
         off = [
-            [f"row {one['line']}", f"{one['label']} {one['parallel']}", str(one["devices"]), *_seconds(one)]
-            for one in worst(data)
+            [f"row {row['line']}", f"{row['label']} {row['parallel']}", str(row["devices"]), *_seconds(row)]
+            for row in worst(data)
         ]
         lines += _aligned([["furthest off", "", "devices", *SECONDS], *off])
     lines += [f"  {line}" for line in further_lines(data)]
@@ -119,12 +119,12 @@ def scores_table(data: Data) -> str:
 def worst(data: Data) -> list[Data]:
     """Return the rows whose seconds are furthest off, of rows alike in all but the batch the first."""
     rows = sorted(
-        (one for one in data["predictions"] if one.get("error") is not None), key=lambda one: -abs(one["error"])
+        (row for row in data["predictions"] if row.get("error") is not None), key=lambda row: -abs(row["error"])
     )
-    found: dict[tuple[str, str], Data] = {}
-    for one in rows:
-        found.setdefault((one["label"], one["parallel"]), one)
-    return list(found.values())[:WORST]
+    distinct: dict[tuple[str, str], Data] = {}
+    for row in rows:
+        distinct.setdefault((row["label"], row["parallel"]), row)
+    return list(distinct.values())[:WORST]
 
 
 def worst_table(data: Data) -> str:
@@ -132,21 +132,21 @@ def worst_table(data: Data) -> str:
     return table(
         ["row", "devices", "batch", "parallel", *SECONDS, "largest shares"],
         [
-            [one["label"], one["devices"], one["batch"], f"`{one['parallel']}`", *_seconds(one), largest_shares(one)]
-            for one in worst(data)
+            [row["label"], row["devices"], row["batch"], f"`{row['parallel']}`", *_seconds(row), largest_shares(row)]
+            for row in worst(data)
         ],
     )
 
 
-def _seconds(one: Data) -> list[str]:
+def _seconds(row: Data) -> list[str]:
     """Return a row's cells in the order of `SECONDS`."""
-    return [f"{one['measured_s']:.3g}", f"{one['predicted_s']:.3g}", percent(one["error"], "+")]
+    return [f"{row['measured_s']:.3g}", f"{row['predicted_s']:.3g}", percent(row["error"], "+")]
 
 
-def largest_shares(one: Data, most: int = 3) -> str:
+def largest_shares(row: Data, most: int = 3) -> str:
     """Return the causes that take most of a predicted step."""
-    shares = sorted(one["shares"].items(), key=lambda item: -item[1])[:most]
-    return ", ".join(f"{what} {seconds / one['predicted_s']:.0%}" for what, seconds in shares)
+    shares = sorted(row["shares"].items(), key=lambda item: -item[1])[:most]
+    return ", ".join(f"{what} {seconds / row['predicted_s']:.0%}" for what, seconds in shares)
 
 
 def by_axes(data: Data, axes: Sequence[str]) -> str:
@@ -154,9 +154,9 @@ def by_axes(data: Data, axes: Sequence[str]) -> str:
     return table(
         ["", "rows", "mean error", "bias"],
         [
-            [f"{axis} {one['value']}", one["rows"], percent(one["error_mean"]), percent(one["bias_mean"], "+")]
+            [f"{axis} {group['value']}", group["rows"], percent(group["error_mean"]), percent(group["bias_mean"], "+")]
             for axis in axes
-            for one in data["by"][axis]
+            for group in data["by"][axis]
         ],
     )
 

@@ -29,18 +29,18 @@ def row(model: str, search: str) -> Row:
     graph = planner.model(model, batch=CASES[model])
     plan = planner.plan(graph, ways=WAYS, searcher=search, placements=PLACEMENTS)
     deployment = plan_program(plan, load_topology(MACHINE), 1)
-    found, other = (simulated(deployment.program, load_topology(machine)) for machine in (MACHINE, HALVES))
+    simulation, other = (simulated(deployment.program, load_topology(machine)) for machine in (MACHINE, HALVES))
     return {
         "model": model,
         "batch": CASES[model],
         "search": search,
         "winner": plan.search.winner,
         "bytes": plan.total_bytes,
-        "seconds": found.seconds,
-        "seconds_without_communication": found.seconds_without_communication,
+        "seconds": simulation.seconds,
+        "seconds_without_communication": simulation.seconds_without_communication,
         "halves_seconds": other.seconds,
         "arena_bytes": max(worker.arena_bytes for worker in deployment.program.workers),
-        "fits": not found.overfull,
+        "fits": not simulation.overfull,
     }
 
 
@@ -61,16 +61,16 @@ def rows_table(rows: list[Row]) -> str:
         [*columns, "memory"],
         [
             [
-                f"{one['model']}, {one['batch']}",
-                one["search"],
-                f"{one['bytes'] / GIGABYTE:.1f}",
-                f"{one['seconds']:.2f}",
-                f"{one['seconds_without_communication']:.2f}",
-                f"{one['halves_seconds']:.2f}",
-                f"{one['arena_bytes'] / GIGABYTE:.1f}",
-                "fits" if one["fits"] else "out of memory",
+                f"{plan['model']}, {plan['batch']}",
+                plan["search"],
+                f"{plan['bytes'] / GIGABYTE:.1f}",
+                f"{plan['seconds']:.2f}",
+                f"{plan['seconds_without_communication']:.2f}",
+                f"{plan['halves_seconds']:.2f}",
+                f"{plan['arena_bytes'] / GIGABYTE:.1f}",
+                "fits" if plan["fits"] else "out of memory",
             ]
-            for one in rows
+            for plan in rows
         ],
     )
 
@@ -82,10 +82,10 @@ def verdict(rows: list[Row]) -> str:
 
 def _verdicts(rows: list[Row]) -> Iterator[str]:
     for model in CASES:
-        by = {one["search"]: one for one in rows if one["model"] == model}
+        by = {plan["search"]: plan for plan in rows if plan["model"] == model}
         others = {name: by[name]["seconds"] / by["recursive"]["seconds"] - 1 for name in SEARCHES if name in by}
         listed = ", ".join(f"{name} {share:+.1%}" for name, share in others.items() if name != "recursive")
-        full = [name for name, one in by.items() if not one["fits"]]
+        full = [name for name, plan in by.items() if not plan["fits"]]
         memory = f"; out of memory: {', '.join(full)}" if full else "; all fit in memory"
         yield f"- {model}: an iteration takes, beside `recursive`'s, {listed}{memory}"
 
@@ -95,7 +95,7 @@ def picture(rows: list[Row]) -> str:
     panels = [
         bars.Panel(
             f"{model}, batch {CASES[model]}",
-            {one["search"]: [_bar(one)] for one in rows if one["model"] == model},
+            {plan["search"]: [_bar(plan)] for plan in rows if plan["model"] == model},
             "search",
             "seconds per iteration",
         )
@@ -110,9 +110,9 @@ def picture(rows: list[Row]) -> str:
     )
 
 
-def _bar(one: Mapping[str, Any]) -> bars.Bar:
-    silent = one["seconds_without_communication"]
-    return bars.Bar(one["search"], silent, one["seconds"] - silent, fits=one["fits"], label=f"{one['seconds']:.2f}")
+def _bar(plan: Mapping[str, Any]) -> bars.Bar:
+    silent = plan["seconds_without_communication"]
+    return bars.Bar(plan["search"], silent, plan["seconds"] - silent, fits=plan["fits"], label=f"{plan['seconds']:.2f}")
 
 
 if __name__ == "__main__":

@@ -23,12 +23,12 @@ def measure(model: str, batch: int, options: SearchOptions) -> dict[str, object]
     started, cpu_started = time.perf_counter(), time.process_time()
     plan = search(graph, options)
     seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
-    found = plan.search
+    record = plan.search
     return {
         "nodes": len(graph.nodes),
-        "bytes": found.bytes[options.searcher],
-        "lower_bound": found.lower_bound,
-        "winner": found.winner,
+        "bytes": record.bytes[options.searcher],
+        "lower_bound": record.lower_bound,
+        "winner": record.winner,
         "plan_bytes": plan.total_bytes,
         "seconds": round(seconds, 3),
         "cpu_seconds": round(cpu_seconds, 3),

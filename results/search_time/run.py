@@ -77,12 +77,12 @@ def measured(model: str, case: Row) -> Row:
     ways = ",".join(["2"] * STEPS[case["workers"]])
     ties = rules(case["graph"], case["placements"])
     how = (model, str(MODELS[model]), ways, case["placements"], case["search"], ties)
-    found = in_process_within(WITHIN, "results.search_time.measure", *how)
+    outcome = in_process_within(WITHIN, "results.search_time.measure", *how)
     for _ in range(1, TRIES):
-        if found.get("seconds", QUICK_S) < QUICK_S:
+        if outcome.get("seconds", QUICK_S) < QUICK_S:
             again = in_process_within(WITHIN, "results.search_time.measure", *how)
-            found = min(found, again, key=lambda one: one.get("cpu_seconds", math.inf))
-    row = {"model": model, "batch": MODELS[model], **case, **found}
+            outcome = min(outcome, again, key=lambda attempt: attempt.get("cpu_seconds", math.inf))
+    row = {"model": model, "batch": MODELS[model], **case, **outcome}
     print(row, flush=True)
     return row
 
@@ -119,14 +119,14 @@ def beside_tofu(rows: list[Row], published: dict[str, Any]) -> str:
         columns,
         [
             [
-                f"`{one['model']}`",
-                one["recursion"],
-                here(one["model"], DEFAULT, "recursive"),
-                one["joint"],
-                *(here(one["model"], graph, "joint") for graph in ("tied", "untied")),
+                f"`{published_row['model']}`",
+                published_row["recursion"],
+                here(published_row["model"], DEFAULT, "recursive"),
+                published_row["joint"],
+                *(here(published_row["model"], graph, "joint") for graph in ("tied", "untied")),
             ]
-            for one in published["tofu"]["rows"]
-            if any(row["model"] == one["model"] for row in rows)
+            for published_row in published["tofu"]["rows"]
+            if any(row["model"] == published_row["model"] for row in rows)
         ],
     )
 
@@ -151,13 +151,13 @@ def _space(row: Row) -> tuple[str, str, str]:
 
 def pages(data: Any) -> Pages:
     """Return the README's tables, and the picture."""
-    published, rows = read_published(HERE), [row for found in data["rows"].values() for row in found]
+    published, rows = read_published(HERE), [row for group in data["rows"].values() for row in group]
     return {
         "machine": f"Measured on: {data['machine']}. A process may take {Within(**data['within'])}.",
         "table_1": beside_tofu(rows, published),
         "others": table(
             ["planner", "graph", "seconds"],
-            [[one["planner"], one["graph"], one["seconds"]] for one in published["others"]],
+            [[other["planner"], other["graph"], other["seconds"]] for other in published["others"]],
         ),
         "searches": times_table(rows),
         "joint": joint_says(rows),

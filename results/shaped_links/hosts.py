@@ -83,13 +83,13 @@ def hosts(folder: Path, count: int, megabits: int) -> Iterator[Hosts]:
     agent = folder / "agent"
     agent.write_text(LAUNCHER.replace("PREFIX", prefix))
     agent.chmod(0o755)
-    made = Hosts(prefix, count, agent)
+    network = Hosts(prefix, count, agent)
     with ExitStack() as stack:
         switch = f"{prefix}s"
         stack.enter_context(namespace(switch))
         run("ip", "-n", switch, "link", "add", "bridge", "type", "bridge")
         run("ip", "-n", switch, "link", "set", "bridge", "up")
-        for number, address in enumerate(made.addresses):
+        for number, address in enumerate(network.addresses):
             host, port = f"{prefix}h{number}", f"port{number}"
             stack.enter_context(namespace(host))
             run("ip", "-n", host, "link", "add", "eth0", "type", "veth", "peer", "name", port, "netns", switch)
@@ -99,4 +99,4 @@ def hosts(folder: Path, count: int, megabits: int) -> Iterator[Hosts]:
             for where, link in ((host, "eth0"), (switch, port)):
                 shape = ("tbf", "rate", f"{megabits}mbit", "burst", f"{megabits * BURST_BYTES}b", "latency", "50ms")
                 run("tc", "-n", where, "qdisc", "add", "dev", link, "root", *shape)
-        yield made
+        yield network

@@ -76,12 +76,12 @@ def predicted(folder: Path) -> Iterator[dict[str, Any]]:
         topology.write_text(blocks_of(of_hosts(calibrated, cell.hosts, cell.megabits)))
         plan = folder / f"{cell.model}.json"
         run_command("simulate", plan, "--topo", topology, "--no-data-parallel", "--json", report)
-        (found,) = read_reports(report)
+        (simulated,) = read_reports(report)
         yield {
             **msgspec.to_builtins(cell),
             "predicted_at": now(),
-            "predicted_s": found.seconds_per_step,
-            "across_bytes": sum(one.nbytes for one in found.links if one.name.endswith("->network")),
+            "predicted_s": simulated.seconds_per_step,
+            "across_bytes": sum(link.nbytes for link in simulated.links if link.name.endswith("->network")),
         }
 
 
@@ -94,8 +94,8 @@ def measured(cell: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         ranks = (*there.around, "env", "UCX_TLS=tcp,self", *launched)  # else it finds that memory is common
         plan, how = folder / f"{cell['model']}.json", ("--transport", "p2p", "--threads", 1, "--steps", STEPS)
         run_command("execute", plan, *how, "--json", report, before=ranks)
-    (found,) = read_reports(report)
-    return {"measured_at": now(), "measured_s": found.seconds_per_step, "step_s": found.step_seconds}
+    (executed,) = read_reports(report)
+    return {"measured_at": now(), "measured_s": executed.seconds_per_step, "step_s": executed.step_seconds}
 
 
 def pages(data: Any) -> Pages:
@@ -120,5 +120,5 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         predictions = list(predicted(folder))
-        cells = [one | measured(one, folder) for one in predictions]
+        cells = [cell | measured(cell, folder) for cell in predictions]
     publish(HERE, {"machine": machine(), "cells": cells}, pages)

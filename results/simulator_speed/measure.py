@@ -44,7 +44,7 @@ def engine() -> dict[str, float]:
 
 def _flows() -> tuple[Environment, Sharing, NDArray[np.intp]]:
     machine, environment = load_topology(MACHINE), Environment()
-    sharing = Sharing(environment, [one.capacity for one in machine.resources])
+    sharing = Sharing(environment, [shared_resource.capacity for shared_resource in machine.resources])
     routes = [machine.route(u, w) for u in range(WORKERS) for w in range(WORKERS) if u != w]
     return environment, sharing, np.array([sharing.number(ActivityClass(route.uses)) for route in routes])
 

@@ -34,15 +34,15 @@ WIDEST, LONGEST_S, LEAST_S = 65536, 100.0, 0.1
 
 def best_engine() -> dict[str, float]:
     """Return the engine's best figures."""
-    found = [in_process(MEASURE, "engine") for _ in range(TRIES)]
-    return {name: (min if name == "at_once_s" else max)(one[name] for one in found) for name in found[0]}
+    runs = [in_process(MEASURE, "engine") for _ in range(TRIES)]
+    return {name: (min if name == "at_once_s" else max)(run[name] for run in runs) for name in runs[0]}
 
 
 def measured(model: str, batch: int, ways: str) -> dict[str, Any]:
     """Return the faster of some runs of the command."""
     how = (MEASURE, "command", model, str(batch), ways)
-    found = min((in_process(*how) for _ in range(TRIES)), key=lambda one: float(one["cpu_s"]))
-    row = {"model": model, "batch": batch, "ways": ways, **found}
+    fastest = min((in_process(*how) for _ in range(TRIES)), key=lambda run: float(run["cpu_s"]))
+    row = {"model": model, "batch": batch, "ways": ways, **fastest}
     print(row, flush=True)
     return row
 
@@ -86,9 +86,9 @@ def drawn(rows: list[dict[str, Any]], replicas: list[dict[str, Any]]) -> str:
     parts.append(svg.text(LEFT + WIDTH / 2, TOP + HEIGHT + 40, "workers", 'text-anchor="middle"'))
     parts.append(svg.text(20, middle, "CPU s", f'text-anchor="middle" transform="rotate(-90 20 {middle:.0f})"'))
     for name, taken in seconds_of.items():
-        points = [place(*one) for one in taken]
+        points = [place(*point) for point in taken]
         stroke = f'stroke="{COLOURS[name]}" stroke-width="2"'
-        parts += [svg.line(*one, *other, stroke) for one, other in pairwise(points)]
+        parts += [svg.line(*point, *other, stroke) for point, other in pairwise(points)]
         parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{COLOURS[name]}"/>' for x, y in points]
     parts += svg.legend(LEFT, COLOURS)
     return svg.drawing(LEFT + WIDTH + 30, TOP + HEIGHT + 56, "One step, simulated and projected", parts)

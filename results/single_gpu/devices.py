@@ -28,8 +28,8 @@ float32 = partial(Kernel, dtype="float32")
 def described(name: str) -> Description:
     """Read a device of the library."""
     data = yaml.safe_load((DEVICES / f"{name}.yaml").read_text())
-    found: Description = msgspec.to_builtins(msgspec.convert(data, DeviceSpec, strict=False))
-    return found
+    description: Description = msgspec.to_builtins(msgspec.convert(data, DeviceSpec, strict=False))
+    return description
 
 
 def changed(device: Description, **figures: float) -> Description:
@@ -43,9 +43,9 @@ def changed(device: Description, **figures: float) -> Description:
 
 def machine(device: Description) -> Machine:
     """Return a machine of one such device."""
-    one = {"format": "topology/1", "name": device["name"], "description": "one device"}
+    header = {"format": "topology/1", "name": device["name"], "description": "one device"}
     return parse_topology(
-        json.dumps({**one, "device_types": [device], "devices": [{"name": "gpu0", "type": device["name"]}]})
+        json.dumps({**header, "device_types": [device], "devices": [{"name": "gpu0", "type": device["name"]}]})
     )
 
 

@@ -33,4 +33,4 @@ def error(description: Description, measured: Sequence[Measured]) -> float:
     gpu = device(description)
     launch_s, host_s = gpu.spec.launch_latency_s, gpu.spec.host_launch_s
     predicted = (max(gpu.kernel_s(kernel) + launch_s, host_s) for kernel, _ in measured)
-    return mean(abs(log(found / seconds)) for found, (_, seconds) in zip(predicted, measured, strict=True))
+    return mean(abs(log(predicted_s / seconds)) for predicted_s, (_, seconds) in zip(predicted, measured, strict=True))

@@ -14,11 +14,11 @@ LEFT, TOP, GAP, LINE = 70, 120, 90, 18
 FIFTH = 1.2
 
 
-def draw(found: Mapping[str, Any]) -> str:
+def draw(data: Mapping[str, Any]) -> str:
     """Draw both devices; dashed lines are 20% off."""
     parts: list[str] = []
     for number, (name, title) in enumerate(TITLES.items()):
-        left, rates = LEFT + number * (SIDE + GAP), found[name]
+        left, rates = LEFT + number * (SIDE + GAP), data[name]
         colours = dict(zip([kind for kind in rates if kind != "measured"], COLOURS, strict=True))
         for line, (kind, colour) in enumerate(colours.items()):
             parts += svg.legend(left, {kind: colour}, svg.LEGEND_Y + LINE * line)

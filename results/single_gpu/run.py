@@ -51,11 +51,11 @@ def measured(name: str) -> Rates:
     return {f"{model}, {batch}": figure for model, batch, figure in PUBLISHED["throughput"][name]}
 
 
-def loss(found: Rates, without: str | None = None) -> float:
+def loss(rates: Rates, without: str | None = None) -> float:
     """Return the mean square of the logarithm of predicted over measured; every model but one counts once."""
     squares: dict[str, list[float]] = {}
     for run, figure in measured("gk210").items():
-        squares.setdefault(run.split(",")[0], []).append(log(found[run] / figure) ** 2)
+        squares.setdefault(run.split(",")[0], []).append(log(rates[run] / figure) ** 2)
     return mean(mean(errors) for model, errors in squares.items() if model != without)
 
 
@@ -136,37 +136,37 @@ def throughput_table(rates: Mapping[str, Rates]) -> str:
     return table(columns, rows)
 
 
-def fit_table(found: Mapping[str, Any]) -> str:
+def fit_table(fits: Mapping[str, Any]) -> str:
     """Render what was fitted."""
     names = ["matmul", *fitting.CONVOLUTIONS]
-    return table(["device", *names], ([name, *(f"{fit[key]:g}" for key in names)] for name, fit in found.items()))
+    return table(["device", *names], ([name, *(f"{fit[key]:g}" for key in names)] for name, fit in fits.items()))
 
 
-def verdict(found: Mapping[str, Any]) -> str:
+def verdict(record: Mapping[str, Any]) -> str:
     """Say how far off the predictions are."""
     lines = []
     for name, limit in (("gk210", 0.15), ("p100", 0.2)):
-        for kind, rates in found[name].items():
+        for kind, rates in record[name].items():
             if kind != "measured":
-                errors = [rates[run] / figure - 1 for run, figure in found[name]["measured"].items()]
+                errors = [rates[run] / figure - 1 for run, figure in record[name]["measured"].items()]
                 within = sum(abs(error) <= limit for error in errors)
                 size = f"mean {mean(map(abs, errors)):.1%}, worst {max(errors, key=abs):+.1%}"
                 lines.append(f"- {name}, {kind}: {within} of {len(errors)} within {limit:.0%}; {size}")
-    shared, own = found["error of the K40's products"].values()
+    shared, own = record["error of the K40's products"].values()
     lines.append(f"- the K40's products: mean error {shared:.1%} with the shared `depth`, {own:.1%} with their own")
-    shares = ", ".join(f"{share:g} without {model}" for model, share in found["shares"].items() if model)
-    lines.append(f"- `convolution` of the GK210: {shares}, {found['shares']['']:g} on all four models")
+    shares = ", ".join(f"{share:g} without {model}" for model, share in record["shares"].items() if model)
+    lines.append(f"- `convolution` of the GK210: {shares}, {record['shares']['']:g} on all four models")
     return "\n".join(lines)
 
 
-def pages(found: Any) -> Pages:
+def pages(record: Any) -> Pages:
     """Return the README's tables, and the picture."""
-    tables = {name: throughput_table(found[name]) for name in ("gk210", "p100")}
+    tables = {name: throughput_table(record[name]) for name in ("gk210", "p100")}
     return {
         **tables,
-        "fits": fit_table(found["fits"]),
-        "verdict": verdict(found),
-        "throughput.svg": picture.draw(found),
+        "fits": fit_table(record["fits"]),
+        "verdict": verdict(record),
+        "throughput.svg": picture.draw(record),
     }
 
 

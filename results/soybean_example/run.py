@@ -21,29 +21,29 @@ MB = 10**6
 def examples(published: dict[str, Any]) -> list[schemes.Example]:
     """The example of the text, and the one with batch and width exchanged."""
     common = (published["layers"], published["workers"], published["groups"])
-    return [schemes.Example(one["batch"], one["width"], *common) for one in published["examples"]]
+    return [schemes.Example(example["batch"], example["width"], *common) for example in published["examples"]]
 
 
-def accounts_of(one: schemes.Example) -> list[dict[str, Any]]:
+def accounts_of(example: schemes.Example) -> list[dict[str, Any]]:
     """One row per scheme: the text's accounting and ours, in bytes."""
-    text, others = schemes.as_in_the_text(one), schemes.as_in_the_text(one, own_part=False)
+    text, others = schemes.as_in_the_text(example), schemes.as_in_the_text(example, own_part=False)
     return [
         {
-            "batch": one.batch,
-            "width": one.width,
+            "batch": example.batch,
+            "width": example.width,
             "scheme": scheme,
             "text": text[scheme],
             "without_own_part": others[scheme],
-            "weighted_sum": schemes.weighted_sum(scheme, one),
-            "moved": schemes.moved(scheme, one),
+            "weighted_sum": schemes.weighted_sum(scheme, example),
+            "moved": schemes.moved(scheme, example),
         }
         for scheme in SCHEMES
     ]
 
 
-def plans_of(one: schemes.Example) -> list[dict[str, Any]]:
+def plans_of(example: schemes.Example) -> list[dict[str, Any]]:
     """One row per ways, placement set and searcher: bytes of full training iterations with SGD and momentum."""
-    graph = build(f"mlp-{one.layers}-{one.width}", batch=one.batch)
+    graph = build(f"mlp-{example.layers}-{example.width}", batch=example.batch)
     rows = []
     for ways in WAYS:
         for searcher in (*SEARCHERS.values(), "recursive", "joint"):
@@ -52,8 +52,8 @@ def plans_of(one: schemes.Example) -> list[dict[str, Any]]:
                 report = plan.search
                 rows.append(
                     {
-                        "batch": one.batch,
-                        "width": one.width,
+                        "batch": example.batch,
+                        "width": example.width,
                         "ways": list(ways),
                         "searcher": searcher,
                         "placements": placements,
@@ -84,12 +84,12 @@ def accounts_table(rows: list[dict[str, Any]], published: dict[str, Any]) -> str
 
 def plans_table(rows: list[dict[str, Any]]) -> str:
     """Render the planner's finds: one line per searcher, one column per ways."""
-    found = {(row["searcher"], row["placements"], tuple(row["ways"])): row for row in rows}
+    by_case = {(row["searcher"], row["placements"], tuple(row["ways"])): row for row in rows}
     lines = dict.fromkeys((row["searcher"], row["placements"]) for row in rows)
     return table(
         ["searcher", "placements", *(",".join(map(str, ways)) for ways in WAYS)],
         [
-            (f"`{name}`", placements, *(_cell(found[name, placements, ways]) for ways in WAYS))
+            (f"`{name}`", placements, *(_cell(by_case[name, placements, ways]) for ways in WAYS))
             for name, placements in lines
         ],
     )
@@ -106,13 +106,13 @@ COLOURS = {"the text's accounting": svg.GREY, "its tilings, counted": svg.BLUE, 
 def bars(accounts: list[dict[str, Any]], plans: list[dict[str, Any]]) -> list[tuple[str, float, str]]:
     """Name, megabytes and colour of each bar of the picture."""
     text, counted, planned = COLOURS.values()
-    found = [(f"{row['scheme']}: the text", row["text"] / MB, text) for row in accounts]
-    found += [(f"{row['scheme']}: its tilings, counted", row["moved"] / MB, counted) for row in accounts]
+    drawn = [(f"{row['scheme']}: the text", row["text"] / MB, text) for row in accounts]
+    drawn += [(f"{row['scheme']}: its tilings, counted", row["moved"] / MB, counted) for row in accounts]
     for row in plans:
         if row["ways"] != [16] and row["searcher"] in ("hybrid", "recursive", "joint"):
             ways = ",".join(map(str, row["ways"]))
-            found.append((f"{row['searcher']} {row['placements']}, ways {ways}", row["bytes"] / MB, planned))
-    return found
+            drawn.append((f"{row['searcher']} {row['placements']}, ways {ways}", row["bytes"] / MB, planned))
+    return drawn
 
 
 def picture(rows: list[tuple[str, float, str]], hybrid: float, title: str) -> str:
@@ -139,8 +139,8 @@ def pages(data: Any) -> Pages:
     """Return the README's tables, and the picture."""
     published, accounts, plans = read_published(HERE), data["accounts"], data["plans"]
     of_first = [row for row in accounts if row["batch"] == accounts[0]["batch"]]
-    one, hybrid = of_first[0], published["megabytes"]["hybrid"]
-    title = f"{published['layers']} layers of {one['width']}, batch {one['batch']}, {published['workers']} workers"
+    first, hybrid = of_first[0], published["megabytes"]["hybrid"]
+    title = f"{published['layers']} layers of {first['width']}, batch {first['batch']}, {published['workers']} workers"
     return {
         "accounts": accounts_table(accounts, published),
         "plans": plans_table(plans),
@@ -150,5 +150,5 @@ def pages(data: Any) -> Pages:
 
 if __name__ == "__main__":
     both = examples(read_published(HERE))
-    accounts = [row for one in both for row in accounts_of(one)]
+    accounts = [row for example in both for row in accounts_of(example)]
     publish(HERE, {"accounts": accounts, "plans": plans_of(both[0])}, pages)

@@ -51,11 +51,11 @@ def seconds_table(rows: list[Row], machine: str) -> str:
     lines = []
     for title in MODELS:
         for workers in WORKERS:
-            found = cells(rows, title, workers, machine)
+            by_system = cells(rows, title, workers, machine)
             shown = [
-                f"{MILLISECONDS * row['seconds']:.0f} ({MILLISECONDS * exposed(row):.0f})" for row in found.values()
+                f"{MILLISECONDS * row['seconds']:.0f} ({MILLISECONDS * exposed(row):.0f})" for row in by_system.values()
             ]
-            moved = [f"{row['bytes'] / GIGABYTE:.2f}" for row in found.values()]
+            moved = [f"{row['bytes'] / GIGABYTE:.2f}" for row in by_system.values()]
             pad = ["", ""] if workers == 1 else []
             lines.append([title, workers, *shown, *pad, *moved, *pad])
     names = [f"{name}, ms" for name in SYSTEMS] + [f"{name}, GB" for name in SYSTEMS]
@@ -67,10 +67,10 @@ def speeds_table(rows: list[Row]) -> str:
     lines = []
     for title in MODELS:
         for machine in MACHINES:
-            found = cells(rows, title, WORKERS[-1], machine)
+            by_system = cells(rows, title, WORKERS[-1], machine)
             alone = only(rows, model=title, workers=1, machine=machine)["seconds"]
-            ahead = min(found[name]["seconds"] for name in ("data", "model")) / found["SoyBean"]["seconds"]
-            speeds = [f"{alone / row['seconds']:.2f}" for row in found.values()]
+            ahead = min(by_system[name]["seconds"] for name in ("data", "model")) / by_system["SoyBean"]["seconds"]
+            speeds = [f"{alone / row['seconds']:.2f}" for row in by_system.values()]
             lines.append([title, machine, *speeds, f"{ahead:.2f}"])
     return table(["model", "machine", *SYSTEMS, "SoyBean over the better of the two"], lines)
 
@@ -81,10 +81,10 @@ def picture(rows: list[Row]) -> str:
     for title in MODELS:
         groups = {}
         for workers in WORKERS:
-            found = cells(rows, title, workers, MACHINES[0])
+            by_system = cells(rows, title, workers, MACHINES[0])
             groups[str(workers)] = [
                 bars.Bar(name, row["without_communication"], exposed(row), fits=row["fits"])
-                for name, row in found.items()
+                for name, row in by_system.items()
             ]
         panels.append(bars.Panel(title, groups, "GPUs", "seconds per step"))
     title = "A training step on the GPUs of a p2.8xlarge, simulated (SoyBean, Figures 8 and 9)"

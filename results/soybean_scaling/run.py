@@ -104,7 +104,7 @@ def verdict(data: Any) -> str:
     lines.append(f"- published, both models: {least:g} to {most:g}")
     for title in MODELS:
         pairs = [pair(data, title, batch, MACHINES[0]) for batch in BATCHES]
-        ratios = [over_host(one) / other["seconds"] for one, other in pairs]
+        ratios = [over_host(data_parallel) / soybean["seconds"] for data_parallel, soybean in pairs]
         lines.append(f"- if gradients were summed by the host, {title}: {min(ratios):.2f} to {max(ratios):.2f}")
     return "\n".join(lines)
 
@@ -114,7 +114,7 @@ def over_host(row: Row) -> float:
 
     What is moved now is, by each worker but one, all gradients on their way to be summed, and back.
     """
-    bandwidth = next(one.capacity for one in load_topology(MACHINES[0]).resources if "cpu" in one.name)
+    bandwidth = next(resource.capacity for resource in load_topology(MACHINES[0]).resources if "cpu" in resource.name)
     return float(row["without_communication"] + row["bytes"] * WORKERS / (WORKERS - 1) / bandwidth)
 
 
@@ -141,8 +141,8 @@ def pages(data: Any) -> Pages:
 
 
 if __name__ == "__main__":
-    found = {
+    data = {
         "alone": [row for title in MODELS for row in alone(title)],
         "rows": [row for title in MODELS for row in together(title)],
     }
-    publish(HERE, found, pages)
+    publish(HERE, data, pages)

@@ -72,7 +72,7 @@ def transfers(plan: Plan) -> Iterator[Transfer]:
         outputs = [(node.outputs[0], described.outputs[0].index)]
         for is_output, accesses in enumerate((inputs, outputs)):
             for tensor, index in accesses:
-                names = [one.variables[0] for one in index]
+                names = [expression.variables[0] for expression in index]
                 steps = tuple(
                     Step(way, choice not in names, place == REPLICATE, _aligned(place, names, choice))
                     for way, choice, place in zip(
@@ -96,7 +96,10 @@ def _kept(plan: Plan, tensor: str) -> tuple[Fraction, ...]:
 def lemma_2(plan: Plan) -> tuple[int, ...]:
     """Charge every step as if a group held, and needed, nothing but its stored share (Tofu Lemma 2, SoyBean Alg. 1)."""
     every = list(transfers(plan))
-    costs = [prod(plan.ways.factors[:step]) * sum(_alone(one, step) for one in every) for step in range(len(plan.ways))]
+    costs = [
+        prod(plan.ways.factors[:step]) * sum(_alone(transfer, step) for transfer in every)
+        for step in range(len(plan.ways))
+    ]
     return tuple(map(_whole, costs))
 
 
@@ -159,12 +162,12 @@ def contiguous(plan: Plan) -> int:
         boxes = [tile(tuple(extents.values()), at, plan.ways, worker) for worker in range(plan.workers)]
         reads = [(node.inputs[access.operand], access.index) for access in described.accesses]
         for tensor, index in (*reads, (node.outputs[0], described.outputs[0].index)):
-            place = [names.index(one.variables[0]) for one in index]
+            place = [names.index(expression.variables[0]) for expression in index]
             reached = [tuple(box[position] for position in place) for box in boxes]
             own = tiles(plan, tensor)
             if tensor in node.outputs:
                 pairs = product(enumerate(reached), enumerate(own))
-                total += sum(common(made, stored) for (u, made), (w, stored) in pairs if u != w)
+                total += sum(common(computed, stored) for (u, computed), (w, stored) in pairs if u != w)
             else:
                 total += sum(common(need, need) - common(need, held) for need, held in zip(reached, own, strict=True))
     return total
@@ -187,9 +190,9 @@ def tile(shape: Sequence[int], dims: Sequence[int | None], ways: Ways, worker: i
     return tuple(box)
 
 
-def common(one: Box, other: Box) -> int:
+def common(box: Box, other: Box) -> int:
     """Return how many elements two boxes share."""
-    return prod(max(0, min(a[1], b[1]) - max(a[0], b[0])) for a, b in zip(one, other, strict=True))
+    return prod(max(0, min(a[1], b[1]) - max(a[0], b[0])) for a, b in zip(box, other, strict=True))
 
 
 def reordered(plan: Plan, order: Sequence[int]) -> Plan:

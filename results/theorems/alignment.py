@@ -18,29 +18,35 @@ Tiling = tuple[int | None, ...]
 
 def aligned(signature: Signature) -> dict[Tiling, int | str | None]:
     """Return what the result of each aligned tiling is: a dimension, or "red"."""
-    found: dict[Tiling, int | str | None] = {}
+    results: dict[Tiling, int | str | None] = {}
     for tiling in product(*((*range(len(shape)), None) for shape in signature.shapes)):
         if (result := _result(signature, tiling)) is not None:
-            found[tiling] = result
-    return found
+            results[tiling] = result
+    return results
 
 
 def _result(signature: Signature, tiling: Tiling) -> int | str | None:
     iterations = list(_iterations(signature))
-    done = [[one for one in iterations if _can(signature, tiling, device, one)] for device in range(2)]
-    both = [one for one in done[0] if one in done[1]]
+    done = [
+        [iteration for iteration in iterations if _can(signature, tiling, device, iteration)] for device in range(2)
+    ]
+    both = [iteration for iteration in done[0] if iteration in done[1]]
     if both or len(done[0]) != len(done[1]) or len(done[0]) + len(done[1]) != len(iterations):
         return None
     if not all(_all_used(signature, tiling, device, done[device]) for device in range(2)):
         return None
-    return _made(signature, done)
+    return _combined(signature, done)
 
 
 def _iterations(signature: Signature) -> list[Iteration]:
     """Return the iterations that read nothing outside a tensor."""
     names, extents = list(signature.extents), signature.extents.values()
     every = (dict(zip(names, values, strict=True)) for values in product(*map(range, extents)))
-    return [one for one in every if all(_inside(signature, operand, at) for operand, at in _reads(signature, one))]
+    return [
+        iteration
+        for iteration in every
+        if all(_inside(signature, operand, at) for operand, at in _reads(signature, iteration))
+    ]
 
 
 def _reads(signature: Signature, iteration: Iteration) -> list[tuple[int, tuple[int, ...]]]:
@@ -69,7 +75,7 @@ def _can(signature: Signature, tiling: Tiling, device: int, iteration: Iteration
 
 
 def _all_used(signature: Signature, tiling: Tiling, device: int, iterations: list[Iteration]) -> bool:
-    used = {read for one in iterations for read in _reads(signature, one)}
+    used = {read for iteration in iterations for read in _reads(signature, iteration)}
     held = {
         (operand, at)
         for operand, shape in enumerate(signature.shapes)
@@ -79,14 +85,14 @@ def _all_used(signature: Signature, tiling: Tiling, device: int, iterations: lis
     return used == held
 
 
-def _made(signature: Signature, done: list[list[Iteration]]) -> int | str | None:
+def _combined(signature: Signature, done: list[list[Iteration]]) -> int | str | None:
     index, shape = signature.description.outputs[0].index, signature.outputs[0]
-    made = [{tuple(_value(one, iteration) for one in index) for iteration in part} for part in done]
-    if made[0] == made[1]:
+    computed = [{tuple(_value(expression, iteration) for expression in index) for iteration in part} for part in done]
+    if computed[0] == computed[1]:
         return "red"
     for dim, extent in enumerate(shape):
         if all(
-            made[device] == {at for at in product(*map(range, shape)) if (at[dim] >= extent // 2) == bool(device)}
+            computed[device] == {at for at in product(*map(range, shape)) if (at[dim] >= extent // 2) == bool(device)}
             for device in range(2)
         ):
             return dim
@@ -95,14 +101,14 @@ def _made(signature: Signature, done: list[list[Iteration]]) -> int | str | None
 
 def described(signature: Signature) -> dict[Tiling, int | str | None]:
     """Return the same for the strategies that TDL finds: operands' dimensions in which the variable occurs, result."""
-    found: dict[Tiling, int | str | None] = {}
+    results: dict[Tiling, int | str | None] = {}
     accesses = {access.operand: access.index for access in signature.description.accesses}
     output = signature.description.outputs[0].index
     for name, strategy in signature.description.strategies.items():
         tiling = tuple(_where(accesses[operand], name) for operand in range(len(signature.shapes)))
-        found[tiling] = "red" if strategy.reducer else _where(output, name)
-    return found
+        results[tiling] = "red" if strategy.reducer else _where(output, name)
+    return results
 
 
 def _where(index: tuple[Index, ...], name: str) -> int | None:
-    return next((dim for dim, one in enumerate(index) if name in one.variables), None)
+    return next((dim for dim, expression in enumerate(index) if name in expression.variables), None)

@@ -43,11 +43,11 @@ def web(rng: Random, products: int) -> Graph:
     """Products of square matrices, each of any two made before: residuals, diamonds, shared operands."""
     b = GraphBuilder()
     extent = 2 * rng.randint(1, 3)
-    made = [b.input(name, (extent, extent)) for name in "abc"]
+    tensors = [b.input(name, (extent, extent)) for name in "abc"]
     for number in range(products):
-        left, right = rng.sample(made, 2)
+        left, right = rng.sample(tensors, 2)
         flip = rng.choice([{}, {"transpose_a": True}, {"transpose_b": True}])
-        made += b.emit(Node(f"p{number}", "mm", (left, right), (), flip))
+        tensors += b.emit(Node(f"p{number}", "mm", (left, right), (), flip))
     return b.finish({}, {})
 
 

@@ -73,30 +73,30 @@ def _flipped(tiling: str, transposed: bool) -> str:
     return {"R": "C", "C": "R"}.get(tiling, tiling) if transposed else tiling
 
 
-def operator_cost(shapes: Mapping[str, Shape], one: Product, tilings: Sequence[str]) -> int:
+def operator_cost(shapes: Mapping[str, Shape], matmul: Product, tilings: Sequence[str]) -> int:
     """Equation 2: the cheapest of the three aligned tilings."""
     x, y, z = tilings
     return min(
-        conversion(shapes[one.x], x, _flipped(to_x, one.transposed[0]))
-        + conversion(shapes[one.y], y, _flipped(to_y, one.transposed[1]))
-        + conversion(shapes[one.z], from_z, z)
+        conversion(shapes[matmul.x], x, _flipped(to_x, matmul.transposed[0]))
+        + conversion(shapes[matmul.y], y, _flipped(to_y, matmul.transposed[1]))
+        + conversion(shapes[matmul.z], from_z, z)
         for to_x, to_y, from_z in ALIGNED
     )
 
 
 def levels(products: Sequence[Product]) -> list[list[Product]]:
     """Order operators by breadth-first search on the undirected graph that joins those that share a tensor."""
-    found: list[list[Product]] = []
+    ordered: list[list[Product]] = []
     waiting = list(products)
     while waiting:
         level = [waiting.pop(0)]
         while level:
-            found.append(level)
-            touched = {name for one in level for name in one.tensors}
-            level = [one for one in waiting if touched.intersection(one.tensors)]
-            waiting = [one for one in waiting if one not in level]
-        found.append([])
-    return found
+            ordered.append(level)
+            touched = {name for matmul in level for name in matmul.tensors}
+            level = [matmul for matmul in waiting if touched.intersection(matmul.tensors)]
+            waiting = [matmul for matmul in waiting if matmul not in level]
+        ordered.append([])
+    return ordered
 
 
 def least_cost(graph: Graph, basic: str = BASIC) -> tuple[int, int]:
@@ -110,19 +110,19 @@ def least_cost(graph: Graph, basic: str = BASIC) -> tuple[int, int]:
     best, most = np.zeros((), dtype=np.int64), 1
     shared: tuple[str, ...] = ()
     for level, following in zip(ordered, [*ordered[1:], []], strict=True):
-        names = tuple(dict.fromkeys(name for one in level for name in one.tensors))
+        names = tuple(dict.fromkeys(name for matmul in level for name in matmul.tensors))
         cost = _spread(best, shared, names)
-        for one in level:
-            cost = cost + _spread(_table(shapes, one, basic), one.tensors, names)
-        ahead = {name for one in following for name in one.tensors}
+        for matmul in level:
+            cost = cost + _spread(_table(shapes, matmul, basic), matmul.tensors, names)
+        ahead = {name for matmul in following for name in matmul.tensors}
         most = max(most, len(basic) ** len(names))
         best = cost.min(axis=tuple(axis for axis, name in enumerate(names) if name not in ahead))
         shared = tuple(name for name in names if name in ahead)
     return int(best), most
 
 
-def _table(shapes: Mapping[str, Shape], one: Product, basic: str) -> np.ndarray:
-    costs = [operator_cost(shapes, one, tilings) for tilings in product(basic, repeat=3)]
+def _table(shapes: Mapping[str, Shape], matmul: Product, basic: str) -> np.ndarray:
+    costs = [operator_cost(shapes, matmul, tilings) for tilings in product(basic, repeat=3)]
     return np.array(costs, dtype=np.int64).reshape((len(basic),) * 3)
 
 

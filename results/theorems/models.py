@@ -23,14 +23,14 @@ def row(name: str, batch: int, placements: str) -> dict[str, Any]:
     graph = build(name, batch=batch)
     space = space_of(graph, SearchOptions(WAYS, placements=placements))
     choice, believed = recursions.at_its_word(space)
-    found = recursions.exact(space, "recursive")
-    plan = Plan(graph, 0, space.ways, space.layouts(found.choice), space.strategies(found.choice))
+    outcome = recursions.exact(space, "recursive")
+    plan = Plan(graph, 0, space.ways, space.layouts(outcome.choice), space.strategies(outcome.choice))
     item = accounts.ITEM
     return {
         "model": name,
         "batch": batch,
         "placements": placements,
-        "bytes": found.cost,
+        "bytes": outcome.cost,
         "steps": list(plan.step_bytes()),
         "levels": [item * elements for elements in accounts.counted_by_level(plan)],
         "lemma_2": {"believed_steps": believed, "believed": sum(believed), "bytes": space.cost(choice)},

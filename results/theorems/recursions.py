@@ -39,11 +39,11 @@ def at_its_word(space: Space) -> tuple[list[State], list[int]]:
     believed = []
     for step, way in enumerate(space.ways):
         single = Space(_shares(space, choice, step), Ways((way,)), space.replicate)
-        found = best_plan_among_candidates(
+        outcome = best_plan_among_candidates(
             single, [[(option,) for option in _options(space, v, step)] for v in range(len(choice))], LIMITS
         )
-        choice = [(*before, *now) for before, now in zip(choice, found.choice, strict=True)]
-        believed.append(found.cost)
+        choice = [(*before, *now) for before, now in zip(choice, outcome.choice, strict=True)]
+        believed.append(outcome.cost)
     return choice, believed
 
 
@@ -61,7 +61,7 @@ def _shares(space: Space, choice: list[State], steps: int) -> CoarseGraph:
         int(np.prod([space.ways[step] for step in range(steps) if choice[v][step] == REPLICATE], dtype=np.int64))
         for v in range(len(choice))
     ]
-    factors = tuple(replace(one, weight=one.weight * copies[one.scope[-1]]) for one in space.coarse.factors)
+    factors = tuple(replace(factor, weight=factor.weight * copies[factor.scope[-1]]) for factor in space.coarse.factors)
     return replace(space.coarse, factors=factors)
 
 
@@ -74,9 +74,9 @@ def best_in_its_own_account(space: Space) -> int:
     tables, terms = Tables(), []
     for factor in coarse.factors:
         *nodes, tensor = (domains[v] for v in factor.scope)
-        one = factor.cost.table(cast("list[Strategies]", nodes), cast("Layouts", tensor)) * factor.weight
-        first = one[np.ix_(*(pairs[v][:, 0] for v in factor.scope))]
-        second = one[np.ix_(*(pairs[v][:, 1] for v in factor.scope))]
+        costs = factor.cost.table(cast("list[Strategies]", nodes), cast("Layouts", tensor)) * factor.weight
+        first = costs[np.ix_(*(pairs[v][:, 0] for v in factor.scope))]
+        second = costs[np.ix_(*(pairs[v][:, 1] for v in factor.scope))]
         stored = [domains[factor.scope[-1]].states[at][0] for at in pairs[factor.scope[-1]][:, 0]]
         copies = np.array([way if place == REPLICATE else 1 for place in stored])
         order = sorted(factor.scope)

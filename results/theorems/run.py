@@ -18,30 +18,30 @@ def verdicts_table(verdicts: list[dict[str, Any]]) -> str:
         ["source", "statement", "counted how, on what", "held", "worst"],
         [
             (
-                f"{number}. {one['source']}",
-                one["says"],
-                one["account"],
-                held(one),
-                f"{one['worst_ratio']:.2f}x" if one["worst_ratio"] > 1 else "",
+                f"{number}. {verdict['source']}",
+                verdict["says"],
+                verdict["account"],
+                held(verdict),
+                f"{verdict['worst_ratio']:.2f}x" if verdict["worst_ratio"] > 1 else "",
             )
-            for number, one in enumerate(verdicts, start=1)
+            for number, verdict in enumerate(verdicts, start=1)
         ],
     )
 
 
-def held(one: dict[str, Any]) -> str:
+def held(verdict: dict[str, Any]) -> str:
     """Say in how many of the cases a statement held."""
-    if one["held"] == one["draws"]:
-        return f"all {one['draws']}"
-    return f"{one['held'] or 'none'} of {one['draws']}"
+    if verdict["held"] == verdict["draws"]:
+        return f"all {verdict['draws']}"
+    return f"{verdict['held'] or 'none'} of {verdict['draws']}"
 
 
 def counter_examples(verdicts: list[dict[str, Any]]) -> str:
     """Render the smallest counter-examples."""
     return "\n".join(
-        f"- {number}: {one['counter_example']}."
-        for number, one in enumerate(verdicts, start=1)
-        if one["counter_example"]
+        f"- {number}: {verdict['counter_example']}."
+        for number, verdict in enumerate(verdicts, start=1)
+        if verdict["counter_example"]
     )
 
 
@@ -55,15 +55,15 @@ def of_models(rows: list[dict[str, Any]]) -> str:
         ["model", "placements", "steps", "levels", "moved", "Lemma 2's recursion believes", "it moves"],
         [
             (
-                f"`{one['model']}`, batch {one['batch']}",
-                one["placements"],
-                listed(one["steps"]),
-                listed(one["levels"]),
-                f"{one['bytes'] / 1e9:.3f}",
-                f"{listed(one['lemma_2']['believed_steps'])} = {one['lemma_2']['believed'] / 1e9:.3f}",
-                f"{one['lemma_2']['bytes'] / 1e9:.3f} ({one['lemma_2']['bytes'] / one['bytes'] - 1:+.0%})",
+                f"`{row['model']}`, batch {row['batch']}",
+                row["placements"],
+                listed(row["steps"]),
+                listed(row["levels"]),
+                f"{row['bytes'] / 1e9:.3f}",
+                f"{listed(row['lemma_2']['believed_steps'])} = {row['lemma_2']['believed'] / 1e9:.3f}",
+                f"{row['lemma_2']['bytes'] / 1e9:.3f} ({row['lemma_2']['bytes'] / row['bytes'] - 1:+.0%})",
             )
-            for one in rows
+            for row in rows
         ],
     )
 
@@ -79,5 +79,5 @@ def pages(data: Any) -> Pages:
 
 if __name__ == "__main__":
     paper_operators.register()
-    verdicts = [statements.record(statements.try_statement(one)) for one in statements.STATEMENTS]
+    verdicts = [statements.record(statements.try_statement(statement)) for statement in statements.STATEMENTS]
     publish(HERE, {"statements": verdicts, "models": models.rows()}, pages)

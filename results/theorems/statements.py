@@ -184,18 +184,18 @@ STATEMENTS = (
 def try_statement(statement: Statement, draws: int | None = None) -> Verdict:
     """Try a statement on its number of cases, or on fewer."""
     count = statement.draws if draws is None else min(draws, statement.draws)
-    found = [statement.draw(Random(number)) for number in range(count)]
-    failed = [number for number, trial in enumerate(found) if not trial.holds]
-    smallest = min(failed, key=lambda number: found[number].size, default=None)
+    cases = [statement.draw(Random(number)) for number in range(count)]
+    failed = [number for number, trial in enumerate(cases) if not trial.holds]
+    smallest = min(failed, key=lambda number: cases[number].size, default=None)
     return Verdict(
         statement.source,
         statement.says,
         statement.account,
         count,
         count - len(failed),
-        round(max(trial.ratio for trial in found), 3),
+        round(max(trial.ratio for trial in cases), 3),
         smallest,
-        None if smallest is None else found[smallest].what(),
+        None if smallest is None else cases[smallest].what(),
     )
 
 

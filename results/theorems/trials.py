@@ -43,9 +43,9 @@ def drawn(rng: Random, *, replicate: bool = False, ways: tuple[tuple[int, ...], 
     return draws.plan_drawn(rng, graph, chosen, replicate=replicate)
 
 
-def equal(plan: Plan, one: object, other: object) -> Trial:
+def equal(plan: Plan, count: object, other: object) -> Trial:
     """Compare two counts of one plan."""
-    return Trial(one == other, draws.size(plan.graph), lambda: f"{draws.decisions(plan)}: {one}, not {other}")
+    return Trial(count == other, draws.size(plan.graph), lambda: f"{draws.decisions(plan)}: {count}, not {other}")
 
 
 # Lemma 2: the cost of a step is a weighted sum of the tensors' sizes
@@ -99,9 +99,9 @@ def flattening(rng: Random, tiles_of: Callable[[tuple[int, int], Layout, Ways], 
     shape = (rng.choice([1, 2]) * prod(ways), rng.choice([1, 2]) * prod(ways))
     layout: Layout = tuple(Shard(rng.choice([0, 1])) for _ in ways)
     other = tuple(rng.sample(layout, len(layout)))
-    one, two = ({*tiles_of(shape, placed, ways)} for placed in (layout, other))
+    tiles, reordered = ({*tiles_of(shape, placed, ways)} for placed in (layout, other))
     what = f"a matrix {shape} stored {format_layout(layout)} or {format_layout(other)}, ways {ways.factors}"
-    return Trial(one == two, prod(shape), lambda: what)
+    return Trial(tiles == reordered, prod(shape), lambda: what)
 
 
 def contiguous_tiles(shape: tuple[int, int], layout: Layout, ways: Ways) -> list[object]:
@@ -127,14 +127,14 @@ def digit_tiles_renumbered(shape: tuple[int, int], layout: Layout, ways: Ways) -
 def _renumbered(runs: Iterable[tuple[int, int]], extent: int, cut: list[int], ways: Ways) -> frozenset[int]:
     order = [*cut, *(step for step in range(len(ways)) if step not in cut)]
     leaf = extent // prod(ways)
-    found = set()
+    numbers = set()
     for start, stop in runs:
         for index in range(start, stop):
             own, number = ways.digits(index // leaf), 0
             for step in order:
                 number = number * ways[step] + own[step]
-            found.add(number * leaf + index % leaf)
-    return frozenset(found)
+            numbers.add(number * leaf + index % leaf)
+    return frozenset(numbers)
 
 
 # Theorem 3 of Tofu, and what SoyBean's proof rests on: the order of the steps does not matter
@@ -143,9 +143,11 @@ def _renumbered(runs: Iterable[tuple[int, int]], extent: int, cut: list[int], wa
 def commutes(plan: Plan, rng: Random, count: Callable[[Plan], int]) -> Trial:
     order = rng.choice([order for order in permutations(range(len(plan.ways))) if list(order) != sorted(order)])
     other = accounts.reordered(plan, order)
-    one, two = count(plan), count(other)
-    what = f"steps in the order {[step + 1 for step in order]}: {two}, not {one}: {draws.decisions(plan)}"
-    return Trial(one == two, draws.size(plan.graph), lambda: what, max(one, two) / max(1, min(one, two)))
+    cost, other_cost = count(plan), count(other)
+    what = f"steps in the order {[step + 1 for step in order]}: {other_cost}, not {cost}: {draws.decisions(plan)}"
+    return Trial(
+        cost == other_cost, draws.size(plan.graph), lambda: what, max(cost, other_cost) / max(1, min(cost, other_cost))
+    )
 
 
 def believed(plan: Plan) -> int:
@@ -206,16 +208,16 @@ def every_step_chops_alike(rng: Random) -> Trial:
 
 def steps_rise(rng: Random, *, replicate: bool) -> Trial:
     space = perceptron(rng, rng.choice([(2, 2), (2, 2, 2)]), replicate=replicate)
-    found = recursions.exact(space, "recursive").choice
-    plan = Plan(space.coarse.graph, 0, space.ways, space.layouts(found), space.strategies(found))
+    choice = recursions.exact(space, "recursive").choice
+    plan = Plan(space.coarse.graph, 0, space.ways, space.layouts(choice), space.strategies(choice))
     costs = plan.step_bytes()
     return _of_space(space, list(costs) == sorted(costs), f"steps of {costs} bytes")
 
 
 def steps_rise_between_factorisations(rng: Random) -> Trial:
     space = draws.space_of(draws.factorisations(4 * rng.randint(1, 4)), (2, 2), replicate=False)
-    found = recursions.exact(space, "recursive").choice
-    plan = Plan(space.coarse.graph, 0, space.ways, space.layouts(found), space.strategies(found))
+    choice = recursions.exact(space, "recursive").choice
+    plan = Plan(space.coarse.graph, 0, space.ways, space.layouts(choice), space.strategies(choice))
     costs = accounts.counted_by_step(plan)
     return equal(plan, costs, tuple(sorted(costs)))
 
@@ -244,7 +246,7 @@ def optimal_with_extra_inputs(rng: Random, *, replicate: bool) -> Trial:
 def no_worse_than_one_step(rng: Random, *, replicate: bool) -> Trial:
     space = perceptron(rng, rng.choice([(2, 2), (2, 2, 2)]), replicate=replicate)
     whole = draws.space_of(space.coarse.graph, (prod(space.ways),), replicate=replicate)
-    cost, once = (recursions.exact(one, "recursive").cost for one in (space, whole))
+    cost, once = (recursions.exact(searched, "recursive").cost for searched in (space, whole))
     return _of_space(space, cost <= once, f"{cost} bytes, one {prod(space.ways)}-way step {once}", cost / max(1, once))
 
 
@@ -264,8 +266,8 @@ def levels_are_elimination(rng: Random, tilings: str) -> Trial:
     else:
         graph = draws.web(rng, rng.randint(2, 5))
     least = leveldp.least_cost(graph, tilings)[0]
-    found = recursions.exact(draws.space_of(graph, (2,), replicate="r" in tilings), "joint").cost // accounts.ITEM
-    return Trial(least == found, draws.size(graph), lambda: f"{draws.shapes(graph)}: {least}, not {found}")
+    exact = recursions.exact(draws.space_of(graph, (2,), replicate="r" in tilings), "joint").cost // accounts.ITEM
+    return Trial(least == exact, draws.size(graph), lambda: f"{draws.shapes(graph)}: {least}, not {exact}")
 
 
 def aligned_are_strategies(rng: Random) -> Trial:
@@ -291,7 +293,7 @@ def _aligned(b: GraphBuilder, what: str) -> Trial:
     graph = b.finish({}, {})
     signature: Signature = signatures(graph)["node"]
     aligned, described = alignment.aligned(signature), alignment.described(signature)
-    splittable = {tiling: made for tiling, made in described.items() if _even(signature, tiling)}
+    splittable = {tiling: result for tiling, result in described.items() if _even(signature, tiling)}
     more = sorted(set(splittable) - set(aligned), key=str)
     lacking = sorted(set(aligned) - set(splittable), key=str)
     return Trial(
@@ -323,8 +325,8 @@ def step_is_level(rng: Random) -> Trial:
 def rising_steps_load_the_top_least(rng: Random) -> Trial:
     """Where the recursion's steps cost more and more, traffic should rise from the top level down."""
     space = perceptron(rng, (2, 2), replicate=False)
-    found = recursions.exact(space, "recursive").choice
-    plan = Plan(space.coarse.graph, 0, space.ways, space.layouts(found), space.strategies(found))
+    choice = recursions.exact(space, "recursive").choice
+    plan = Plan(space.coarse.graph, 0, space.ways, space.layouts(choice), space.strategies(choice))
     steps, across = accounts.counted_by_step(plan), accounts.counted_by_level(plan)
     holds = steps[0] > steps[1] or across[0] <= across[1]
     return _of_space(space, holds, f"steps {steps}, across levels {across}, in elements")

@@ -32,9 +32,9 @@ def measured(batch: int) -> Iterable[Row]:
     yield {"batch": batch, "tiles": 1, "how": "whole", **step(lower(plan(of, 1, "SoyBean")), shared(1))}
     for tiles in TILES:
         for how, placements in SPACES.items():
-            made = plan(of, tiles, "SoyBean", placements)
+            tiled = plan(of, tiles, "SoyBean", placements)
             told = {"batch": batch, "tiles": tiles}
-            yield {**told, "how": how, **step(lower(made), shared(tiles))}
+            yield {**told, "how": how, **step(lower(tiled), shared(tiles))}
 
 
 def seconds_table(rows: list[Row]) -> str:

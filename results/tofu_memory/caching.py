@@ -108,7 +108,7 @@ def reserved_bytes(requests: Iterable[Storage]) -> int:
     """
     allocator = CachingAllocator()
     held: list[tuple[int, int, Block]] = []
-    for number, request in enumerate(sorted(requests, key=lambda one: one.first)):
+    for number, request in enumerate(sorted(requests, key=lambda storage: storage.first)):
         while held and held[0][0] < request.first:
             allocator.free(held.pop(0)[2])
         if request.nbytes:

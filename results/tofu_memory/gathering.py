@@ -19,12 +19,12 @@ class Gathering(Traffic):
     @cached_property
     def work(self) -> tuple[NodeTraffic, ...]:
         """Every node's work."""
-        return tuple(replace(one, writes=tuple(map(self._gathered, one.writes))) for one in super().work)
+        return tuple(replace(traffic, writes=tuple(map(self._gathered, traffic.writes))) for traffic in super().work)
 
     def _gathered(self, write: Write) -> Write:
-        made, ways, layout = write.production, self.plan.ways, self.plan.layouts[write.tensor]
+        production, ways, layout = write.production, self.plan.ways, self.plan.layouts[write.tensor]
         partial = steps_with(layout, Partial)
-        reducing, same = made.reducing - partial, made.same | partial
+        reducing, same = production.reducing - partial, production.same | partial
         if not reducing:
             return write
 
@@ -33,11 +33,11 @@ class Gathering(Traffic):
                 return At(0)
             return layout[step] if step in same else REPLICATE
 
-        gathering = owned_by_all(made.shape, tuple(map(at, range(len(ways)))), ways)
-        sums = tuple(map(intersect, made.regions, gathering))
+        gathering = owned_by_all(production.shape, tuple(map(at, range(len(ways)))), ways)
+        sums = tuple(map(intersect, production.regions, gathering))
         kept = frozenset(range(len(ways))) - reducing
-        reduction = Exchange(ways, made.regions, sums, kept, made.reducer)
-        stored = owned_by_all(made.shape, layout, ways)
+        reduction = Exchange(ways, production.regions, sums, kept, production.reducer)
+        stored = owned_by_all(production.shape, layout, ways)
         return replace(write, hops=(reduction, Exchange(ways, sums, stored, same)))
 
 

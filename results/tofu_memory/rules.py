@@ -77,20 +77,20 @@ def requests(
     held, transfers = holders(worker), tuple(_transfers(worker))
     wanted = list(_of_buffers(worker, held, transfers, staged=fetching is Fetching.STAGED))
     if fetching is Fetching.SPLIT:
-        wanted += [one for transfer in transfers for one in _pieces(worker, transfer)]
+        wanted += [piece for transfer in transfers for piece in _pieces(worker, transfer)]
     if reuse is not Reuse.ORDER:
         after = _descendants(worker, held, transfers, reuse)
         end = len(worker.tasks) - 1
-        return tuple(_until_reusable(one, after, end) for one in wanted)
-    return tuple(one.storage for one in wanted)
+        return tuple(_until_reusable(request, after, end) for request in wanted)
+    return tuple(request.storage for request in wanted)
 
 
 def peak_live_bytes(wanted: Sequence[Storage]) -> int:
     """Return the most bytes that are held at one position."""
-    change = np.zeros(max((one.last for one in wanted), default=0) + 2, dtype=np.int64)
-    for one in wanted:
-        change[one.first] += one.nbytes
-        change[one.last + 1] -= one.nbytes
+    change = np.zeros(max((storage.last for storage in wanted), default=0) + 2, dtype=np.int64)
+    for storage in wanted:
+        change[storage.first] += storage.nbytes
+        change[storage.last + 1] -= storage.nbytes
     return int(change.cumsum().max())
 
 
@@ -143,11 +143,11 @@ def _pieces(worker: WorkerProgram, transfer: _Transfer) -> Iterator[_Request]:
         yield _Request(Storage(nbytes, first, transfer.ended), frozenset({first, transfer.ended}))
 
 
-def _until_reusable(one: _Request, after: Sequence[int], end: int) -> Storage:
+def _until_reusable(request: _Request, after: Sequence[int], end: int) -> Storage:
     """Keep a request until before the first task that comes after all its users."""
-    common = reduce(and_, (after[position] for position in one.users)) if one.users else 0
+    common = reduce(and_, (after[position] for position in request.users)) if request.users else 0
     free = (common & -common).bit_length() - 1 if common else end + 1
-    return Storage(one.storage.nbytes, one.storage.first, max(one.storage.last, free - 1))
+    return Storage(request.storage.nbytes, request.storage.first, max(request.storage.last, free - 1))
 
 
 def _descendants(worker: WorkerProgram, held: Sequence[int], transfers: Sequence[_Transfer], reuse: Reuse) -> list[int]:

@@ -42,7 +42,7 @@ Row = dict[str, Any]
 def measured(model: str, batch: int) -> Row:
     """Plan a model and say what its fullest worker takes under all rules, in bytes."""
     plan = search(build(model, batch=batch), SearchOptions(ways=WAYS, placements=PLACEMENTS))
-    worker = max(lower(plan).workers, key=lambda one: one.arena_bytes)
+    worker = max(lower(plan).workers, key=lambda program: program.arena_bytes)
     return {
         "variants": list(variants(plan)),
         "model": model,
@@ -56,12 +56,12 @@ def measured(model: str, batch: int) -> Row:
 def variants(plan: Plan) -> Iterable[Row]:
     """Lower and simulate a plan with what no allocator decides left out, or something else done, one at a time."""
     gathering = GatheringPlan(**{field.name: getattr(plan, field.name) for field in fields(plan)})
-    for name, one, prefetch in (
+    for name, variant, prefetch in (
         ("as it is", plan, 1),
         ("fetches as early as can be", plan, len(plan.graph.nodes)),
         ("reductions by one worker", gathering, 1),
     ):
-        program = lower(one, prefetch)
+        program = lower(variant, prefetch)
         yield {
             "variant": name,
             "arenas": [worker.arena_bytes for worker in program.workers],
@@ -81,16 +81,16 @@ def under(worker: WorkerProgram, reuse: Reuse, fetching: Fetching) -> Row:
     }
 
 
-def found(row: Row, reuse: Reuse, fetching: Fetching, key: str = "caching") -> int:
+def bytes_under(row: Row, reuse: Reuse, fetching: Fetching, key: str = "caching") -> int:
     """Return a row's bytes under one rule."""
-    return int({(one["reuse"], one["fetching"]): one[key] for one in row["rules"]}[reuse.value, fetching.value])
+    return int({(rule["reuse"], rule["fetching"]): rule[key] for rule in row["rules"]}[reuse.value, fetching.value])
 
 
 def rules_table(rows: list[Row], key: str) -> str:
     """Render bytes by rule (lines) and model (columns), over those of the static arena."""
 
     def cell(row: Row, reuse: Reuse, fetching: Fetching) -> str:
-        nbytes = found(row, reuse, fetching, key)
+        nbytes = bytes_under(row, reuse, fetching, key)
         return f"{nbytes / GIGABYTE:.2f} ({nbytes / row['arena']:.2f})"
 
     return table(
@@ -124,16 +124,16 @@ def variants_table(rows: list[Row]) -> str:
     lines = []
     for row in rows:
         asis = row["variants"][0]
-        for one in row["variants"]:
-            arenas = one["arenas"]
+        for variant in row["variants"]:
+            arenas = variant["arenas"]
             lines.append(
                 [
                     f"{row['model']}, batch {row['batch']}",
-                    one["variant"],
+                    variant["variant"],
                     f"{max(arenas) / GIGABYTE:.2f} ({max(arenas) / max(asis['arenas']) - 1:+.1%})",
                     f"{sum(arenas) / GIGABYTE:.2f}",
-                    f"{one['bytes'] / GIGABYTE:.2f}",
-                    f"{one['seconds']:.2f} ({one['seconds'] / asis['seconds'] - 1:+.1%})",
+                    f"{variant['bytes'] / GIGABYTE:.2f}",
+                    f"{variant['seconds']:.2f} ({variant['seconds'] / asis['seconds'] - 1:+.1%})",
                 ]
             )
     return table(["model", "program", "fullest worker, GB", "all workers, GB", "GB moved", f"s on {MACHINE}"], lines)
@@ -144,10 +144,10 @@ def picture(rows: list[Row]) -> str:
     panels = []
     for row in rows:
         taken = {
-            "neither": found(row, Reuse.DATA, Fetching.SPLIT),
-            "control": found(row, Reuse.OPERATORS, Fetching.SPLIT),
-            "fused": found(row, Reuse.DATA, Fetching.FUSED),
-            "both": found(row, Reuse.OPERATORS, Fetching.FUSED),
+            "neither": bytes_under(row, Reuse.DATA, Fetching.SPLIT),
+            "control": bytes_under(row, Reuse.OPERATORS, Fetching.SPLIT),
+            "fused": bytes_under(row, Reuse.DATA, Fetching.FUSED),
+            "both": bytes_under(row, Reuse.OPERATORS, Fetching.FUSED),
             "our arena": row["arena"],
         }
         expected = row["alone"] / WORKERS
@@ -163,12 +163,12 @@ def picture(rows: list[Row]) -> str:
 
 def savings(rows: list[Row]) -> str:
     """Say what each of the two saves of what an allocator takes with neither, and what the program's order does."""
-    without = [found(row, Reuse.DATA, Fetching.SPLIT) for row in rows]
+    without = [bytes_under(row, Reuse.DATA, Fetching.SPLIT) for row in rows]
 
     def line(name: str, reuse: Reuse, fetching: Fetching) -> tuple[str, ...]:
         return (
             name,
-            *(f"{1 - found(row, reuse, fetching) / all_:.0%}" for row, all_ in zip(rows, without, strict=True)),
+            *(f"{1 - bytes_under(row, reuse, fetching) / all_:.0%}" for row, all_ in zip(rows, without, strict=True)),
         )
 
     return table(

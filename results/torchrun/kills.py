@@ -31,7 +31,7 @@ LONGEST_DELAY_S, MARGIN = 0.02, 8
 """From a step's end: as long as some steps, or the writing of a checkpoint; and steps that are left for it."""
 
 
-def made() -> UserModel:
+def perceptron() -> UserModel:
     """Return a perceptron with dropout, a batch and AdamW with clipping."""
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Dropout(0.1), nn.Linear(128, 16))
@@ -77,7 +77,7 @@ def digest(training: Distributed) -> str:
 
 def main(folder: Path) -> None:
     """Train to the end, from the last complete checkpoint; a new batch in every step."""
-    given = made()
+    given = perceptron()
     training = distribute(given.module, folder / "plan.json", given.optimizer)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(given.optimizer, T_max=STEPS)
     say(training, begin=training.resume(folder / "run", schedule=schedule))
@@ -99,6 +99,6 @@ def main(folder: Path) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "plan":
-        planner.plan(imported(made()), workers=2).save(Path(sys.argv[2]) / "plan.json")
+        planner.plan(imported(perceptron()), workers=2).save(Path(sys.argv[2]) / "plan.json")
     else:
         main(Path(sys.argv[1]))

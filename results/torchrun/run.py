@@ -89,7 +89,7 @@ def sampled(before: Mapping[str, Any]) -> dict[str, Any]:
     return about() | {
         "seeds": [*before["seeds"], seed],
         "planned": [*(by_model(before["planned"]) | by_model(chosen)).values()],
-        "trained": {ranks: [*found.values()] for ranks, found in rows.items()},
+        "trained": {ranks: [*models.values()] for ranks, models in rows.items()},
     }
 
 
@@ -106,8 +106,8 @@ def kills() -> dict[str, Any]:
         undisturbed, _ = life(folder)
         rows = []
         for seed in range(KILLS):
-            found, row = life(folder, SEED=str(seed))
-            equal = {f"{what} equal": found[what] == undisturbed[what] for what in undisturbed}
+            disturbed, row = life(folder, SEED=str(seed))
+            equal = {f"{what} equal": disturbed[what] == undisturbed[what] for what in undisturbed}
             rows.append({"seed": seed} | row | equal)
         return about() | {"steps": len(undisturbed["losses"]), "rows": rows}
 
@@ -118,10 +118,10 @@ def life(folder: Path, **environment: str) -> tuple[dict[str, Any], dict[str, An
     lines = on_ranks(RANKS, "results.torchrun.kills", folder, restarts=int("SEED" in environment), **environment)
     losses = {str(line["step"]): line["loss"] for line in lines if "step" in line}
     again = [line for line in lines if "step" in line and losses[str(line["step"])] != line["loss"]]
-    found = {"losses": losses | {f"{line['step']} before": line["loss"] for line in again}}
+    outcome = {"losses": losses | {f"{line['step']} before": line["loss"] for line in again}}
     (chosen,) = [line["kill"] for line in lines if "kill" in line] or [{}]
     begins = [line["begin"] for line in lines if "begin" in line]
-    return found | {"digest": lines[-1]["digest"]}, chosen | {"begins": begins}
+    return outcome | {"digest": lines[-1]["digest"]}, chosen | {"begins": begins}
 
 
 PARTS: Mapping[str, Callable[[], dict[str, Any]]] = {
@@ -136,10 +136,10 @@ PARTS: Mapping[str, Callable[[], dict[str, Any]]] = {
 def speed_table(models: dict[str, Any]) -> str:
     """Render seconds per step."""
     rows = []
-    for name, one in models.items():
-        seconds = one["seconds"]
+    for name, row in models.items():
+        seconds = row["seconds"]
         ratios = [f"{seconds['ours'] / seconds[other]:.2f}" for other in ("DTensor", "DDP")]
-        moved = f"{one['sent']:,}" + ("" if one["sent"] == one["planned"] else f", planned {one['planned']:,}")
+        moved = f"{row['sent']:,}" + ("" if row["sent"] == row["planned"] else f", planned {row['planned']:,}")
         rows.append([f"`{name}`", *(f"{1e3 * value:.0f}" for value in seconds.values()), *ratios, moved])
     return table(["model", "ours (ms)", "DTensor (ms)", "DDP (ms)", "of DTensor's", "of DDP's", "our bytes"], rows)
 
@@ -188,11 +188,11 @@ def sweep_says(trained: Mapping[str, list[dict[str, Any]]], planned: list[dict[s
     lines = []
     for ranks, rows in trained.items():
         gaps = {row["model"]: gap(row, alone[row["model"]]) for row in rows}
-        others = [f"`{name}` {found:.1g}" for name, found in gaps.items() if not found <= CLOSE]
+        others = [f"`{name}` {difference:.1g}" for name, difference in gaps.items() if not difference <= CLOSE]
         as_planned = sum(row["as planned"] for row in rows)
         within = f"{len(gaps) - len(others)} of {len(rows)} within {CLOSE:g}"
         named = f" (others: {', '.join(others)})" if others else ""
-        largest = max((found for found in gaps.values() if found <= CLOSE), default=0.0)
+        largest = max((difference for difference in gaps.values() if difference <= CLOSE), default=0.0)
         if ranks != "1":
             lines.append(
                 f"On {ranks} ranks the losses of {within} of one rank's, the largest difference of these {largest:.1g}"

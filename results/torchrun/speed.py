@@ -65,9 +65,9 @@ def ddp(model: Model) -> Step:
 
 def slowest(seconds: float) -> float:
     """Return the slowest rank's seconds."""
-    found = torch.tensor(seconds, dtype=torch.float64)
-    dist.all_reduce(found, dist.ReduceOp.MAX)
-    return float(found)
+    tensor = torch.tensor(seconds, dtype=torch.float64)
+    dist.all_reduce(tensor, dist.ReduceOp.MAX)
+    return float(tensor)
 
 
 def measured(path: Path, rounds: int) -> dict[str, Any]:
@@ -80,21 +80,21 @@ def measured(path: Path, rounds: int) -> dict[str, Any]:
         "DTensor": dtensor(model),
         "DDP": ddp(model),
     }
-    seconds: dict[str, list[float]] = {one: [] for one in steps}
+    seconds: dict[str, list[float]] = {side: [] for side in steps}
     first: dict[str, float] = {}
     for _ in range(WARM_UP + rounds):
-        for one, step in steps.items():
+        for side, step in steps.items():
             dist.barrier()
             started = time.perf_counter()
             loss = step()
-            seconds[one].append(slowest(time.perf_counter() - started))
-            first.setdefault(one, mean(loss) if one == "DDP" else float(loss))
+            seconds[side].append(slowest(time.perf_counter() - started))
+            first.setdefault(side, mean(loss) if side == "DDP" else float(loss))
     if max(first.values()) - min(first.values()) > CLOSE:
         raise ValueError(f"{path.stem}: expected the same first loss of all, found {first}")
     sent = torch.from_numpy(ours.sent_bytes).sum()
     dist.all_reduce(sent)
     return {
-        "seconds": {one: round(median(found[WARM_UP:]), 5) for one, found in seconds.items()},
+        "seconds": {side: round(median(values[WARM_UP:]), 5) for side, values in seconds.items()},
         "planned": plan.total_bytes,
         "sent": int(sent),
         "loss": first["ours"],
@@ -112,7 +112,7 @@ if __name__ == "__main__":
     dist.init_process_group("gloo")
     rounds, paths = int(sys.argv[1]), [Path(path) for path in sys.argv[2:]]
     with threadpool_limits(1):
-        found = {path.stem: measured(path, rounds) for path in paths}
+        by_model = {path.stem: measured(path, rounds) for path in paths}
     if dist.get_rank() == 0:
-        print(json.dumps(found))
+        print(json.dumps(by_model))
     dist.destroy_process_group()

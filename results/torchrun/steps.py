@@ -74,7 +74,7 @@ def resnet18() -> nn.Module:
     return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 1000))
 
 
-def made(name: str) -> UserModel:
+def user_model(name: str) -> UserModel:
     """Return a model with its batch, its loss and its optimizer."""
     torch.manual_seed(0)
     if name == "gpt":
@@ -89,7 +89,7 @@ def made(name: str) -> UserModel:
 
 def plan(name: str, ranks: int, folder: Path) -> None:
     """Write a model's plan."""
-    planner.plan(imported(made(name)), workers=ranks).save(folder / f"{name}.json")
+    planner.plan(imported(user_model(name)), workers=ranks).save(folder / f"{name}.json")
 
 
 def theirs(given: UserModel, is_fsdp: bool) -> Step:
@@ -104,7 +104,7 @@ def theirs(given: UserModel, is_fsdp: bool) -> Step:
         parallel = DistributedDataParallel(module)
     settings = {key: value for key, value in given.optimizer.param_groups[0].items() if key in ("lr", "momentum")}
     optimizer = type(given.optimizer)(parallel.parameters(), **settings)
-    inputs, targets = (one.chunk(size)[rank] for one in (*given.inputs, *given.targets))
+    inputs, targets = (tensor.chunk(size)[rank] for tensor in (*given.inputs, *given.targets))
 
     def step() -> torch.Tensor:
         optimizer.zero_grad()
@@ -125,9 +125,9 @@ def of_all(value: float) -> float:
 
 def measured(path: Path, rounds: int) -> dict[str, Any]:
     """Measure a model's steps; ValueError where the first losses are not the same."""
-    given, found = made(path.stem), load_plan(path)
+    given, planned = user_model(path.stem), load_plan(path)
     other = theirs(given, path.stem == "gpt")
-    ours = distribute(given.module, found, given.optimizer)
+    ours = distribute(given.module, planned, given.optimizer)
     steps = {"ours": lambda: ours.step(given.inputs, given.targets), "PyTorch": other}
     seconds: dict[str, list[float]] = {side: [] for side in steps}
     first: dict[str, float] = {}
@@ -149,7 +149,7 @@ def measured(path: Path, rounds: int) -> dict[str, Any]:
         "ranks": dist.get_world_size(),
         **{side: round(median(values), 4) for side, values in kept.items()},
         "ratio": round(median(ratios), 3),
-        "bytes": found.total_bytes,
+        "bytes": planned.total_bytes,
     }
 
 

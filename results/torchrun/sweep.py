@@ -43,13 +43,13 @@ LARGE = ("language-masked-perceiver",)
 def models(seed: int = 0) -> Iterator[tuple[str, Model]]:
     """Yield the models of every population in an order by chance, by names of files."""
     for population in POPULATIONS:
-        found = list(import_module(f"results.pytorch_models.{population}").models())
-        random.Random(seed).shuffle(found)
-        for model in found:
+        members = list(import_module(f"results.pytorch_models.{population}").models())
+        random.Random(seed).shuffle(members)
+        for model in members:
             yield f"{population}/{model.name}".replace("/", "-"), model
 
 
-def made(model: Model, plan: Plan) -> tuple[nn.Module, Batches]:
+def module_and_batches(model: Model, plan: Plan) -> tuple[nn.Module, Batches]:
     """Return a model, the same on all ranks, in the precision of its plan."""
     torch.manual_seed(0)
     np.random.seed(0)
@@ -80,12 +80,12 @@ def plans(folder: Path, name: str, model: Model, ranks: Iterable[int]) -> dict[s
     try:
         (module, batches, _), _ = in_precision(model, nullcontext())
         graph = from_torch(module, batches[0], optimizer=planner.Optimizer("adamw", lr=RATE, decay=0.01))
-        found = {workers: planner.plan(graph, workers=workers) for workers in ranks}
+        by_ranks = {workers: planner.plan(graph, workers=workers) for workers in ranks}
     except Exception as error:
         if is_out_of_memory(error):
             raise
         return {"left out": f"{type(error).__name__}: {' '.join(str(error)[:200].split())}"}
-    for workers, plan in found.items():
+    for workers, plan in by_ranks.items():
         path = folder / str(workers) / f"{name}.json"
         path.parent.mkdir(exist_ok=True)
         plan.save(path)
@@ -95,7 +95,7 @@ def plans(folder: Path, name: str, model: Model, ranks: Iterable[int]) -> dict[s
 def trained(model: Model, path: Path) -> dict[str, Any]:
     """Train a model; return the losses, and how many bytes were planned and sent in each step."""
     plan = load_plan(path)
-    module, batches = made(model, plan)
+    module, batches = module_and_batches(model, plan)
     training = distribute(module, plan)
     losses, sent = [], []
     for batch in batches:

@@ -21,8 +21,8 @@ def window(comm: MPI.Intracomm, shape: tuple[int, int], owner: int) -> Array:
     """Return an array that all ranks map (collective)."""
     nbytes = 4 * shape[0] * shape[1] if comm.Get_rank() == owner else 0
     memory, _ = MPI.Win.Allocate_shared(nbytes, 1, comm=comm).Shared_query(owner)
-    found: Array = np.frombuffer(memory, np.float32).reshape(shape)  # type: ignore[call-overload]  # a buffer of MPI's
-    return found
+    array: Array = np.frombuffer(memory, np.float32).reshape(shape)  # type: ignore[call-overload]  # a buffer of MPI's
+    return array
 
 
 class ByHand:

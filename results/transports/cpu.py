@@ -87,7 +87,7 @@ def main(ranks: Cluster) -> int:
     plan, steps = load_plan(Path(sys.argv[1])), int(sys.argv[2])
     watch_waiting()
     mine, data = rank_programs(plan, ranks.rank), Random(plan.graph, plan.seed)
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in TRANSPORTS}
+    measured: dict[str, list[dict[str, float]]] = {name: [] for name in TRANSPORTS}
     with threadpool_limits(1), np.errstate(all="ignore"):
         trainers = {name: Trainer(mine, ranks, np, name) for name in TRANSPORTS}
         for _ in range(WARM_UP + steps):
@@ -95,9 +95,9 @@ def main(ranks: Cluster) -> int:
                 trainer.load(data, 0)
                 ranks.barrier()
                 rows = ranks.gather(step(trainer))
-                found[name].append({kind: sum(row[kind] for row in rows) for kind in rows[0]} if rows else {})
+                measured[name].append({kind: sum(row[kind] for row in rows) for kind in rows[0]} if rows else {})
     if ranks.rank == 0:
-        print(json.dumps({name: _medians(rows[WARM_UP:]) for name, rows in found.items()}))
+        print(json.dumps({name: _medians(rows[WARM_UP:]) for name, rows in measured.items()}))
     return 0
 
 

@@ -86,7 +86,7 @@ def main(ranks: Cluster) -> int:
         "its products": alone.multiply,
         "DTensor": dtensor(images.shape, rates),
     }
-    found: dict[str, list[float]] = {name: [] for name in steps}
+    measured: dict[str, list[float]] = {name: [] for name in steps}
     with threadpool_limits(1), np.errstate(all="ignore"):
         agree(ranks, trainer, hand)
         for _ in range(WARM_UP + rounds):
@@ -94,10 +94,10 @@ def main(ranks: Cluster) -> int:
                 ranks.barrier()
                 started = time.perf_counter()
                 step()
-                found[name].append(max(ranks.all_gather(time.perf_counter() - started)))
+                measured[name].append(max(ranks.all_gather(time.perf_counter() - started)))
     destroy_process_group()
     if ranks.rank == 0:
-        print(json.dumps({name: round(median(seconds[WARM_UP:]), 5) for name, seconds in found.items()}))
+        print(json.dumps({name: round(median(seconds[WARM_UP:]), 5) for name, seconds in measured.items()}))
     return 0
 
 

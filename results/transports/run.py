@@ -70,10 +70,10 @@ def cpu_table(cpu: dict[str, Any]) -> str:
     ]
 
     def cells(ranks: str, name: str) -> list[str]:
-        one, other = cpu[ranks][name], cpu[ranks]["p2p"]
-        milliseconds = [f"{1e3 * one[kind]:.0f}" for kind in ("kernels", "moving", "waiting", "total")]
-        outside, of_other = one["total"] - one["kernels"], other["total"] - other["kernels"]
-        shares = [f"{1e3 * outside:.0f}", f"{outside / of_other:.0%}", f"{one['waiting'] / one['total']:.0%}"]
+        seconds, other = cpu[ranks][name], cpu[ranks]["p2p"]
+        milliseconds = [f"{1e3 * seconds[kind]:.0f}" for kind in ("kernels", "moving", "waiting", "total")]
+        outside, of_other = seconds["total"] - seconds["kernels"], other["total"] - other["kernels"]
+        shares = [f"{1e3 * outside:.0f}", f"{outside / of_other:.0%}", f"{seconds['waiting'] / seconds['total']:.0%}"]
         return [ranks, name, *milliseconds, *shares]
 
     return table(columns, [cells(ranks, name) for ranks in cpu for name in cpu[ranks]])
@@ -82,16 +82,16 @@ def cpu_table(cpu: dict[str, Any]) -> str:
 def perceptron_table(seconds: dict[str, float]) -> str:
     """Render the perceptron's steps."""
     ours = seconds["executed"]
-    rows = [[name, f"{1e3 * one:.0f}", f"{ours / one:.2f}"] for name, one in seconds.items()]
+    rows = [[name, f"{1e3 * step_s:.0f}", f"{ours / step_s:.2f}"] for name, step_s in seconds.items()]
     return table(["step", "ms", "executed, of it"], rows)
 
 
-def pages(found: Any) -> Pages:
+def pages(data: Any) -> Pages:
     """Return the README's tables."""
     return {
-        "machine": f"Measured on: {found['machine']}.",
-        "cpu": cpu_table(found["cpu"]),
-        "perceptron": perceptron_table(found["perceptron"]),
+        "machine": f"Measured on: {data['machine']}.",
+        "cpu": cpu_table(data["cpu"]),
+        "perceptron": perceptron_table(data["perceptron"]),
     }
 
 

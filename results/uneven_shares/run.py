@@ -29,9 +29,9 @@ def measured(model: str, batch: int) -> Iterable[Row]:
     of, machine = graph(model, (("batch", batch),)), load_topology(MACHINE)
     for shares, given in SHARES.items():
         for how, searcher in SEARCHERS.items():
-            made = planner.plan(of, 8, shares=given, searcher=searcher)
-            program = planner.lower(made)
-            arenas = [one.arena_bytes for one in program.workers]
+            planned = planner.plan(of, 8, shares=given, searcher=searcher)
+            program = planner.lower(planned)
+            arenas = [worker.arena_bytes for worker in program.workers]
             told = {"model": model, "batch": batch, "shares": shares, "plan": how}
             yield {**told, **step(program, machine), "slow_arena_bytes": max(arenas[-2:])}
 

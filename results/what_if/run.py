@@ -35,7 +35,7 @@ SETTINGS: dict[str, dict[str, Any]] = {"all factorisations": {"workers": WORKERS
 Row = dict[str, Any]
 
 
-def drawn_pin(graph: Graph, found: Mapping[str, Signature], chance: random.Random) -> str:
+def drawn_pin(graph: Graph, by_node: Mapping[str, Signature], chance: random.Random) -> str:
     """Return a pin of a tensor or a node, of one layer or of all."""
     tensors = [tensor for tensor in graph.tensors.values() if tensor.role in ("weight", "activation") and tensor.shape]
     if chance.random() < 0.8:
@@ -43,26 +43,26 @@ def drawn_pin(graph: Graph, found: Mapping[str, Signature], chance: random.Rando
         name, option = tensor.name, chance.choice(["R", *(f"S{dim}" for dim in range(len(tensor.shape)))])
     else:
         node = chance.choice([node for node in graph.nodes if node.forward is None])
-        name, option = node.name, chance.choice(list(found[node.name].description.strategies))
+        name, option = node.name, chance.choice(list(by_node[node.name].description.strategies))
     return f"{pattern_of(name) if chance.random() < 0.5 else name}={option}"
 
 
 def timed(ask: Callable[[], Any]) -> tuple[Any, float]:
     """Return what is found, and its seconds of CPU."""
     started = time.process_time()
-    found = ask()
-    return found, round(time.process_time() - started, 3)
+    answer = ask()
+    return answer, round(time.process_time() - started, 3)
 
 
 def measured(model: str, setting: str) -> Row:
     """Return a row: seconds of all answers, and how many cost what a new search costs."""
     graph, chance, options = planner.model(model), random.Random(0), SETTINGS[setting]
-    found = signatures(graph)
+    by_node = signatures(graph)
     bench, first_s = timed(lambda: planner.Workbench(graph, **options))
     warm, new = list[float](), list[float]()
     equal = refused = 0
     while len(warm) < PINS:
-        pin = drawn_pin(graph, found, chance)
+        pin = drawn_pin(graph, by_node, chance)
         try:
             answer, answer_s = timed(partial(bench.why_not, pin))
         except PlanError:  # a placement that some of these tensors cannot have

@@ -15,7 +15,7 @@ PUBLISHED = read_published(HERE)
 DEPTHS, WIDTHS = (50, 101, 152), (4, 6, 8, 10)
 MODELS = [f"wresnet-{depth}-{width}" for width in WIDTHS for depth in DEPTHS]
 PANELS = {f"WResNet-{depth}": {f"W = {width}": f"wresnet-{depth}-{width}" for width in WIDTHS} for depth in DEPTHS}
-DRAWN = [one for one in PAPER if one != "op-placement"]  # which the paper leaves out here
+DRAWN = [system for system in PAPER if system != "op-placement"]  # which the paper leaves out here
 IDEAL_BATCH, FIRST = 128, 128
 TITLE = "Wide ResNets on a p2.8xlarge (Tofu, Figure 8)"
 

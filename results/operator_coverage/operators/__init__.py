@@ -28,13 +28,13 @@ from tdl.operator import Operator
 _FAMILIES = (pointwise, optimizer, layout, reduction, matrix, selection, spatial, windows, opaque, random)
 
 OPERATORS: Mapping[str, Operator] = MappingProxyType(
-    {found.name: found for family in _FAMILIES for found in vars(family).values() if isinstance(found, Operator)}
+    {op.name: op for family in _FAMILIES for op in vars(family).values() if isinstance(op, Operator)}
 )
 
 
 def operator(name: str) -> Operator:
     """Return an operator of the catalog, else one of these; TDLError where neither has it."""
-    found = catalog.get(name) or OPERATORS.get(name)
-    if found is None:
+    op = catalog.get(name) or OPERATORS.get(name)
+    if op is None:
         raise TDLError(f"unknown operator '{name}'")
-    return found
+    return op
