@@ -65,7 +65,7 @@ class PlanDifference(Shown):
     nodes: tuple[Row, ...]
 
 
-def diff(one: Plan | str | Path, other: Plan | str | Path, names: tuple[str, str] = ("one", "other")) -> PlanDifference:
+def diff(plan: Plan | str | Path, other: Plan | str | Path, names: tuple[str, str] = ("one", "other")) -> PlanDifference:
     """Compare two plans, or plan.json files; `names` are what to call them.
 
     Raises a PlanError for what is no plan, and where their graphs differ.
@@ -76,7 +76,7 @@ def diff(one: Plan | str | Path, other: Plan | str | Path, names: tuple[str, str
     >>> print(planner.diff(*plans))  # doctest: +ELLIPSIS
     two plans of one graph...
     """
-    first, second = plan_of(one), plan_of(other)
+    first, second = plan_of(plan), plan_of(other)
     graph = first.graph
     if graph != second.graph:
         raise PlanError(f"{names[1]}: expected the graph of {names[0]}, found another: {_unlike(graph, second.graph)}")

@@ -172,7 +172,7 @@ def multibox_prior(*, widths: tuple[float, ...], heights: tuple[float, ...], siz
         return where(corner < 2, left_or_top, where(corner == 2, column + width, row + height))
 
     return tensor(
-        lambda one=1, y=rows, x=columns, k=count, corner=4: at((one, (y, x, k), corner), element(y, x, k, corner))
+        lambda sample=1, y=rows, x=columns, k=count, corner=4: at((sample, (y, x, k), corner), element(y, x, k, corner))
     )
 
 

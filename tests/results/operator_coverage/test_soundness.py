@@ -17,7 +17,7 @@ from tests.verify.mutants import Claiming, claims
 
 CASES = {**cases.CASES, **cases_images.CASES}
 
-SINGLE = {"multibox_prior": frozenset({"one"})}
+SINGLE = {"multibox_prior": frozenset({"sample"})}
 """Variables of operators whose extent is declared to be 1, so that nothing can be split."""
 
 
