@@ -65,7 +65,11 @@ class PlanDifference(Shown):
     nodes: tuple[Row, ...]
 
 
-def diff(plan: Plan | str | Path, other: Plan | str | Path, names: tuple[str, str] = ("one", "other")) -> PlanDifference:
+NAMES = "one", "other"
+"""What plans are called that have no names."""
+
+
+def diff(plan: Plan | str | Path, other: Plan | str | Path, names: tuple[str, str] = NAMES) -> PlanDifference:
     """Compare two plans, or plan.json files; `names` are what to call them.
 
     Raises a PlanError for what is no plan, and where their graphs differ.
