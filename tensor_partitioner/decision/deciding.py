@@ -54,12 +54,12 @@ MOST_SAMPLES = 4096
 SEARCHED_WORKERS = 16
 """Up to so many devices the plan of least bytes is a candidate; up to half as many, that of least time."""
 
-ONE = Parallel()
+UNDIVIDED = Parallel()
 
 Bounded = tuple[float, int, Parallel]
 """A bound in seconds, a number, and the candidate."""
 
-Found = tuple[str, str, float, Projection]
+Projected = tuple[str, str, float, Projection]
 """A candidate's name, its family, its bound in seconds, and its projection."""
 
 
@@ -109,8 +109,8 @@ class _Deciding:
     @cached_property
     def _single(self) -> tuple[Inner, tuple[Block, ...]]:
         """One device at work on one sample, with all layers."""
-        inner = self.source.inner(ONE, 1)
-        return inner, self._blocks(inner, ONE)
+        inner = self.source.inner(UNDIVIDED, 1)
+        return inner, self._blocks(inner, UNDIVIDED)
 
     def _blocks(self, inner: Inner, within: Parallel) -> tuple[Block, ...]:
         """Return all blocks of a replica at work on a micro-batch, as they are projected."""
@@ -169,12 +169,14 @@ class _Deciding:
                 f"{self.source.name}: expected a batch that data parallelism can divide over {self.cluster.devices} "
                 f"devices, found {batch}"
             )
-        found, left_out, lower_s = self._best_first(every, batch, until)
+        projected, left_out, lower_s = self._best_first(every, batch, until)
         goals: Mapping[str, Machine | None] = {} if self.pins or time.monotonic() > until else self._goals()
-        found += self._searched(batch, goals)
-        return self._record(batch, found, Tally(len(every) + len(goals), left_out, lower_s, time.monotonic() - begin))
+        projected += self._searched(batch, goals)
+        return self._record(
+            batch, projected, Tally(len(every) + len(goals), left_out, lower_s, time.monotonic() - begin)
+        )
 
-    def _best_first(self, every: Sequence[Bounded], batch: int, until: float) -> tuple[list[Found], int, float]:
+    def _best_first(self, every: Sequence[Bounded], batch: int, until: float) -> tuple[list[Projected], int, float]:
         """Project candidates, that of least bound first, until bounds are above what is best in their families.
 
         What people would do anyway comes before all, however late it is: of each way the first that fits.
@@ -188,17 +190,17 @@ class _Deciding:
         """
         capacity = self.cluster.built.devices[0].spec.memory_bytes or float("inf")
         sizes = {c: c.micro_batch or 1 for *_, c in every}
-        alone = {size: self._blocks(self.source.inner(ONE, size), ONE) for size in set(sizes.values())}
+        alone = {size: self._blocks(self.source.inner(UNDIVIDED, size), UNDIVIDED) for size in set(sizes.values())}
         least = {c: least_bytes(alone[size], c, self.stack) for c, size in sizes.items()}
         excess = {c: (nbytes, -KEPT.index(c.recompute)) if nbytes > capacity else () for c, nbytes in least.items()}
-        tried, found = self._by_hand(every, excess, batch)
+        tried, projected = self._by_hand(every, excess, batch)
         rest = (row for row in every if row[-1] not in tried)
         waiting = [
             (excess[c], (c.tp * c.cp * c.ep, c.cp, c.ep), bound_s, number, False, c) for bound_s, number, c in rest
         ]
         heapify(waiting)
-        seen, unfinished, left_out, lower_s = {kind for _, kind, *_ in found}, set[str](), 0, float("inf")
-        best_s = {kind: step.seconds for _, kind, _, step in sorted(found, key=_slowest_first) if step.fits}
+        seen, unfinished, left_out, lower_s = {kind for _, kind, *_ in projected}, set[str](), 0, float("inf")
+        best_s = {kind: step.seconds for _, kind, _, step in sorted(projected, key=_slowest_first) if step.fits}
         while waiting:
             too_large, inner, bound_s, number, is_near, candidate = heappop(waiting)
             kind = family(candidate)
@@ -217,29 +219,29 @@ class _Deciding:
                 heappush(waiting, (too_large, inner, near_s, number, True, candidate))
             elif (projection := self._projected(candidate, batch)) is not None:
                 seen.add(kind)
-                found.append((candidate_name(candidate), kind, bound_s, projection))
+                projected.append((candidate_name(candidate), kind, bound_s, projection))
                 if projection.fits:
                     best_s[kind] = min(projection.seconds, best_s.get(kind, float("inf")))
-        told = [row for row in found if row[-1].fits or row[1] not in unfinished or row[1] in best_s]
-        return told, left_out + len(found) - len(told), lower_s
+        told = [row for row in projected if row[-1].fits or row[1] not in unfinished or row[1] in best_s]
+        return told, left_out + len(projected) - len(told), lower_s
 
     def _by_hand(
         self, every: Sequence[Bounded], excess: Mapping[Parallel, tuple[float, ...]], batch: int
-    ) -> tuple[set[Parallel], list[Found]]:
+    ) -> tuple[set[Parallel], list[Projected]]:
         """Project what people would do anyway until one of each way fits; return what was tried, and what came of it.
 
         Where nothing of a way may fit it is that of least bytes.
         """
-        bounds, tried, found = {c: bound_s for bound_s, _, c in every}, set[Parallel](), list[Found]()
+        bounds, tried, projected = {c: bound_s for bound_s, _, c in every}, set[Parallel](), list[Projected]()
         for ways in by_hand(bounds):
             for candidate in [way for way in ways if not excess[way]] or sorted(ways, key=excess.__getitem__)[:1]:
                 tried.add(candidate)
                 projection = self._projected(candidate, batch)
                 if projection is not None:
-                    found.append((candidate_name(candidate), family(candidate), bounds[candidate], projection))
+                    projected.append((candidate_name(candidate), family(candidate), bounds[candidate], projection))
                     if projection.fits:
                         break
-        return tried, found
+        return tried, projected
 
     def _nearer_bound_s(self, candidate: Parallel, batch: int) -> float:
         """Return a bound of a candidate by what its inner workers take for a micro-batch; 0 where they cannot be."""
@@ -279,9 +281,9 @@ class _Deciding:
             goals["time"] = self.cluster.built
         return goals
 
-    def _searched(self, batch: int, goals: Mapping[str, Machine | None]) -> list[Found]:
+    def _searched(self, batch: int, goals: Mapping[str, Machine | None]) -> list[Projected]:
         """Project the plans that a search finds for all devices, one for each goal."""
-        count, found = self.cluster.devices, list[Found]()
+        count, projected = self.cluster.devices, list[Projected]()
         for goal, machine in goals.items():
             try:
                 inner = self.source.searched(count, batch, machine)
@@ -292,12 +294,12 @@ class _Deciding:
             projection = project_inner(inner, batch, whole, self.cluster, self.stack)
             plan = inner.replica.plan
             alike = ALL_ALIKE if plan.graph.updates and not plan.total_bytes else ""
-            found.append((f"{SEARCHED[goal]}{alike}", f"{OWN}, least {goal}", 0.0, projection))
-        return found
+            projected.append((f"{SEARCHED[goal]}{alike}", f"{OWN}, least {goal}", 0.0, projection))
+        return projected
 
-    def _record(self, batch: int, found: list[Found], tally: Tally) -> Decision:
+    def _record(self, batch: int, projected: list[Projected], tally: Tally) -> Decision:
         model, machine = self._model_facts(batch), self._machine_facts()
-        rows = [_candidate(*row, model) for row in found]
+        rows = [_candidate(*row, model) for row in projected]
         rows.sort(key=lambda row: (not row.fits, row.seconds_per_step if row.fits else row.needed_bytes))
         if not rows:
             raise PlanError(f"{self.source.name}: none of {tally.considered} candidates can divide it")
@@ -329,7 +331,7 @@ class _Deciding:
 
     def _alone_s(self, batch: int, best: Candidate) -> float | None:
         """Return the seconds of a step on one device alone; None where they are more than the best's, or do not fit."""
-        if not best.fits or self._least_work.bound_s(ONE, batch) > best.seconds_per_step:
+        if not best.fits or self._least_work.bound_s(UNDIVIDED, batch) > best.seconds_per_step:
             return None
         shape = replace(self._shape(batch), devices=1, per_node=1)
         steps = [self._projected(candidate, batch) for candidate in candidates(shape)]
@@ -371,7 +373,7 @@ class Tally:
     seconds: float
 
 
-def _slowest_first(row: Found) -> float:
+def _slowest_first(row: Projected) -> float:
     return -row[-1].seconds
 
 
