@@ -224,9 +224,9 @@ def cheapest_fitting_plan(
 ) -> Fitted:
     """Return the cheapest plan found whose arena fits in `limit` bytes on every worker.
 
-    `candidates` are what searches without the constraint found; those named in `again` are made again with memory priced, and
-    the bound is about the first one's space. `arena_of` gives the largest arena of a plan. Raises a DoesNotFitError
-    where nothing found fits.
+    `candidates` are what searches without the constraint found; those named in `again` are made again with memory
+    priced, and the bound is about the first one's space. `arena_of` gives the largest arena of a plan. Raises a
+    DoesNotFitError where nothing found fits.
     """
     first = candidates[again[0]]
     search = _Search(arena_of, limit, again[0], first, first.outcome.lower_bound, first.space)

@@ -9,11 +9,8 @@ from functools import cached_property
 from heapq import heapify, heappop, heappush
 from pathlib import Path
 
-from msgspec.structs import replace as msgspec_replace
-
 from planner.errors import GraphError, PlanError
-from planner.export.transformers import transformer_of
-from planner.graph.facts import sequence_length, weight_dtype
+from planner.graph.facts import sequence_length
 from planner.graph.ir import Graph
 from planner.parallel import Parallel
 from planner.search.alternatives.axes import experts_of
@@ -22,27 +19,17 @@ from simulator.projection.block import Block
 from simulator.projection.blocks import blocks_of, repeated
 from simulator.projection.cluster import Cluster, cluster, cluster_of
 from simulator.projection.network import Grid, Network
-from simulator.projection.projection import EXCHANGES, Projection
+from simulator.projection.result import Projection
 from simulator.projection.stack import Stack, stack_named
 from tensor_partitioner.decision.bounds import LeastWork, least_bytes, micro_batch_s, with_bubble
 from tensor_partitioner.decision.candidates import KEPT, Shape, by_hand, candidate_name, candidates, family, undivided
 from tensor_partitioner.decision.checks import is_alike, require_types
-from tensor_partitioner.decision.record import (
-    ALL_ALIKE,
-    OWN,
-    SEARCHED,
-    Candidate,
-    Decision,
-    Line,
-    MachineFacts,
-    ModelFacts,
-    Search,
-    Stage,
-)  # fmt: skip
+from tensor_partitioner.decision.record import ALL_ALIKE, OWN, SEARCHED, Candidate, Decision
+from tensor_partitioner.decision.recording import Projected, Tally, machine_facts, model_facts, ranked, warning
 from tensor_partitioner.decision.simulating import Simulating
 from tensor_partitioner.decision.sources import degrees_of, source_of
 from tensor_partitioner.decision.typed import STACK, commands
-from tensor_partitioner.decision.why import AS_FAST, left_open, verdict, why, why_searched
+from tensor_partitioner.decision.why import AS_FAST, verdict
 from tensor_partitioner.projection import project_inner, project_source, within_replica
 from tensor_partitioner.replicas import Inner, Source
 from topologies import Machine
@@ -58,9 +45,6 @@ UNDIVIDED = Parallel()
 
 Bounded = tuple[float, int, Parallel]
 """A bound in seconds, a number, and the candidate."""
-
-Projected = tuple[str, str, float, Projection]
-"""A candidate's name, its family, its bound in seconds, and its projection."""
 
 
 def decide(  # noqa: PLR0913 -- the settings by their names
@@ -297,33 +281,22 @@ class _Deciding:
             projected.append((f"{SEARCHED[goal]}{alike}", f"{OWN}, least {goal}", 0.0, projection))
         return projected
 
-    def _record(self, batch: int, projected: list[Projected], tally: Tally) -> Decision:
-        model, machine = self._model_facts(batch), self._machine_facts()
-        rows = [_candidate(*row, model) for row in projected]
-        rows.sort(key=lambda row: (not row.fits, row.seconds_per_step if row.fits else row.needed_bytes))
-        if not rows:
+    def _record(self, batch: int, projected: Sequence[Projected], tally: Tally) -> Decision:
+        inner, blocks = self._single
+        operations = (self._least_work.forward + self._least_work.backward) * batch
+        model = model_facts(self.source.name, inner, blocks, batch, operations)
+        machine = machine_facts(self.cluster, inner.dtype)
+        told = ranked(projected, model, inner.replica.graph)
+        if not told:
             raise PlanError(f"{self.source.name}: none of {tally.considered} candidates can divide it")
-        transformer = transformer_of(self._single[0].replica.graph)
-        heads = None if transformer is None else transformer.heads
-        told = tuple(_with_why(row, rows, heads) for row in rows)
-        best_s, alone_s = told[0].seconds_per_step, self._alone_s(batch, told[0])
-        lower_s = min(best_s, tally.lower_bound_s)
-        gap = best_s / lower_s - 1
-        warning = f"Time ran out: {left_open(gap)}. " if gap > AS_FAST - 1 else ""
+        alone_s = self._alone_s(batch, told[0])
+        search = tally.search(told, self.impossible)
         return Decision(
             model=model,
             machine=machine,
             stack=self.stack_name,
-            verdict=warning + verdict(model, machine, told, alone_s),
-            search=Search(
-                considered=tally.considered,
-                bounded_away=tally.bounded_away,
-                impossible=self.impossible,
-                projected=len(rows),
-                lower_bound_s=lower_s,
-                gap=gap,
-                seconds=tally.seconds,
-            ),
+            verdict=warning(search) + verdict(model, machine, told, alone_s),
+            search=search,
             candidates=told,
             commands=tuple(commands(self.source, batch, machine, told[0], stack=self.stack_name, pins=self.pins)),
             one_device_s=alone_s,
@@ -338,77 +311,6 @@ class _Deciding:
         seconds = [step.seconds for step in steps if step is not None and step.fits]
         return min((s for s in seconds if s <= AS_FAST * best.seconds_per_step), default=None)
 
-    def _model_facts(self, batch: int) -> ModelFacts:
-        inner, blocks = self._single
-        return ModelFacts(
-            name=self.source.name,
-            parameters=sum(block.parameters for block in blocks),
-            batch=batch,
-            sequence=self._sequence,
-            layers=sum(block.name.isdecimal() for block in blocks),
-            operations=(self._least_work.forward + self._least_work.backward) * batch,
-            dtype=inner.dtype,
-            weights=weight_dtype(inner.replica.graph) or "",
-        )
-
-    def _machine_facts(self) -> MachineFacts:
-        device = self.cluster.built.devices[0]
-        return MachineFacts(
-            name=self.cluster.name,
-            devices=self.cluster.devices,
-            per_node=self.cluster.per_node,
-            device=device.spec.name,
-            memory_bytes=device.spec.memory_bytes or 0.0,
-            peak_flop_per_s=device.peak(self._single[0].dtype),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """How many candidates there are and were left out, what these are at least, and how long it took."""
-
-    considered: int
-    bounded_away: int
-    lower_bound_s: float
-    seconds: float
-
 
 def _slowest_first(row: Projected) -> float:
     return -row[-1].seconds
-
-
-def _candidate(name: str, kind: str, bound_s: float, projection: Projection, model: ModelFacts) -> Candidate:
-    """Record a candidate."""
-    shares, tokens = projection.shares, model.sequence
-    exposed = (
-        EXCHANGES,
-        "weights gathered and gradients scattered, exposed",
-        "gradients reduced, exposed",
-    )
-    return Candidate(
-        name=name,
-        parallel=None if kind.startswith(OWN) else name,
-        family=kind,
-        seconds_per_step=projection.seconds,
-        bound_s=bound_s,
-        fits=projection.fits,
-        samples_per_s=projection.samples_per_s,
-        tokens_per_s=None if tokens is None else projection.samples_per_s * tokens,
-        utilisation=projection.utilisation,
-        needed_bytes=projection.needed_bytes,
-        capacity_bytes=projection.capacity_bytes,
-        margin_bytes=projection.margin_bytes,
-        exposed_s=sum(shares[cause] for cause in exposed),
-        bubble_s=shares["pipeline bubble and messages"],
-        roof_factor=projection.roof_factor,
-        micro_batches=projection.micro_batches,
-        shares=dict(shares),
-        memory=tuple(Line(what=line.what, nbytes=line.nbytes) for line in projection.memory),
-        stages=tuple(Stage(**stage._asdict()) for stage in projection.stages),
-    )
-
-
-def _with_why(row: Candidate, rows: Sequence[Candidate], heads: int | None) -> Candidate:
-    if row is rows[0] and row.fits:
-        return row
-    return msgspec_replace(row, why=why(row, rows[0], heads) + why_searched(row, rows))
