@@ -31,7 +31,7 @@ def loss(logits, target):
     return F.cross_entropy(logits.flatten(0, 1), target.flatten())
 
 
-def made(module, batch, vocabulary, length):
+def training(module, batch, vocabulary, length):
     """Return the module, example inputs, the loss, its targets and the optimizer."""
     tokens, target = torch.randint(0, vocabulary, (2, batch, length))
     return module, tokens, loss, target, torch.optim.AdamW(module.parameters(), lr=1e-4)
@@ -39,9 +39,9 @@ def made(module, batch, vocabulary, length):
 
 def make(batch: int = 64):
     """The sizes of BERT base."""
-    return made(Encoder(30522, 512, 768, 12, 12), batch, 30522, 512)
+    return training(Encoder(30522, 512, 768, 12, 12), batch, 30522, 512)
 
 
 def small(batch: int = 8):
     """The same in a size that any computer runs."""
-    return made(Encoder(24, 8, 16, 4, 2), batch, 24, 8)
+    return training(Encoder(24, 8, 16, 4, 2), batch, 24, 8)

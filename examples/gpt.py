@@ -68,7 +68,7 @@ class GPT(nn.Module):
         return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), target.flatten())
 
 
-def made(module, batch, vocabulary, length):
+def training(module, batch, vocabulary, length):
     """Return the module, example inputs, no loss and no targets of their own, and the optimizer."""
     tokens, target = torch.randint(0, vocabulary, (2, batch, length))
     return module, (tokens, target), None, (), torch.optim.AdamW(module.parameters(), lr=3e-4, weight_decay=0.1)
@@ -76,14 +76,14 @@ def made(module, batch, vocabulary, length):
 
 def make(batch: int = 16):
     """GPT-2 small: 124 million parameters."""
-    return made(GPT(50257, 1024, 768, 12, 12), batch, 50257, 1024)
+    return training(GPT(50257, 1024, 768, 12, 12), batch, 50257, 1024)
 
 
 def make_13b(batch: int = 8):
     """GPT-3's model of 13 billion parameters."""
-    return made(GPT(50257, 2048, 5120, 40, 40), batch, 50257, 2048)
+    return training(GPT(50257, 2048, 5120, 40, 40), batch, 50257, 2048)
 
 
 def small(batch: int = 8):
     """The same in a size that any computer runs."""
-    return made(GPT(24, 8, 16, 4, 2), batch, 24, 8)
+    return training(GPT(24, 8, 16, 4, 2), batch, 24, 8)

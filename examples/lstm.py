@@ -28,7 +28,7 @@ def loss(logits, target):
     return F.cross_entropy(logits.flatten(0, 1), target.flatten())
 
 
-def made(batch, length, vocabulary, width):
+def training(batch, length, vocabulary, width):
     """Return the module, example inputs, the loss, its targets and the optimizer."""
     module = LanguageModel(vocabulary, width)
     tokens, target = torch.randint(0, vocabulary, (2, batch, length))
@@ -37,9 +37,9 @@ def made(batch, length, vocabulary, width):
 
 def make(batch: int = 64):
     """The paper's large model, which unrolls 35 words."""
-    return made(batch, 35, 10_000, 1500)
+    return training(batch, 35, 10_000, 1500)
 
 
 def small(batch: int = 8):
     """The same in a size that any computer runs."""
-    return made(batch, 5, 24, 16)
+    return training(batch, 5, 24, 16)

@@ -21,8 +21,8 @@ class Mixture(nn.Module):
         """Return, for x [n, length, width], the sum over experts e of what they make of it."""
         share = F.softmax(self.gate(x), dim=-1)
         hidden = F.gelu(torch.einsum("nlw,ewf->nlef", x, self.up))
-        found = torch.einsum("nlef,efw->nlew", hidden, self.down)
-        return (found * share.unsqueeze(-1)).sum(2)
+        outputs = torch.einsum("nlef,efw->nlew", hidden, self.down)
+        return (outputs * share.unsqueeze(-1)).sum(2)
 
 
 class Block(nn.Module):
@@ -64,7 +64,7 @@ def loss(logits, target):
     return F.cross_entropy(logits.flatten(0, 1), target.flatten())
 
 
-def made(module, batch, vocabulary, length):
+def training(module, batch, vocabulary, length):
     """Return the module, example inputs, the loss, its targets and the optimizer."""
     tokens, target = torch.randint(0, vocabulary, (2, batch, length))
     return module, tokens, loss, target, torch.optim.AdamW(module.parameters(), lr=3e-4)
@@ -72,9 +72,9 @@ def made(module, batch, vocabulary, length):
 
 def make(batch: int = 16):
     """Eight experts a layer."""
-    return made(LanguageModel(32000, 512, 768, 12, 8, 6), batch, 32000, 512)
+    return training(LanguageModel(32000, 512, 768, 12, 8, 6), batch, 32000, 512)
 
 
 def small(batch: int = 8):
     """The same in a size that any computer runs."""
-    return made(LanguageModel(24, 8, 16, 4, 4, 2), batch, 24, 8)
+    return training(LanguageModel(24, 8, 16, 4, 4, 2), batch, 24, 8)

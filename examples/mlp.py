@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 
-def made(batch, width, layers, inputs, classes):
+def training(batch, width, layers, inputs, classes):
     """Return the module, example inputs, the loss, its targets and the optimizer."""
     widths = [inputs] + [width] * layers
     hidden = [part for pair in pairwise(widths) for part in (nn.Linear(*pair), nn.ReLU())]
@@ -21,9 +21,9 @@ def made(batch, width, layers, inputs, classes):
 
 def make(batch: int = 512):
     """Four layers of 4096."""
-    return made(batch, 4096, 4, 784, 10)
+    return training(batch, 4096, 4, 784, 10)
 
 
 def small(batch: int = 16):
     """The same in a size that any computer runs."""
-    return made(batch, 32, 2, 16, 8)
+    return training(batch, 32, 2, 16, 8)

@@ -49,11 +49,11 @@ class Capped(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.one, self.two = nn.Linear(64, 128), nn.Linear(128, 10)
+        self.hidden, self.head = nn.Linear(64, 128), nn.Linear(128, 10)
 
     def forward(self, x):
         """Return logits [batch, 10]."""
-        return softcap(self.two(torch.relu(self.one(x))), 5.0)
+        return softcap(self.head(torch.relu(self.hidden(x))), 5.0)
 
 
 def make(batch: int = 32):

@@ -54,7 +54,7 @@ class ResNet(nn.Module):
         return self.fc(torch.flatten(F.adaptive_avg_pool2d(x, 1), 1))
 
 
-def made(module, batch, extent, classes):
+def training(module, batch, extent, classes):
     """Return the module, example inputs, the loss, its targets and the optimizer."""
     images, labels = torch.randn(batch, 3, extent, extent), torch.randint(0, classes, (batch,))
     return module, images, F.cross_entropy, labels, torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
@@ -62,9 +62,9 @@ def made(module, batch, extent, classes):
 
 def make(batch: int = 256):
     """ResNet-50 for ImageNet."""
-    return made(ResNet((3, 4, 6, 3), 64, 1000), batch, 224, 1000)
+    return training(ResNet((3, 4, 6, 3), 64, 1000), batch, 224, 1000)
 
 
 def small(batch: int = 8):
     """Two stages, in a size that any computer runs."""
-    return made(ResNet((1, 1), 8, 8), batch, 32, 8)
+    return training(ResNet((1, 1), 8, 8), batch, 32, 8)

@@ -19,7 +19,7 @@ from transformers.models.bloom.modeling_bloom import BloomGelu, bloom_gelu_forwa
 VOCABULARY, WIDTH, HEADS, LAYERS, TOKENS, CLASSES = 96, 32, 4, 2, 12, 5
 BATCH = 8
 
-Made = tuple[nn.Module, dict[str, torch.Tensor]]
+ModelAndInputs = tuple[nn.Module, dict[str, torch.Tensor]]
 """A module and its inputs by name."""
 
 SIZES = {"hidden_size": WIDTH, "num_attention_heads": HEADS, "num_hidden_layers": LAYERS, "vocab_size": VOCABULARY}
@@ -33,39 +33,39 @@ def _numbers(below: int, *shape: int) -> torch.Tensor:
     return torch.randint(0, below, shape)
 
 
-def language_model(name: str, *, batch: int = BATCH, length: int = TOKENS, **sizes: Any) -> Made:
+def language_model(name: str, *, batch: int = BATCH, length: int = TOKENS, **sizes: Any) -> ModelAndInputs:
     """Return a model that predicts each token from those before it."""
     model = _built("GPT2LMHeadModel" if name == "GPT2" else f"{name}ForCausalLM", name, sizes)
     tokens = _numbers(VOCABULARY, batch, length)
     return model, {"input_ids": tokens, "labels": tokens}
 
 
-def masked_model(name: str, *, batch: int = BATCH, **sizes: Any) -> Made:
+def masked_model(name: str, *, batch: int = BATCH, **sizes: Any) -> ModelAndInputs:
     """Return a model that predicts tokens from all around them."""
     model = _built(f"{name}ForMaskedLM", name, sizes)
     return model, {"input_ids": _numbers(VOCABULARY, batch, TOKENS), "labels": _numbers(VOCABULARY, batch, TOKENS)}
 
 
-def translation(name: str, *, batch: int = BATCH, **sizes: Any) -> Made:
+def translation(name: str, *, batch: int = BATCH, **sizes: Any) -> ModelAndInputs:
     """Return a model that writes a sequence from another."""
     model = _built(f"{name}ForConditionalGeneration", name, sizes)
     return model, {"input_ids": _numbers(VOCABULARY, batch, TOKENS), "labels": _numbers(VOCABULARY, batch, 8)}
 
 
-def image_model(name: str, *, batch: int = BATCH, extent: int = 32, **sizes: Any) -> Made:
+def image_model(name: str, *, batch: int = BATCH, extent: int = 32, **sizes: Any) -> ModelAndInputs:
     """Return a model that classifies images."""
     model = _built(f"{name}ForImageClassification", name, {"num_labels": CLASSES} | sizes)
     return model, {"pixel_values": torch.randn(batch, 3, extent, extent), "labels": _numbers(CLASSES, batch)}
 
 
-def segmentation(name: str, *, batch: int = BATCH, extent: int = 32, **sizes: Any) -> Made:
+def segmentation(name: str, *, batch: int = BATCH, extent: int = 32, **sizes: Any) -> ModelAndInputs:
     """Return a model that classifies every pixel."""
     model = _built(f"{name}ForSemanticSegmentation", name, {"num_labels": CLASSES} | sizes)
     images, labels = torch.randn(batch, 3, extent, extent), _numbers(CLASSES, batch, extent, extent)
     return model, {"pixel_values": images, "labels": labels}
 
 
-def speech_model(name: str, *, batch: int = BATCH, **sizes: Any) -> Made:
+def speech_model(name: str, *, batch: int = BATCH, **sizes: Any) -> ModelAndInputs:
     """Return a model that classifies recordings."""
     model = _built(f"{name}ForSequenceClassification", name, {"num_labels": CLASSES} | sizes)
     return model, {"input_values": torch.randn(batch, 400), "labels": _numbers(CLASSES, batch)}
@@ -76,7 +76,7 @@ def _built(kind: str, name: str, sizes: dict[str, Any]) -> nn.Module:
     return getattr(transformers, kind)(configuration).train()
 
 
-def bloom(*, batch: int = BATCH) -> Made:
+def bloom(*, batch: int = BATCH) -> ModelAndInputs:
     """Return Bloom with a GELU of PyTorch's operators: its own has a gradient of its own, which no trace has."""
     sizes = {"hidden_size": WIDTH, "n_head": HEADS, "n_layer": LAYERS, "vocab_size": VOCABULARY}
     model, inputs = language_model("Bloom", batch=batch, **sizes)
@@ -149,7 +149,7 @@ wav2vec2 = partial(
 )  # fmt: skip
 
 
-def large_language_model(name: str, vocabulary: int, *, batch: int = 8, **sizes: int) -> Made:
+def large_language_model(name: str, vocabulary: int, *, batch: int = 8, **sizes: int) -> ModelAndInputs:
     """Return a model of the sizes that LLaMA 3's 8B and Mixtral 8x7B have in common, and samples of 2048 tokens."""
     sizes |= {
         "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
@@ -167,7 +167,7 @@ mixtral_8x7b = partial(
 
 resnet_152 = partial(image_model, "ResNet", batch=32, extent=224, depths=[3, 8, 36, 3], num_labels=1000)
 
-ARCHITECTURES: dict[str, Callable[..., Made]] = {
+ARCHITECTURES: dict[str, Callable[..., ModelAndInputs]] = {
     "gpt2": gpt2, "llama": llama, "mistral": mistral, "qwen2": qwen2, "gemma": gemma, "phi": phi,
     "gpt_neox": gpt_neox, "opt": opt, "bloom": bloom, "mixtral": mixtral, "bert": bert, "roberta": roberta,
     "distilbert": distilbert, "electra": electra, "albert": albert, "bart": bart, "vit": vit, "resnet": resnet,

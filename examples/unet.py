@@ -39,7 +39,7 @@ class UNet(nn.Module):
         return self.last(x)
 
 
-def made(module, batch, extent, classes):
+def training(module, batch, extent, classes):
     """Return the module, example inputs, the loss, its targets and the optimizer."""
     images, labels = torch.randn(batch, 3, extent, extent), torch.randint(0, classes, (batch, extent, extent))
     return module, images, F.cross_entropy, labels, torch.optim.Adam(module.parameters(), lr=1e-3)
@@ -47,9 +47,9 @@ def made(module, batch, extent, classes):
 
 def make(batch: int = 32):
     """The paper's widths, on images of 256 pixels."""
-    return made(UNet(64, 4, 21), batch, 256, 21)
+    return training(UNet(64, 4, 21), batch, 256, 21)
 
 
 def small(batch: int = 8):
     """Two levels, in a size that any computer runs."""
-    return made(UNet(4, 2, 5), batch, 16, 5)
+    return training(UNet(4, 2, 5), batch, 16, 5)

@@ -46,7 +46,7 @@ class VisionTransformer(nn.Module):
         return self.head(self.norm(self.layers(x))[:, 0])
 
 
-def made(module, batch, extent, classes):
+def training(module, batch, extent, classes):
     """Return the module, example inputs, the loss, its targets and the optimizer."""
     images, labels = torch.randn(batch, 3, extent, extent), torch.randint(0, classes, (batch,))
     return module, images, F.cross_entropy, labels, torch.optim.AdamW(module.parameters(), lr=1e-3)
@@ -54,9 +54,9 @@ def made(module, batch, extent, classes):
 
 def make(batch: int = 256):
     """ViT-B/16 for ImageNet."""
-    return made(VisionTransformer(224, 16, 768, 12, 12, 1000), batch, 224, 1000)
+    return training(VisionTransformer(224, 16, 768, 12, 12, 1000), batch, 224, 1000)
 
 
 def small(batch: int = 8):
     """The same in a size that any computer runs."""
-    return made(VisionTransformer(16, 4, 16, 4, 2, 8), batch, 16, 8)
+    return training(VisionTransformer(16, 4, 16, 4, 2, 8), batch, 16, 8)

@@ -130,7 +130,7 @@ class _Refinement:
             by_value(self._workers.tolist()),
             pairs,
             by_value(self._resources.tolist()),
-            {found: tuple(map(tuple, of_color.values())) for found, of_color in groups.items()},
+            {collective: tuple(map(tuple, of_color.values())) for collective, of_color in groups.items()},
         )
 
     def _refine(self) -> int:

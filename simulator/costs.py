@@ -159,8 +159,8 @@ class Costs:
 
     def patterns(self, group: Together) -> Iterator[Pattern]:
         """Yield what each of a class of groups sends."""
-        for one in group.groups:
-            _, part, choice = self._choice(group, one.workers)
+        for member in group.groups:
+            _, part, choice = self._choice(group, member.workers)
             yield choice.pattern.times(part)
 
     def _choice(self, group: Together, devices: tuple[int, ...]) -> tuple[str, float, Choice]:

@@ -177,16 +177,16 @@ def report(  # noqa: PLR0913 -- what was simulated, the result, and what to tell
 
 def _collectives(simulation: Simulation) -> Iterator[CollectiveUse]:
     """Yield what a library did in a step, by operation and algorithm."""
-    found: defaultdict[tuple[str, str], list[Operated]] = defaultdict(list)
+    by_algorithm: defaultdict[tuple[str, str], list[Operated]] = defaultdict(list)
     for operated in chain.from_iterable(simulation.timeline.operations.values()):
-        found[operated.operation.kind, operated.operation.algorithm].append(operated)
-    for (kind, algorithm), same in sorted(found.items()):
+        by_algorithm[operated.operation.kind, operated.operation.algorithm].append(operated)
+    for (kind, algorithm), same in sorted(by_algorithm.items()):
         yield CollectiveUse(
             operation=kind,
             algorithm=algorithm,
-            count=round(sum(one.operation.part * one.groups for one in same)),
-            nbytes=sum(one.pair_bytes for one in same),
-            wire_bytes=round(sum(one.wire_bytes for one in same)),
+            count=round(sum(operated.operation.part * operated.groups for operated in same)),
+            nbytes=sum(operated.pair_bytes for operated in same),
+            wire_bytes=round(sum(operated.wire_bytes for operated in same)),
         )
 
 

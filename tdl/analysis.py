@@ -99,7 +99,7 @@ def _scaled(expression: Expr, factor: Expr) -> dict[str, str]:
     }
 
 
-def strategies(traced: Traced, found: tuple[Access, ...]) -> tuple[dict[str, Strategy], dict[str, str]]:
+def strategies(traced: Traced, reads: tuple[Access, ...]) -> tuple[dict[str, Strategy], dict[str, str]]:
     """Every variable as a strategy, or with the reason why it is none."""
     reasons: dict[str, str] = {}
     good: dict[str, Strategy] = {}
@@ -112,7 +112,7 @@ def strategies(traced: Traced, found: tuple[Access, ...]) -> tuple[dict[str, Str
             reasons[name] = reason
         else:
             reducer = reducers[0][name] if name in traced.reduction_variables else None
-            good[name] = Strategy(name, reducer, tuple(_halos(name, found)))
+            good[name] = Strategy(name, reducer, tuple(_halos(name, reads)))
     return good, reasons
 
 
@@ -162,8 +162,8 @@ def _operation(expression: Expr) -> str:
     raise TypeError(expression)
 
 
-def _halos(name: str, found: tuple[Access, ...]) -> Iterator[Halo]:
-    for access in found:
+def _halos(name: str, reads: tuple[Access, ...]) -> Iterator[Halo]:
+    for access in reads:
         for dimension, index in enumerate(access.index):
             if isinstance(index, Affine) and name in index.variables and not index.is_plain:
                 yield _halo(name, index, access.operand, dimension)
@@ -185,7 +185,7 @@ def _halo(name: str, index: Affine, operand: int, dimension: int) -> Halo:
     return Halo(operand, dimension, low.scaled(-1), high + Affine((), 1 - max(own, -own)))
 
 
-def is_elementwise(traced: Traced, found: tuple[Access, ...]) -> bool:
+def is_elementwise(traced: Traced, reads: tuple[Access, ...]) -> bool:
     """No reducer, some operand read at the output's own coordinates only, the others plainly broadcast."""
     own = tuple(map(Affine.variable, traced.output_variables))
     if any(isinstance(node, Reduce | OpaqueElement) for node in traced.nodes):
@@ -194,10 +194,10 @@ def is_elementwise(traced: Traced, found: tuple[Access, ...]) -> bool:
         return False
     broadcast = all(
         access.index == own or (len(access.index) < len(own) and all(i.is_plain for i in access.index))
-        for access in found
+        for access in reads
     )
-    identical = {access.operand for access in found if access.index == own}
-    return broadcast and bool(identical) and sum(a.operand in identical for a in found) == len(identical)
+    identical = {access.operand for access in reads if access.index == own}
+    return broadcast and bool(identical) and sum(a.operand in identical for a in reads) == len(identical)
 
 
 def moves_elements(traced: Traced) -> bool:
@@ -230,19 +230,19 @@ def adds_operands(traced: Traced) -> bool:
     )
 
 
-def contiguous(traced: Traced, found: tuple[Access, ...]) -> frozenset[str]:
+def contiguous(traced: Traced, reads: tuple[Access, ...]) -> frozenset[str]:
     """Variables that occur in a window (an affine index that is not plain) or as a value.
 
     A mixed-radix tuple needs no contiguous runs: what a worker holds of it is itself mixed radix, in local extents.
     Where a dimension is read by several indices, a worker holds more of it than one reaches: they have to say where.
     """
     used = [index for placed in traced.outputs for index in placed.coordinates]
-    used += [index for access in found for index in access.index]
+    used += [index for access in reads for index in access.index]
     used += [index for node in traced.nodes if isinstance(node, OpaqueElement) for index in node.index]
     values = {name for node in traced.nodes if isinstance(node, Coordinate) for name in node.affine.variables}
     located: list[Index] = [index for index in used if isinstance(index, Affine) and not index.is_plain]
     read: dict[tuple[int, int], set[Index]] = {}
-    for access in found:
+    for access in reads:
         for dimension, index in enumerate(access.index):
             read.setdefault((access.operand, dimension), set()).add(index)
     located += [index for several in read.values() if len(several) > 1 for index in several]

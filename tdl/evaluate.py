@@ -111,12 +111,12 @@ class Evaluator(Struct, frozen=True):
         whole = [d for d, i in enumerate(index) if isinstance(i, Whole)]
         places = [(d, i) for d, i in enumerate(index) if not isinstance(i, Whole)]
         ordered = array.transpose([d for d, _ in places] + whole)
-        found = [self._position(i, size) for (_, i), size in zip(places, ordered.shape, strict=False)]
-        inside = reduce(and_, (position.inside for position in found), self._always(np.asarray(True)).inside)
+        positions = [self._position(i, size) for (_, i), size in zip(places, ordered.shape, strict=False)]
+        inside = reduce(and_, (position.inside for position in positions), self._always(np.asarray(True)).inside)
         if 0 in ordered.shape[: len(places)]:
             return Masked(np.zeros(inside.shape + ordered.shape[len(places) :], array.dtype), inside)
-        value = ordered[tuple(np.broadcast_to(p.value, inside.shape) for p in found)]
-        if not found:
+        value = ordered[tuple(np.broadcast_to(p.value, inside.shape) for p in positions)]
+        if not positions:
             value = value.reshape(inside.shape + value.shape)
         kept = inside.reshape(inside.shape + (1,) * len(whole))
         return Masked(np.where(kept, value, np.zeros((), array.dtype)), inside)
@@ -155,10 +155,10 @@ class Evaluator(Struct, frozen=True):
         results = self._called(node, stacked, batch)
         if results.ndim != axes + len(node.index):
             raise TDLError(f"{node.name} returned {results.ndim - axes} dimensions, indexed by {len(node.index)}")
-        found = [self._position(i, size) for i, size in zip(node.index, results.shape[axes:], strict=True)]
+        positions = [self._position(i, size) for i, size in zip(node.index, results.shape[axes:], strict=True)]
         own: tuple[Array, ...] = np.ix_(*(np.arange(n) for n in batch))
-        inside = np.logical_and.reduce(np.broadcast_arrays(*(p.inside for p in (*parts, *found))))
-        value = results[(*own, *(p.value for p in found))]
+        inside = np.logical_and.reduce(np.broadcast_arrays(*(p.inside for p in (*parts, *positions))))
+        value = results[(*own, *(p.value for p in positions))]
         return Masked(np.where(inside, value, np.zeros((), value.dtype)), np.asarray(inside))
 
     def _called(self, node: OpaqueElement, stacked: Sequence[Array], batch: tuple[int, ...]) -> Array:

@@ -117,8 +117,8 @@ class ExtentRules(Struct, frozen=True):
             progress = bool(limits)
         unknown = [name for name in self.variables if name not in known]
         if unknown:
-            found = [f"{use.index} in {use.place}" for use in self.bounded if set(unknown) & set(use.index.variables)]
-            where = f"by {', '.join(found)}" if found else "and no index of an operand has them"
+            uses = [f"{use.index} in {use.place}" for use in self.bounded if set(unknown) & set(use.index.variables)]
+            where = f"by {', '.join(uses)}" if uses else "and no index of an operand has them"
             raise TDLError(
                 f"unknown extents of {', '.join(unknown)}: shapes do not determine them {where}; "
                 "give them in the attribute 'extents'"

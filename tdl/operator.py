@@ -131,19 +131,19 @@ def describe_traced(
     operator: str, operands: Sequence[Operand], traced: Traced, dtype: str | None = None
 ) -> Description:
     """Derive all that follows from a traced description."""
-    found = analysis.accesses(traced)
-    strategies, refusals = analysis.strategies(traced, found)
+    accesses = analysis.accesses(traced)
+    strategies, refusals = analysis.strategies(traced, accesses)
     return Description(
         operator,
         tuple(operand.name for operand in operands),
         traced.output_variables,
         traced.reduction_variables,
         analysis.outputs(traced),
-        found,
+        accesses,
         strategies,
         refusals,
-        analysis.is_elementwise(traced, found),
-        analysis.contiguous(traced, found),
+        analysis.is_elementwise(traced, accesses),
+        analysis.contiguous(traced, accesses),
         extent_rules(traced, tuple((operand.name, operand.rank) for operand in operands)),
         work(traced),
         dtype,

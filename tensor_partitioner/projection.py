@@ -14,9 +14,10 @@ from simulator.projection.block import Block
 from simulator.projection.blocks import blocks_of, repeated, tied_parameters
 from simulator.projection.cluster import Cluster, cluster, cluster_of, require_devices
 from simulator.projection.network import Grid, Network
-from simulator.projection.projection import Job, Projection
+from simulator.projection.projection import Job
 from simulator.projection.projection import project as project_job
 from simulator.projection.replica import Replica
+from simulator.projection.result import Projection
 from simulator.projection.stack import Stack, stack_named
 from tensor_partitioner.replicas import Inner, Source, ZooModel, of_plan
 from topologies import Machine

@@ -187,7 +187,7 @@ def _hierarchical(machine: Machine, nodes: Sequence[Devices], rounds: int) -> Pa
         [_rings(machine, node, rounds) for node in nodes],
         [_ring(rail, rounds) for rail in zip(*nodes, strict=True)],
     )
-    flows = _sum([*((1.0, one) for one in inside), *((1 / len(rails), one) for one in rails)]).flows
+    flows = _sum([*((1.0, ring) for ring in inside), *((1 / len(rails), ring) for ring in rails)]).flows
     return Pattern(flows, _sum([(1.0, inside[0]), (1.0, rails[0])]).chain)
 
 

@@ -193,17 +193,17 @@ class Machine(Shown):
 
     def nodes_of(self, devices: Iterable[int]) -> Mapping[str, tuple[int, ...]]:
         """Return some devices by the node that they are in, "" for those in none."""
-        found: dict[str, tuple[int, ...]] = {}
+        by_node: dict[str, tuple[int, ...]] = {}
         for device in devices:
             node = node_of(self.devices[device].name)
-            found[node] = (*found.get(node, ()), device)
-        return found
+            by_node[node] = (*by_node.get(node, ()), device)
+        return by_node
 
     def has_reducing_switch(self, devices: Iterable[int]) -> bool:
         """True if one switch that reduces is all that is between any two of some devices."""
         first, *others = devices
         between = {self.route(first, other).nodes[1:-1] for other in others}
-        return len(between) == 1 and len(found := between.pop()) == 1 and found[0] in self.reducing
+        return len(between) == 1 and len(nodes := between.pop()) == 1 and nodes[0] in self.reducing
 
     def is_mesh(self, devices: Sequence[int]) -> bool:
         """True if there are three devices or more and every two have a link of their own."""

@@ -101,8 +101,8 @@ _Loader.add_implicit_resolver(
 
 def _located(message: str, data: object) -> str:
     """Turn msgspec's message into: place: expected, found."""
-    if isinstance(data, dict) and "/" in (found := str(data.get("format", ""))) and not found.startswith("topology/"):
-        return f"expected a machine, found a file of format {found!r}"
+    if isinstance(data, dict) and "/" in (kind := str(data.get("format", ""))) and not kind.startswith("topology/"):
+        return f"expected a machine, found a file of format {kind!r}"
     expected, _, place = message.partition(" - at `")
     is_key = place.startswith("key` in")
     place = place.rpartition("`")[0].rpartition("`")[2] or "$"

@@ -37,18 +37,18 @@ class Routes(Mapping[tuple[int, int], Route]):
             a, b = link.ends
             self._neighbours.setdefault(a, []).append((b, number, True))
             self._neighbours.setdefault(b, []).append((a, number, False))
-        self._found: dict[tuple[int, int], Route] = {}
+        self._routes: dict[tuple[int, int], Route] = {}
         self._check_connected()
 
     def __getitem__(self, pair: tuple[int, int]) -> Route:
-        if pair not in self._found:
+        if pair not in self._routes:
             source, target = pair
             if source == target:
                 raise KeyError(pair)
             ends = (self._devices[source], self._devices[target])
             paths = self._best_paths(ends[0].name, ends[1].name)
-            self._found[pair] = self._route(ends, paths[source % len(paths)])
-        return self._found[pair]
+            self._routes[pair] = self._route(ends, paths[source % len(paths)])
+        return self._routes[pair]
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         count = range(len(self._devices))
@@ -85,19 +85,19 @@ class Routes(Mapping[tuple[int, int], Route]):
 
     def _best_paths(self, source: str, target: str) -> tuple[Path, ...]:
         """A few of the shortest paths, of those whose narrowest link is the widest."""
-        found: dict[str, tuple[float, tuple[Path, ...]]] = {source: (-math.inf, ((),))}  # less the narrowest link
+        widest: dict[str, tuple[float, tuple[Path, ...]]] = {source: (-math.inf, ((),))}  # less the narrowest link
         for level in self._levels(source, target):
             for node in level:
-                narrowest, paths = found[node]
+                narrowest, paths = widest[node]
                 for neighbour, number, forwards in level[node]:
                     width = max(narrowest, -self._links[number].bandwidth_bytes_per_s)
                     longer = tuple((*path, (number, forwards)) for path in paths)
-                    best, others = found.get(neighbour, (math.inf, ()))
+                    best, others = widest.get(neighbour, (math.inf, ()))
                     if width < best:
-                        found[neighbour] = width, longer
+                        widest[neighbour] = width, longer
                     elif width == best:
-                        found[neighbour] = width, tuple(sorted((*others, *longer)))[:SIDE_BY_SIDE]
-        return found[target][1]
+                        widest[neighbour] = width, tuple(sorted((*others, *longer)))[:SIDE_BY_SIDE]
+        return widest[target][1]
 
     def _levels(self, source: str, target: str) -> list[dict[str, list[Step]]]:
         """The steps of all shortest paths, by node: first those from the source, then those from its neighbours, ...

@@ -59,8 +59,8 @@ def collect(call: KernelCall) -> None:
     """Fetch every token from its place."""
     (x, _), (out,) = call.inputs, call.outputs
     inside, numbers = _local(call)
-    found = x.reshape(-1, x.shape[-1])[numbers]
-    call.xp.copyto(out, call.xp.where(inside[..., None], found, 0))
+    tokens = x.reshape(-1, x.shape[-1])[numbers]
+    call.xp.copyto(out, call.xp.where(inside[..., None], tokens, 0))
 
 
 KERNELS: dict[str, Kernel] = {

@@ -59,7 +59,9 @@ class Scratch:
     def take(self, transfer: int, elements: int, dtype: np.dtype[Any]) -> Array:
         """Return room for so many elements: the smallest that is free, or new."""
         nbytes = max(elements, 1) * dtype.itemsize
-        block = min((block for block in self._free if block.nbytes >= nbytes), key=lambda one: one.nbytes, default=None)
+        block = min(
+            (block for block in self._free if block.nbytes >= nbytes), key=lambda block: block.nbytes, default=None
+        )
         if block is None:
             self.nbytes += nbytes
             block = self._memory.xp.empty(nbytes, np.uint8)

@@ -35,7 +35,7 @@ class Rounded(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def _is_exact(name: str, arguments: Sequence[Any]) -> bool:
     """Return True for an operator that chooses or moves elements, whose results are compared with these."""
     return name.removeprefix("aten::") in EXACT or any(
-        one in EXTREME for one in arguments if isinstance(one, str | float)
+        argument in EXTREME for argument in arguments if isinstance(argument, str | float)
     )
 
 

@@ -51,14 +51,14 @@ class LocalSockets:
 
     def __init__(self, sockets: Mapping[int, socket.socket], timeout_s: float) -> None:
         self._sockets, self._timeout_ms = sockets, min(1000 * timeout_s, LONGEST_MS)
-        self._ranks = {one: rank for rank, one in sockets.items()}
+        self._ranks = {connection: rank for rank, connection in sockets.items()}
         self._early: dict[tuple[int, int], deque[bytes]] = defaultdict(deque)
         self._received = memoryview(bytearray(NUMBER + PIECE))
         seconds, milliseconds = divmod(int(self._timeout_ms), 1000)
-        for one in self._ranks:
-            one.setblocking(True)  # the kernel alone waits: asking first takes longer than a small message
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, TIMEVAL.pack(seconds, 1000 * milliseconds))
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ROOM)
+        for connection in self._ranks:
+            connection.setblocking(True)  # the kernel alone waits: asking first takes longer than a small message
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, TIMEVAL.pack(seconds, 1000 * milliseconds))
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ROOM)
 
     @property
     def others(self) -> Sequence[int]:
@@ -74,23 +74,23 @@ class LocalSockets:
         for piece in _pieces(data):
             self._send(self._sockets[rank], (number.to_bytes(NUMBER, "big"), piece))
 
-    def _send(self, one: socket.socket, message: tuple[bytes, memoryview]) -> None:
+    def _send(self, connection: socket.socket, message: tuple[bytes, memoryview]) -> None:
         """Send a piece; where there is no room, take in what others send, who may be waiting for room, too."""
         while True:
             try:
-                one.sendmsg(message, (), socket.MSG_DONTWAIT)
+                connection.sendmsg(message, (), socket.MSG_DONTWAIT)
             except BlockingIOError:
-                for other in self._ready({**dict.fromkeys(self._ranks, select.POLLIN), one: EITHER}):
+                for other in self._ready({**dict.fromkeys(self._ranks, select.POLLIN), connection: EITHER}):
                     self._take(other)
             else:
                 return
 
     def receive(self, rank: int, number: int, into: memoryview) -> None:
         """Wait for the next message of this number from a rank."""
-        one, early = self._sockets[rank], self._early[rank, number]
+        connection, early = self._sockets[rank], self._early[rank, number]
         for piece in _pieces(into):
             while not early:
-                if not self._take(one):
+                if not self._take(connection):
                     raise ConnectionResetError(f"socket of rank {rank} closed by peer")
             piece[:] = early.popleft()
 
@@ -110,33 +110,33 @@ class LocalSockets:
 
     def close(self) -> None:
         """Close all sockets."""
-        for one in self._sockets.values():
-            one.close()
+        for connection in self._sockets.values():
+            connection.close()
 
     def _ready(self, events: Mapping[socket.socket, int]) -> list[socket.socket]:
         """Wait for one of these events; return the sockets on which something has come, if only their end."""
         poll = select.poll()
-        for one, event in events.items():
-            poll.register(one, event)
+        for connection, event in events.items():
+            poll.register(connection, event)
         happened = dict(poll.poll(self._timeout_ms))
         if not happened:
             raise self._late()
-        return [one for one in events if happened.get(one.fileno(), 0) & ~select.POLLOUT]
+        return [connection for connection in events if happened.get(connection.fileno(), 0) & ~select.POLLOUT]
 
     def _late(self) -> TimeoutError:
         return TimeoutError(f"socket: timed out after {self._timeout_ms} ms")
 
-    def _take(self, one: socket.socket) -> bool:
+    def _take(self, connection: socket.socket) -> bool:
         """Take in a message, when it comes; False where there will be no more."""
         try:
-            length = one.recv_into(self._received)
+            length = connection.recv_into(self._received)
         except BlockingIOError as error:
             raise self._late() from error
         if length:
             number = int.from_bytes(self._received[:NUMBER], "big")
-            self._early[self._ranks[one], number].append(bytes(self._received[NUMBER:length]))
+            self._early[self._ranks[connection], number].append(bytes(self._received[NUMBER:length]))
         else:
-            self._ranks.pop(one, None)
+            self._ranks.pop(connection, None)
         return bool(length)
 
 
@@ -163,17 +163,17 @@ def connected(rank: int, gather: Gather, timeout_s: float) -> LocalSockets:
 
 
 def _joined(rank: int, address: bytes, secret: bytes) -> socket.socket:
-    one = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    one.connect(address)
-    one.send(secret + rank.to_bytes(NUMBER, "big"))
-    return one
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.connect(address)
+    connection.send(secret + rank.to_bytes(NUMBER, "big"))
+    return connection
 
 
 def _accepted(listener: socket.socket, secret: bytes) -> dict[int, socket.socket]:
     """Return the socket of a rank that joins, none of a process that does not know the secret."""
-    one, _ = listener.accept()
-    said = one.recv(len(secret) + NUMBER)
+    connection, _ = listener.accept()
+    said = connection.recv(len(secret) + NUMBER)
     if said[: len(secret)] == secret:
-        return {int.from_bytes(said[len(secret) :], "big"): one}
-    one.close()
+        return {int.from_bytes(said[len(secret) :], "big"): connection}
+    connection.close()
     return {}

@@ -80,7 +80,7 @@ class Shared:
         self._progress = Progress(comm, here, crowded, comm.Iprobe if mixed else None)
         self._places: Sequence[Places] = comm.alltoall([self._placed(rank) for rank in range(comm.Get_size())])
         positions_of = comm.allgather(positions(tasks))
-        self._counts = [one.count for one in positions_of]
+        self._counts = [rank_positions.count for rank_positions in positions_of]
         self._waits = waits(memory.program, positions_of, self._near)
         self._announced = announcements(tasks, _wanted(comm, self._waits), at_once=mixed)
         self._iteration = 0

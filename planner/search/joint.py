@@ -34,9 +34,9 @@ def joint(space: Space, limits: Limits) -> Outcome:
         return recursion
     candidates = [space.candidates(v) for v in range(len(space.coarse.variables))]
     with progress("searching all steps at once", 1):
-        found = best_plan_among_candidates(space, candidates, limits, recursion.choice)
-    best = min(found, recursion, key=lambda one: one.cost)
-    return Outcome(best.choice, best.cost, found.lower_bound, {**found.details, "recursive_cost": recursion.cost})
+        together = best_plan_among_candidates(space, candidates, limits, recursion.choice)
+    best = min(together, recursion, key=lambda outcome: outcome.cost)
+    return Outcome(best.choice, best.cost, together.lower_bound, {**together.details, "recursive_cost": recursion.cost})
 
 
 def pair_tables_fit_in_memory(space: Space, limits: Limits) -> bool:

@@ -65,8 +65,8 @@ class DoesNotFitError(PlanError):
 
 def parse_memory(text: str) -> int:
     """Read a number of bytes such as 4096, 500MB or 11GiB; a PlanError where it is none."""
-    found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) *([A-Za-z]*)", text.strip())
-    nbytes = int(float(found[1]) * UNITS[found[2]]) if found and found[2] in UNITS else 0
+    match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) *([A-Za-z]*)", text.strip())
+    nbytes = int(float(match[1]) * UNITS[match[2]]) if match and match[2] in UNITS else 0
     if nbytes < 1:
         raise PlanError(f"expected bytes as in 11GiB, 500MB or 4096 ({', '.join(filter(None, UNITS))}), found {text!r}")
     return nbytes
@@ -112,18 +112,18 @@ class _Search(Struct):
         self.search_with_all_tensors_priced(max(1, free.outcome.cost))
         self.search_with_some_tensors_priced()
 
-    def offer_plan_found(self, name: str, found: Candidate) -> bool:
+    def offer_plan_found(self, name: str, candidate: Candidate) -> bool:
         """Take what fits if it costs less than the best so far; say whether it fits."""
-        fits = self.largest_arena_bytes(found) <= self.limit
-        if fits and (self.best is None or found.outcome.cost < self.best[1].outcome.cost):
-            self.best = (name, found)
+        fits = self.largest_arena_bytes(candidate) <= self.limit
+        if fits and (self.best is None or candidate.outcome.cost < self.best[1].outcome.cost):
+            self.best = (name, candidate)
         return fits
 
-    def largest_arena_bytes(self, found: Candidate) -> int:
+    def largest_arena_bytes(self, candidate: Candidate) -> int:
         """Return the largest arena of a plan."""
-        key = found.space, found.outcome.choice
+        key = candidate.space, candidate.outcome.choice
         if key not in self.sizes:
-            self.sizes[key] = self.arena_of(found)
+            self.sizes[key] = self.arena_of(candidate)
         return self.sizes[key]
 
     def lower_bound_of_arena_bytes(self) -> int:
@@ -137,7 +137,7 @@ class _Search(Struct):
 
     def _most_split_state(self, v: int) -> State:
         options = self.space.options_at_every_step(v)
-        return tuple(next((one for one in some if isinstance(one, Shard)), some[0]) for some in options)
+        return tuple(next((option for option in some if isinstance(option, Shard)), some[0]) for some in options)
 
     def search_with_all_tensors_priced(self, cheapest: int) -> None:
         """Search with all that is stored at ever higher prices until a plan fits, then at prices between."""
@@ -184,13 +184,13 @@ class _Search(Struct):
     def _plan_at_prices_fits(self, objective: PricedStorage) -> bool:
         """Search at these prices; say whether what is found fits."""
         self.searches += 1
-        found = self.free.search(replace(self.space, objective=objective))
+        outcome = self.free.search(replace(self.space, objective=objective))
         bounds = self.space is self.bounded and len(objective.items) == len(self.items)
-        if found.lower_bound is not None and bounds:
+        if outcome.lower_bound is not None and bounds:
             allowed = objective.price * prod(self.space.ways) * self.limit
-            self.lower = max(-(-(found.lower_bound - allowed) >> objective.shift), self.lower or 0)
-        outcome = Outcome(found.choice, self.space.cost(found.choice), None, found.details)
-        return self.offer_plan_found(self.name, replace(self.free, outcome=outcome))
+            self.lower = max(-(-(outcome.lower_bound - allowed) >> objective.shift), self.lower or 0)
+        unpriced = Outcome(outcome.choice, self.space.cost(outcome.choice), None, outcome.details)
+        return self.offer_plan_found(self.name, replace(self.free, outcome=unpriced))
 
 
 PRICES = 8
@@ -211,32 +211,32 @@ def plans_by_price(free: Candidate, arena_of: Callable[[Candidate], int]) -> Ite
     yield free, arena
     for _ in range(PRICES):
         priced = PricedStorage(free.space.objective, free.space.coarse, shift, min(price, highest), search.items)
-        found = free.search(replace(free.space, objective=priced))
-        outcome = Outcome(found.choice, free.space.cost(found.choice), None, found.details)
-        yield (plan := replace(free, outcome=outcome)), arena_of(plan)
+        outcome = free.search(replace(free.space, objective=priced))
+        unpriced = Outcome(outcome.choice, free.space.cost(outcome.choice), None, outcome.details)
+        yield (plan := replace(free, outcome=unpriced)), arena_of(plan)
         if price >= highest:
             return
         price *= PRICE_RATIO
 
 
 def cheapest_fitting_plan(
-    found: Mapping[str, Candidate], again: Sequence[str], arena_of: Callable[[Candidate], int], limit: int
+    candidates: Mapping[str, Candidate], again: Sequence[str], arena_of: Callable[[Candidate], int], limit: int
 ) -> Fitted:
     """Return the cheapest plan found whose arena fits in `limit` bytes on every worker.
 
-    `found` is what searches without the constraint found; those named in `again` are made again with memory priced, and
-    the bound is about the first one's space. `arena_of` gives the largest arena of a plan. Raises a DoesNotFitError
-    where nothing found fits.
+    `candidates` are what searches without the constraint found; those named in `again` are made again with memory
+    priced, and the bound is about the first one's space. `arena_of` gives the largest arena of a plan. Raises a
+    DoesNotFitError where nothing found fits.
     """
-    first = found[again[0]]
+    first = candidates[again[0]]
     search = _Search(arena_of, limit, again[0], first, first.outcome.lower_bound, first.space)
-    for name, one in found.items():
-        search.offer_plan_found(name, one)
-    cheapest = min(found.values(), key=lambda one: one.outcome.cost)
+    for name, candidate in candidates.items():
+        search.offer_plan_found(name, candidate)
+    cheapest = min(candidates.values(), key=lambda candidate: candidate.outcome.cost)
     for name in again:
         if search.best is not None and search.best[1].outcome.cost in (cheapest.outcome.cost, search.lower):
             break
-        search.search_with_memory_priced(name, found[name])
+        search.search_with_memory_priced(name, candidates[name])
     if search.best is None:
         raise DoesNotFitError(limit, min(search.sizes.values()), search.lower_bound_of_arena_bytes())
     name, best = search.best

@@ -74,8 +74,8 @@ def _tensor_variables_possibly_partial(coarse: CoarseGraph) -> frozenset[int]:
 def _variables_read_as_terms(coarse: CoarseGraph) -> frozenset[int]:
     """Return the variables of tensors all of which are read as terms under any placements."""
     terms = {node.inputs[n] for node in coarse.graph.nodes for n in coarse.as_terms.get(node.name, ())}
-    found = {coarse.variable_of["tensor", name] for name in terms}
-    return frozenset(v for v in found if terms.issuperset(coarse.variables[v].members))
+    variables = {coarse.variable_of["tensor", name] for name in terms}
+    return frozenset(v for v in variables if terms.issuperset(coarse.variables[v].members))
 
 
 def _data_flow(coarse: CoarseGraph, *, anything: bool) -> _Flow:
@@ -121,9 +121,9 @@ def _partial_sums_at_last_step(
     left = possible
     while True:
         carried = {
-            v: found
+            v: carriable
             for v, sets in flow.reads.items()
-            if (found := tuple(chosen for chosen, behind in sets.items() if behind <= left))
+            if (carriable := tuple(chosen for chosen, behind in sets.items() if behind <= left))
         }
         kept = frozenset(
             v

@@ -90,7 +90,7 @@ class Pin:
     def allows(self, option: str, step: int) -> bool:
         """Whether an option may be chosen at a step."""
         named = self.steps[step if len(self.steps) > 1 else 0]
-        return named is None or any(_is_option(one, option) for one in named) != self.forbids
+        return named is None or any(_is_option(name, option) for name in named) != self.forbids
 
     def matching(self, names: Mapping[str, str]) -> list[str]:
         """Return what it matches, of names and what they stand for."""
@@ -190,10 +190,10 @@ class _File(Struct, frozen=True, forbid_unknown_fields=True):
 def load_pins(path: str | Path) -> tuple[tuple[Pin | Degree, ...], tuple[Pin, ...]]:
     """Read pins and what is forbidden from YAML: `pins: {embedding.w: S0}` and `forbids: {l*.mlp.*.w: [R, S1]}`."""
     try:
-        found = read_record(Path(path), _File)
+        record = read_record(Path(path), _File)
     except TopologyError as error:
         raise PlanError(str(error)) from error
-    return read_pins(found.pins), read_forbids(found.forbids)
+    return read_pins(record.pins), read_forbids(record.forbids)
 
 
 class Restrictions(Struct, frozen=True, eq=False):
@@ -255,11 +255,11 @@ class Pinned(Struct, frozen=True, eq=False):
 
     def _members(self, variable: Variable, pins: Iterable[Pin]) -> list[str]:
         kind = "tensor" if isinstance(variable, TensorVariable) else "node"
-        found = []
+        members = []
         for pin in pins:
             numbered = self.pins.index(pin)
-            found.append(next(m for m in variable.members if numbered in self.of_name.get((kind, m), ())))
-        return list(dict.fromkeys(f"{kind} {member}" for member in found))
+            members.append(next(m for m in variable.members if numbered in self.of_name.get((kind, m), ())))
+        return list(dict.fromkeys(f"{kind} {member}" for member in members))
 
 
 def pinned(graph: Graph, pins: Iterable[Pin], steps: int) -> Pinned | None:

@@ -28,17 +28,17 @@ def recursive(space: Space, limits: Limits) -> Outcome:
     width, largest, total = 0, 0, 0 if space.ways else space.cost(choice)
     bound = None if space.ways else total
     for step in tracked("steps", range(len(space.ways))):
-        domains, found = _step_candidates_and_best(space, choice, step, limits)
-        choice = [domain.states[state] for domain, state in zip(domains, found.states, strict=True)]
-        order, total = found.order, found.value
+        domains, solution = _step_candidates_and_best(space, choice, step, limits)
+        choice = [domain.states[state] for domain, state in zip(domains, solution.states, strict=True)]
+        order, total = solution.order, solution.value
         width, largest = max(width, order.width), max(largest, order.largest_bytes)
-        bound = max(0, found.bound) if len(space.ways) == 1 else None
+        bound = max(0, solution.bound) if len(space.ways) == 1 else None
     details = {"width": width, "largest_table_bytes": largest}
     outcome = Outcome(tuple(choice), total, bound, details)
     plain = space.without_optional_partial_sums()
     if plain is None:
         return outcome
-    best = min(outcome, recursive(plain, limits), key=lambda one: one.cost)
+    best = min(outcome, recursive(plain, limits), key=lambda outcome: outcome.cost)
     return replace(best, lower_bound=bound)
 
 

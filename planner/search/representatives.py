@@ -47,28 +47,28 @@ def representatives_of_states(
     instead = _replacements_of_hardly_used_axes(_axes_followed_through_graph(indexed), choice)
     _drop_inconsistent_replacements(instead, indexed)
     keys = [(domain, tuple(instead.get(v, {}).items())) for v, domain in enumerate(domains)]
-    made = {key: _representatives_of_domain_states(key[0], dict(key[1])) for key in dict.fromkeys(keys)}
-    return [made[key] for key in keys]
+    representatives = {key: _representatives_of_domain_states(key[0], dict(key[1])) for key in dict.fromkeys(keys)}
+    return [representatives[key] for key in keys]
 
 
 def _representatives_of_domain_states(domain: Domain, instead: Mapping[Option, Option]) -> NDArray[np.intp]:
     """Return, per state, what stands for it."""
     number = {state: i for i, state in enumerate(domain.states)}
-    others = (tuple(instead.get(one, one) for one in state) for state in domain.states)
+    others = (tuple(instead.get(option, option) for option in state) for state in domain.states)
     return np.array([number.get(other, i) for i, other in enumerate(others)], dtype=np.intp)
 
 
 def _dimensions_indexed_by_node_and_tensor(coarse: CoarseGraph) -> dict[tuple[int, int], Reads]:
     """Return, per node and tensor that it reads or writes, which dimensions its variables index."""
-    found: dict[tuple[int, int], dict[Option, set[Option]]] = defaultdict(lambda: defaultdict(set))
+    indexed: dict[tuple[int, int], dict[Option, set[Option]]] = defaultdict(lambda: defaultdict(set))
     for factor in coarse.factors:
         if len(factor.scope) == 2:
             node, tensor = factor.scope
             for need in _needs_read_or_written(factor.cost):
                 for dim, reach in enumerate(need):
                     for name in _leading_variables_of_reach(reach):
-                        found[node, tensor][name].add(Shard(dim))
-    return {pair: {name: frozenset(dims) for name, dims in reads.items()} for pair, reads in found.items()}
+                        indexed[node, tensor][name].add(Shard(dim))
+    return {pair: {name: frozenset(dims) for name, dims in reads.items()} for pair, reads in indexed.items()}
 
 
 def _needs_read_or_written(cost: Cost) -> Iterable[Need]:
@@ -92,7 +92,7 @@ def _axes_followed_through_graph(indexed: Mapping[tuple[int, int], Reads]) -> li
         for name, dims in reads.items()
         for dim in sorted(dims, key=str)
     ]
-    sets = DisjointSets(one for pair in pairs for one in pair)
+    sets = DisjointSets(occurrence for pair in pairs for occurrence in pair)
     for pair in pairs:
         sets.tie(pair)
     axes: dict[int, list[Occurrence]] = defaultdict(list)

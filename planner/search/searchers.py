@@ -60,7 +60,7 @@ def register(searcher: Searcher) -> Searcher:
     """
     if not isinstance(searcher, Searcher):
         raise PlanError(f"expected a Searcher to register, found {searcher!r}")
-    if not callable(searcher.search) or not all(isinstance(one, PlacementSet) for one in searcher.placements):
+    if not callable(searcher.search) or not all(isinstance(allowed, PlacementSet) for allowed in searcher.placements):
         raise PlanError(f"searcher {searcher.name}: expected a function and sets of placements, found {searcher!r}")
     if not isinstance(searcher.rival_under, tuple) or not {*searcher.rival_under} <= {*OBJECTIVES}:
         objectives = ", ".join(OBJECTIVES)

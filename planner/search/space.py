@@ -143,7 +143,8 @@ class Space(Struct, frozen=True):
         """Return every node's strategy."""
         of = self.coarse.variable_of
         plain = [
-            tuple(TERMS if operands_carried_by_choice(one) else one for one in map(str, state)) for state in choice
+            tuple(TERMS if operands_carried_by_choice(option) else option for option in map(str, state))
+            for state in choice
         ]
         return {node.name: plain[of["node", node.name]] for node in self.coarse.graph.nodes}
 
@@ -160,11 +161,11 @@ class Outcome(Struct, frozen=True):
     details: Mapping[str, int | float | str] = field(default_factory=dict)
 
     @classmethod
-    def of_solution(cls, domains: Sequence[Domain], found: Solution) -> Outcome:
+    def of_solution(cls, domains: Sequence[Domain], solution: Solution) -> Outcome:
         """Return what a solution in numbers of states says; costs are not negative, so that 0 is always a bound."""
-        choice = tuple(domain.states[state] for domain, state in zip(domains, found.states, strict=True))
-        details = {"width": found.order.width, "largest_table_bytes": found.order.largest_bytes}
-        return cls(choice, found.value, max(0, found.bound), details)
+        choice = tuple(domain.states[state] for domain, state in zip(domains, solution.states, strict=True))
+        details = {"width": solution.order.width, "largest_table_bytes": solution.order.largest_bytes}
+        return cls(choice, solution.value, max(0, solution.bound), details)
 
 
 class Candidate(Struct, frozen=True):

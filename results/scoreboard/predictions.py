@@ -17,7 +17,7 @@ from results.scoreboard.row import Row
 from results.scoreboard.runs import Run, run_of
 from results.scoreboard.sets import MeasuredSet
 from simulator.projection.cluster import Cluster
-from simulator.projection.projection import Projection
+from simulator.projection.result import Projection
 from tensor_partitioner.projection import project_source
 from tensor_partitioner.replicas import GraphModel, Source, ZooModel
 

@@ -97,8 +97,8 @@ def _later_layers_first(worker: WorkerProgram, held: Sequence[int], layers: Mapp
                 begun[written[0]] = position
     places = [float(position) for position in range(len(tasks))]
     for first, rest in sums.items():
-        one, last = tasks[first], tasks[rest[-1]]
-        early, late = (layers[task.nodes[-1]] for task in (one, last) if isinstance(task, Compute))
+        head, last = tasks[first], tasks[rest[-1]]
+        early, late = (layers[task.nodes[-1]] for task in (head, last) if isinstance(task, Compute))
         read = {held[n] for n in used[first][0]}
         kept = all(read.isdisjoint(held[n] for n in used[at][1]) for at in range(first + 1, rest[-1] + 1))
         if len(rest) == 1 and early < late and kept:

@@ -32,7 +32,7 @@ def devices_of_tasks(flow: Flow, device_of_node: Callable[[str], int]) -> list[i
             devices.append(device_of_node(task.nodes[-1]))
             continue
         devices.append(0)
-        maker = next((one for one in flow.made_by[position].values() if one is not None), None)
+        maker = next((maker for maker in flow.made_by[position].values() if maker is not None), None)
         if maker is not None:  # the end of a copy, whose tasks follow each other
             devices[-PARTS_OF_COPY:] = [devices[maker]] * PARTS_OF_COPY
     return devices

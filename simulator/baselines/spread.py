@@ -42,7 +42,7 @@ class _Spreading:
         self._sent: defaultdict[int | None, list[tuple[int, int, int, int]]] = defaultdict(list)
         self._needs: list[list[tuple[int, int]]] = [[] for _ in device_of]  # per task: transfer and block
         self._absent = tuple(
-            replace(one, nbytes=0, offset=0, first=0, last=0, kind="tensor") for one in flow.worker.buffers
+            replace(buffer, nbytes=0, offset=0, first=0, last=0, kind="tensor") for buffer in flow.worker.buffers
         )
         self._number_transfers()
 

@@ -272,11 +272,11 @@ def _with_share_of_links(machine: Machine, devices: int) -> Machine:
     users = Counter(
         used
         for device in range(devices)
-        for used in {one for ends in ((device, devices), (devices + 1, device)) for one, _ in whole.route(*ends).uses}
+        for used in {use for ends in ((device, devices), (devices + 1, device)) for use, _ in whole.route(*ends).uses}
     )
     shares = (
-        replace(one, capacity=one.capacity / max(1, users[number])) if one.kind == "link" else one
-        for number, one in enumerate(alone.resources)
+        replace(resource, capacity=resource.capacity / max(1, users[number])) if resource.kind == "link" else resource
+        for number, resource in enumerate(alone.resources)
     )
     return replace(alone, resources=tuple(shares))
 

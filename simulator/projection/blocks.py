@@ -174,12 +174,12 @@ class _Blocks:
     def _crossing_bytes(self) -> list[int]:
         """Return what later blocks' forward nodes read of each block and those before it."""
         last: dict[str, int] = {}
-        made = {name: self._of_node[s.node.name] for s in self._forward() for name in s.writes}
+        written_in = {name: self._of_node[s.node.name] for s in self._forward() for name in s.writes}
         for share in self._forward():
-            last |= {name: self._of_node[share.node.name] for name in share.reads if name in made}
+            last |= {name: self._of_node[share.node.name] for name in share.reads if name in written_in}
         crossing = [0] * len(self._names)
         for name, block in last.items():
-            for between in range(made[name], block):
+            for between in range(written_in[name], block):
                 crossing[between] += self._replica.held[name]
         return crossing
 
@@ -232,16 +232,16 @@ class _Blocks:
         if kernels.products is None:
             return _Conversions()
         first, second = converted(forward), converted(backward)
-        made = {name: share for share in (*forward, *backward) for name in share.writes}
+        writers = {name: share for share in (*forward, *backward) for name in share.writes}
 
         def by_itself(name: str) -> bool:
-            return name in made and is_product(made[name])
+            return name in writers and is_product(writers[name])
 
         lasting = (nbytes for name, nbytes in first.items() if not self._is_own(name))
         between = (nbytes for name, nbytes in first.items() if by_itself(name))
         gradients = (nbytes for name, nbytes in second.items() if name not in first and by_itself(name))
         dtype = next(share.dtype for share in forward)
-        return _Conversions(*(conversion(one, dtype, self._device) for one in (between, gradients, lasting)))
+        return _Conversions(*(conversion(operands, dtype, self._device) for operands in (between, gradients, lasting)))
 
     def _part(self, shares: Sequence[NodeShare], kernels: Kernels) -> Part:
         exchanged = [t for s in shares for t in (*s.before, *s.after)]

@@ -67,8 +67,8 @@ class Kept:
 
     def _crosses(self, name: str) -> bool:
         """Tell if another layer reads what a node of one makes."""
-        made = next(self._of_node[share.node.name] for share in self._forward if name in share.writes)
-        return any(self._of_node[share.node.name] != made for share in self._forward if name in share.reads)
+        writer = next(self._of_node[share.node.name] for share in self._forward if name in share.writes)
+        return any(self._of_node[share.node.name] != writer for share in self._forward if name in share.reads)
 
     @cached_property
     def in_place(self) -> Mapping[str, float]:

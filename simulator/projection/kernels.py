@@ -87,11 +87,11 @@ def without_intermediates(shares: Sequence[NodeShare], fusion: Fusion) -> tuple[
     kept = {name for share in backward for name in share.reads}
     again: set[str] = set()
     for run in fused(forward, fusion, readers):
-        made = {name for share in run for name in share.writes}
+        written = {name for share in run for name in share.writes}
         read = {name for share in run for name in share.reads}
-        if len(run) > 1 and all(share.category == "elementwise" for share in run) and read - made <= kept:
+        if len(run) > 1 and all(share.category == "elementwise" for share in run) and read - written <= kept:
             outside = {name for share in forward if share not in run for name in share.reads}
-            again |= (made & read) - outside
+            again |= (written & read) - outside
     if not again:
         return tuple(shares)
     return tuple(
@@ -120,13 +120,15 @@ def _joins(run: Sequence[NodeShare], share: NodeShare, fusion: Fusion, readers: 
 
 def _joins_elementwise(run: Sequence[NodeShare], share: NodeShare, readers: Readers) -> bool:
     """Tell if a node joins element-wise ones; a mask joins the softmax that alone reads it, what drops elements not."""
-    reduced = any(one.category == "reduction" for one in run)
+    reduced = any(member.category == "reduction" for member in run)
     if share.category == run[-1].category == "elementwise" and not reduced:
         return True
-    drops = any(tdl.catalog[one.node.op].only_in_training for one in (*run, share))
-    elementwise = all(one.category == "elementwise" for one in (run if share.category == "reduction" else (share,)))
-    elementwise = elementwise and all(one.category in ("elementwise", "reduction") for one in run)
-    alone = all(len(set(readers[name])) == 1 for one in run for name in one.writes)
+    drops = any(tdl.catalog[member.node.op].only_in_training for member in (*run, share))
+    elementwise = all(
+        member.category == "elementwise" for member in (run if share.category == "reduction" else (share,))
+    )
+    elementwise = elementwise and all(member.category in ("elementwise", "reduction") for member in run)
+    alone = all(len(set(readers[name])) == 1 for member in run for name in member.writes)
     return elementwise and not drops and alone
 
 
@@ -178,8 +180,8 @@ def _shares_operand(run: Sequence[NodeShare], share: NodeShare) -> bool:
 def kernel_of(run: Sequence[NodeShare], readers: Readers) -> Kernel:
     """Return what a run of nodes is as one kernel, whose results are written where others read them, or nobody."""
     inside = Counter(name for share in run for name in share.reads)
-    made = {name for share in run for name in share.writes}
-    reads = {name: nbytes for share in run for name, nbytes in share.reads.items() if name not in made}
+    written = {name for share in run for name in share.writes}
+    reads = {name: nbytes for share in run for name, nbytes in share.reads.items() if name not in written}
     writes = {
         name: nbytes
         for share in run
@@ -228,9 +230,9 @@ def work_of(run: Sequence[NodeShare], readers: Readers, device: Device, kernels:
     total = Work()
     for product in products:
         dtype = kernels.products if kernels.products and run[0].with_weights else kernel.dtype
-        one = Kernel(kernel.category, dtype, kernel.operations * part, kernel.nbytes * part, product)
-        seconds, roof_s = _kernel_s(device, one)
-        total += Work(seconds, roof_s, 1, one.operations)
+        product_kernel = Kernel(kernel.category, dtype, kernel.operations * part, kernel.nbytes * part, product)
+        seconds, roof_s = _kernel_s(device, product_kernel)
+        total += Work(seconds, roof_s, 1, product_kernel.operations)
     return total
 
 
@@ -245,7 +247,7 @@ def conversion(nbytes: Iterable[int], dtype: str, device: Device) -> Work:
 
     That is as it is and transposed: products in 8 bits have both operands with their sum's terms in turn.
     """
-    copies = (Kernel("elementwise", dtype, 0.0, one * (1 + 2 / ITEM_BYTES[dtype])) for one in nbytes)
+    copies = (Kernel("elementwise", dtype, 0.0, operand * (1 + 2 / ITEM_BYTES[dtype])) for operand in nbytes)
     return sum((Work(_kernel_s(device, copy)[0], 0.0, 1) for copy in copies), Work())
 
 

@@ -202,8 +202,8 @@ def _grown(cluster: Cluster, runs: tuple[_Run, _Run], nodes: tuple[int, int, int
         return Timing(many.alone.delay_s + more_s, max(many.s_per_byte.values()), chain_s)
     more = (all_nodes - larger) / (larger - smaller)
     delay_s, chain_s = (
-        one + (one - other) * more
-        for one, other in ((many.alone.delay_s, few.alone.delay_s), (many.alone.chain_s, few.alone.chain_s))
+        many_s + (many_s - few_s) * more
+        for many_s, few_s in ((many.alone.delay_s, few.alone.delay_s), (many.alone.chain_s, few.alone.chain_s))
     )
     return Timing(delay_s, max(rates), chain_s)
 

@@ -186,12 +186,12 @@ class _Shares:
 
     def _attention(self, node: Node, share: NodeWork) -> Attention | None:
         """Return what attention is that stores no matrix; None for another operator."""
-        described, made = ATTENTION.get(node.op.removeprefix("biased_"), (0, 0))
-        if not made:
+        described, computed = ATTENTION.get(node.op.removeprefix("biased_"), (0, 0))
+        if not computed:
             return None
         width = self._plan.graph.tensors[node.inputs[0]].shape[-1]
         scores, rows = share.operations / (2 * described * width), share.input_elements[0] // width
-        return Attention(max(1, rows), max(1.0, scores), width, made, bool(node.attrs.get("causal")))
+        return Attention(max(1, rows), max(1.0, scores), width, computed, bool(node.attrs.get("causal")))
 
     def _item(self, name: str) -> int:
         return ITEM_BYTES[self._plan.graph.tensors[name].dtype]

@@ -29,7 +29,10 @@ _FAMILIES = (
 )  # fmt: skip
 
 _operators = {
-    found.name: found for family in _FAMILIES for found in vars(family).values() if isinstance(found, Operator)
+    operator.name: operator
+    for family in _FAMILIES
+    for operator in vars(family).values()
+    if isinstance(operator, Operator)
 }
 _operators |= {**pointwise.OPERATORS, **loss.OPERATORS}
 

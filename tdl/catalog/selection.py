@@ -85,7 +85,7 @@ def topk(x: Operand, *, k: int, dim: int, largest: bool = True, nan_first: bool 
 
     def element(*i: Expr, place: Any = k) -> tuple[Placed, ...]:
         coordinates = (*i[:dim], place, *i[dim:])
-        return tuple(at(coordinates, found) for found in _ordered(x, coordinates, dim, largest, k, nan_first))
+        return tuple(at(coordinates, value) for value in _ordered(x, coordinates, dim, largest, k, nan_first))
 
     return tensor(element, rank=x.rank - 1)
 

@@ -147,21 +147,21 @@ def _traces(target: Trace, source: str, options: Mapping[str, Any]) -> dict[str,
         raise click.UsageError(f"{target.title}: expected -o FILE, after which every worker's file is named")
     traces, plan = import_module(target.module), _plan(source, options)
     files = traces.write_traces(lower(plan), options["output"])
-    found = traces.read_traces(files)
-    if (found.bytes != plan.bytes).any():
+    contents = traces.read_traces(files)
+    if (contents.bytes != plan.bytes).any():
         raise PlanError(f"{options['output']}: expected the plan's bytes between workers, found others")
-    stdout().print(_traces_table(target, files, found))
+    stdout().print(_traces_table(target, files, contents))
     return {
         "target": target.title,
         "files": [file.name for file in files],
-        "nodes": found.nodes,
+        "nodes": contents.nodes,
         "bytes": plan.total_bytes,
     }
 
 
-def _traces_table(target: Trace, files: list[Path], found: Any) -> Table:
-    rows = [(f"{name}", str(count)) for name, count in found.nodes.items()]
-    moved = f"{exact_bytes(int(found.bytes.sum()))}, between every two workers the plan's"
+def _traces_table(target: Trace, files: list[Path], contents: Any) -> Table:
+    rows = [(f"{name}", str(count)) for name, count in contents.nodes.items()]
+    moved = f"{exact_bytes(int(contents.bytes.sum()))}, between every two workers the plan's"
     return facts(f"{target.title}: {files[0].name} to {files[-1].name}", [*rows, ("bytes", moved)])
 
 

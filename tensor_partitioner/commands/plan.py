@@ -215,8 +215,8 @@ def _what_if(context: click.Context, model: str, options: dict[str, Any]) -> tup
     refuse_others(context, f"{asked} plans otherwise", ["model", *(name for name in options if name not in NOT_IF)])
     graph, search = read_request(model, options, options["topo"])
     if options["frontier"]:
-        found = import_module(FRONTIER).frontier(graph, **search)
-        return {"frontier": msgspec.to_builtins(found)}, [found]
+        frontier = import_module(FRONTIER).frontier(graph, **search)
+        return {"frontier": msgspec.to_builtins(frontier)}, [frontier]
     bench = import_module(WHAT_IF).Workbench(graph, **search)
     answers = [bench.why_not(pin) for pin in options["why_not"]]
     if options["output"] is not None:

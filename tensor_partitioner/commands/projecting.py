@@ -23,7 +23,7 @@ from planner.plans.plan import Plan
 from planner.plans.plan_json import load_plan
 from planner.report.schema import Report
 from simulator.projection.cluster import Cluster, cluster
-from simulator.projection.projection import Projection
+from simulator.projection.result import Projection
 from simulator.projection.stack import STACKS
 from tensor_partitioner import display
 from tensor_partitioner.commands.console import stdout

@@ -83,7 +83,7 @@ def requests(context: click.Context, allowed: Sequence[str] | None) -> Iterator[
     parameters = [_parameter(context, name, allowed) for name, _ in swept]
     for texts in itertools.product(*(values for _, values in swept)):
         given = zip(parameters, texts, strict=True)
-        options = context.params | {one.name: one.process_value(context, text) for one, text in given}
+        options = context.params | {parameter.name: parameter.process_value(context, text) for parameter, text in given}
         del options["sweep"]
         source = options.pop("source")
         yield dict(zip((name for name, _ in swept), texts, strict=True)), SimulationRequest(source, options)

@@ -111,8 +111,8 @@ def _data(path: Path, plan: Plan, xp: Any, options: Mapping[str, Any], resume: C
     except (BackendError, DataError) as error:
         raise InputError(f"{path}: {error}") from error
     if resume is not None and resume.manifest.data != data.identity:
-        found, expected = map(_named, (resume.manifest.data, data.identity))
-        raise CheckpointError(f"{resume.folder}: expected data {expected}, found that of {found}")
+        saved, expected = map(_named, (resume.manifest.data, data.identity))
+        raise CheckpointError(f"{resume.folder}: expected data {expected}, found that of {saved}")
     return data
 
 

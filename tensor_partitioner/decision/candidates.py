@@ -100,8 +100,8 @@ def _experts(shape: Shape, dp: int) -> list[int]:
 def _micro_batches(samples: int, pp: int) -> list[int]:
     """Return what a replica may take of its samples at once: powers of two, few where stages wait; all of few."""
     powers = [part for part in divisors(samples) if part & (part - 1) == 0]
-    found = [part for part in powers if pp == 1 or part <= MOST_MICRO_BATCH]
-    return found if samples in found or samples > 4 * MOST_MICRO_BATCH else [*found, samples]
+    sizes = [part for part in powers if pp == 1 or part <= MOST_MICRO_BATCH]
+    return sizes if samples in sizes or samples > 4 * MOST_MICRO_BATCH else [*sizes, samples]
 
 
 def _zero(shape: Shape, dp: int, pp: int) -> tuple[int, ...]:

@@ -9,11 +9,8 @@ from functools import cached_property
 from heapq import heapify, heappop, heappush
 from pathlib import Path
 
-from msgspec.structs import replace as msgspec_replace
-
 from planner.errors import GraphError, PlanError
-from planner.export.transformers import transformer_of
-from planner.graph.facts import sequence_length, weight_dtype
+from planner.graph.facts import sequence_length
 from planner.graph.ir import Graph
 from planner.parallel import Parallel
 from planner.search.alternatives.axes import experts_of
@@ -22,27 +19,17 @@ from simulator.projection.block import Block
 from simulator.projection.blocks import blocks_of, repeated
 from simulator.projection.cluster import Cluster, cluster, cluster_of
 from simulator.projection.network import Grid, Network
-from simulator.projection.projection import EXCHANGES, Projection
+from simulator.projection.result import Projection
 from simulator.projection.stack import Stack, stack_named
 from tensor_partitioner.decision.bounds import LeastWork, least_bytes, micro_batch_s, with_bubble
 from tensor_partitioner.decision.candidates import KEPT, Shape, by_hand, candidate_name, candidates, family, undivided
 from tensor_partitioner.decision.checks import is_alike, require_types
-from tensor_partitioner.decision.record import (
-    ALL_ALIKE,
-    OWN,
-    SEARCHED,
-    Candidate,
-    Decision,
-    Line,
-    MachineFacts,
-    ModelFacts,
-    Search,
-    Stage,
-)  # fmt: skip
+from tensor_partitioner.decision.record import ALL_ALIKE, OWN, SEARCHED, Candidate, Decision
+from tensor_partitioner.decision.recording import Projected, Tally, machine_facts, model_facts, ranked, warning
 from tensor_partitioner.decision.simulating import Simulating
 from tensor_partitioner.decision.sources import degrees_of, source_of
 from tensor_partitioner.decision.typed import STACK, commands
-from tensor_partitioner.decision.why import AS_FAST, left_open, verdict, why, why_searched
+from tensor_partitioner.decision.why import AS_FAST, verdict
 from tensor_partitioner.projection import project_inner, project_source, within_replica
 from tensor_partitioner.replicas import Inner, Source
 from topologies import Machine
@@ -54,13 +41,10 @@ MOST_SAMPLES = 4096
 SEARCHED_WORKERS = 16
 """Up to so many devices the plan of least bytes is a candidate; up to half as many, that of least time."""
 
-ONE = Parallel()
+UNDIVIDED = Parallel()
 
 Bounded = tuple[float, int, Parallel]
 """A bound in seconds, a number, and the candidate."""
-
-Found = tuple[str, str, float, Projection]
-"""A candidate's name, its family, its bound in seconds, and its projection."""
 
 
 def decide(  # noqa: PLR0913 -- the settings by their names
@@ -109,8 +93,8 @@ class _Deciding:
     @cached_property
     def _single(self) -> tuple[Inner, tuple[Block, ...]]:
         """One device at work on one sample, with all layers."""
-        inner = self.source.inner(ONE, 1)
-        return inner, self._blocks(inner, ONE)
+        inner = self.source.inner(UNDIVIDED, 1)
+        return inner, self._blocks(inner, UNDIVIDED)
 
     def _blocks(self, inner: Inner, within: Parallel) -> tuple[Block, ...]:
         """Return all blocks of a replica at work on a micro-batch, as they are projected."""
@@ -169,12 +153,14 @@ class _Deciding:
                 f"{self.source.name}: expected a batch that data parallelism can divide over {self.cluster.devices} "
                 f"devices, found {batch}"
             )
-        found, left_out, lower_s = self._best_first(every, batch, until)
+        projected, left_out, lower_s = self._best_first(every, batch, until)
         goals: Mapping[str, Machine | None] = {} if self.pins or time.monotonic() > until else self._goals()
-        found += self._searched(batch, goals)
-        return self._record(batch, found, Tally(len(every) + len(goals), left_out, lower_s, time.monotonic() - begin))
+        projected += self._searched(batch, goals)
+        return self._record(
+            batch, projected, Tally(len(every) + len(goals), left_out, lower_s, time.monotonic() - begin)
+        )
 
-    def _best_first(self, every: Sequence[Bounded], batch: int, until: float) -> tuple[list[Found], int, float]:
+    def _best_first(self, every: Sequence[Bounded], batch: int, until: float) -> tuple[list[Projected], int, float]:
         """Project candidates, that of least bound first, until bounds are above what is best in their families.
 
         What people would do anyway comes before all, however late it is: of each way the first that fits.
@@ -188,17 +174,17 @@ class _Deciding:
         """
         capacity = self.cluster.built.devices[0].spec.memory_bytes or float("inf")
         sizes = {c: c.micro_batch or 1 for *_, c in every}
-        alone = {size: self._blocks(self.source.inner(ONE, size), ONE) for size in set(sizes.values())}
+        alone = {size: self._blocks(self.source.inner(UNDIVIDED, size), UNDIVIDED) for size in set(sizes.values())}
         least = {c: least_bytes(alone[size], c, self.stack) for c, size in sizes.items()}
         excess = {c: (nbytes, -KEPT.index(c.recompute)) if nbytes > capacity else () for c, nbytes in least.items()}
-        tried, found = self._by_hand(every, excess, batch)
+        tried, projected = self._by_hand(every, excess, batch)
         rest = (row for row in every if row[-1] not in tried)
         waiting = [
             (excess[c], (c.tp * c.cp * c.ep, c.cp, c.ep), bound_s, number, False, c) for bound_s, number, c in rest
         ]
         heapify(waiting)
-        seen, unfinished, left_out, lower_s = {kind for _, kind, *_ in found}, set[str](), 0, float("inf")
-        best_s = {kind: step.seconds for _, kind, _, step in sorted(found, key=_slowest_first) if step.fits}
+        seen, unfinished, left_out, lower_s = {kind for _, kind, *_ in projected}, set[str](), 0, float("inf")
+        best_s = {kind: step.seconds for _, kind, _, step in sorted(projected, key=_slowest_first) if step.fits}
         while waiting:
             too_large, inner, bound_s, number, is_near, candidate = heappop(waiting)
             kind = family(candidate)
@@ -217,29 +203,29 @@ class _Deciding:
                 heappush(waiting, (too_large, inner, near_s, number, True, candidate))
             elif (projection := self._projected(candidate, batch)) is not None:
                 seen.add(kind)
-                found.append((candidate_name(candidate), kind, bound_s, projection))
+                projected.append((candidate_name(candidate), kind, bound_s, projection))
                 if projection.fits:
                     best_s[kind] = min(projection.seconds, best_s.get(kind, float("inf")))
-        told = [row for row in found if row[-1].fits or row[1] not in unfinished or row[1] in best_s]
-        return told, left_out + len(found) - len(told), lower_s
+        told = [row for row in projected if row[-1].fits or row[1] not in unfinished or row[1] in best_s]
+        return told, left_out + len(projected) - len(told), lower_s
 
     def _by_hand(
         self, every: Sequence[Bounded], excess: Mapping[Parallel, tuple[float, ...]], batch: int
-    ) -> tuple[set[Parallel], list[Found]]:
+    ) -> tuple[set[Parallel], list[Projected]]:
         """Project what people would do anyway until one of each way fits; return what was tried, and what came of it.
 
         Where nothing of a way may fit it is that of least bytes.
         """
-        bounds, tried, found = {c: bound_s for bound_s, _, c in every}, set[Parallel](), list[Found]()
+        bounds, tried, projected = {c: bound_s for bound_s, _, c in every}, set[Parallel](), list[Projected]()
         for ways in by_hand(bounds):
             for candidate in [way for way in ways if not excess[way]] or sorted(ways, key=excess.__getitem__)[:1]:
                 tried.add(candidate)
                 projection = self._projected(candidate, batch)
                 if projection is not None:
-                    found.append((candidate_name(candidate), family(candidate), bounds[candidate], projection))
+                    projected.append((candidate_name(candidate), family(candidate), bounds[candidate], projection))
                     if projection.fits:
                         break
-        return tried, found
+        return tried, projected
 
     def _nearer_bound_s(self, candidate: Parallel, batch: int) -> float:
         """Return a bound of a candidate by what its inner workers take for a micro-batch; 0 where they cannot be."""
@@ -279,9 +265,9 @@ class _Deciding:
             goals["time"] = self.cluster.built
         return goals
 
-    def _searched(self, batch: int, goals: Mapping[str, Machine | None]) -> list[Found]:
+    def _searched(self, batch: int, goals: Mapping[str, Machine | None]) -> list[Projected]:
         """Project the plans that a search finds for all devices, one for each goal."""
-        count, found = self.cluster.devices, list[Found]()
+        count, projected = self.cluster.devices, list[Projected]()
         for goal, machine in goals.items():
             try:
                 inner = self.source.searched(count, batch, machine)
@@ -292,36 +278,25 @@ class _Deciding:
             projection = project_inner(inner, batch, whole, self.cluster, self.stack)
             plan = inner.replica.plan
             alike = ALL_ALIKE if plan.graph.updates and not plan.total_bytes else ""
-            found.append((f"{SEARCHED[goal]}{alike}", f"{OWN}, least {goal}", 0.0, projection))
-        return found
+            projected.append((f"{SEARCHED[goal]}{alike}", f"{OWN}, least {goal}", 0.0, projection))
+        return projected
 
-    def _record(self, batch: int, found: list[Found], tally: Tally) -> Decision:
-        model, machine = self._model_facts(batch), self._machine_facts()
-        rows = [_candidate(*row, model) for row in found]
-        rows.sort(key=lambda row: (not row.fits, row.seconds_per_step if row.fits else row.needed_bytes))
-        if not rows:
+    def _record(self, batch: int, projected: Sequence[Projected], tally: Tally) -> Decision:
+        inner, blocks = self._single
+        operations = (self._least_work.forward + self._least_work.backward) * batch
+        model = model_facts(self.source.name, inner, blocks, batch, operations)
+        machine = machine_facts(self.cluster, inner.dtype)
+        told = ranked(projected, model, inner.replica.graph)
+        if not told:
             raise PlanError(f"{self.source.name}: none of {tally.considered} candidates can divide it")
-        transformer = transformer_of(self._single[0].replica.graph)
-        heads = None if transformer is None else transformer.heads
-        told = tuple(_with_why(row, rows, heads) for row in rows)
-        best_s, alone_s = told[0].seconds_per_step, self._alone_s(batch, told[0])
-        lower_s = min(best_s, tally.lower_bound_s)
-        gap = best_s / lower_s - 1
-        warning = f"Time ran out: {left_open(gap)}. " if gap > AS_FAST - 1 else ""
+        alone_s = self._alone_s(batch, told[0])
+        search = tally.search(told, self.impossible)
         return Decision(
             model=model,
             machine=machine,
             stack=self.stack_name,
-            verdict=warning + verdict(model, machine, told, alone_s),
-            search=Search(
-                considered=tally.considered,
-                bounded_away=tally.bounded_away,
-                impossible=self.impossible,
-                projected=len(rows),
-                lower_bound_s=lower_s,
-                gap=gap,
-                seconds=tally.seconds,
-            ),
+            verdict=warning(search) + verdict(model, machine, told, alone_s),
+            search=search,
             candidates=told,
             commands=tuple(commands(self.source, batch, machine, told[0], stack=self.stack_name, pins=self.pins)),
             one_device_s=alone_s,
@@ -329,84 +304,13 @@ class _Deciding:
 
     def _alone_s(self, batch: int, best: Candidate) -> float | None:
         """Return the seconds of a step on one device alone; None where they are more than the best's, or do not fit."""
-        if not best.fits or self._least_work.bound_s(ONE, batch) > best.seconds_per_step:
+        if not best.fits or self._least_work.bound_s(UNDIVIDED, batch) > best.seconds_per_step:
             return None
         shape = replace(self._shape(batch), devices=1, per_node=1)
         steps = [self._projected(candidate, batch) for candidate in candidates(shape)]
         seconds = [step.seconds for step in steps if step is not None and step.fits]
         return min((s for s in seconds if s <= AS_FAST * best.seconds_per_step), default=None)
 
-    def _model_facts(self, batch: int) -> ModelFacts:
-        inner, blocks = self._single
-        return ModelFacts(
-            name=self.source.name,
-            parameters=sum(block.parameters for block in blocks),
-            batch=batch,
-            sequence=self._sequence,
-            layers=sum(block.name.isdecimal() for block in blocks),
-            operations=(self._least_work.forward + self._least_work.backward) * batch,
-            dtype=inner.dtype,
-            weights=weight_dtype(inner.replica.graph) or "",
-        )
 
-    def _machine_facts(self) -> MachineFacts:
-        device = self.cluster.built.devices[0]
-        return MachineFacts(
-            name=self.cluster.name,
-            devices=self.cluster.devices,
-            per_node=self.cluster.per_node,
-            device=device.spec.name,
-            memory_bytes=device.spec.memory_bytes or 0.0,
-            peak_flop_per_s=device.peak(self._single[0].dtype),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """How many candidates there are and were left out, what these are at least, and how long it took."""
-
-    considered: int
-    bounded_away: int
-    lower_bound_s: float
-    seconds: float
-
-
-def _slowest_first(row: Found) -> float:
+def _slowest_first(row: Projected) -> float:
     return -row[-1].seconds
-
-
-def _candidate(name: str, kind: str, bound_s: float, projection: Projection, model: ModelFacts) -> Candidate:
-    """Record a candidate."""
-    shares, tokens = projection.shares, model.sequence
-    exposed = (
-        EXCHANGES,
-        "weights gathered and gradients scattered, exposed",
-        "gradients reduced, exposed",
-    )
-    return Candidate(
-        name=name,
-        parallel=None if kind.startswith(OWN) else name,
-        family=kind,
-        seconds_per_step=projection.seconds,
-        bound_s=bound_s,
-        fits=projection.fits,
-        samples_per_s=projection.samples_per_s,
-        tokens_per_s=None if tokens is None else projection.samples_per_s * tokens,
-        utilisation=projection.utilisation,
-        needed_bytes=projection.needed_bytes,
-        capacity_bytes=projection.capacity_bytes,
-        margin_bytes=projection.margin_bytes,
-        exposed_s=sum(shares[cause] for cause in exposed),
-        bubble_s=shares["pipeline bubble and messages"],
-        roof_factor=projection.roof_factor,
-        micro_batches=projection.micro_batches,
-        shares=dict(shares),
-        memory=tuple(Line(what=line.what, nbytes=line.nbytes) for line in projection.memory),
-        stages=tuple(Stage(**stage._asdict()) for stage in projection.stages),
-    )
-
-
-def _with_why(row: Candidate, rows: Sequence[Candidate], heads: int | None) -> Candidate:
-    if row is rows[0] and row.fits:
-        return row
-    return msgspec_replace(row, why=why(row, rows[0], heads) + why_searched(row, rows))

@@ -148,7 +148,7 @@ class Decision(msgspec.Struct, Shown, frozen=True, kw_only=True):
 
     def of_families(self) -> tuple[Candidate, ...]:
         """The best of every family, in the candidates' order."""
-        found: dict[str, Candidate] = {}
+        best: dict[str, Candidate] = {}
         for candidate in self.candidates:
-            found.setdefault(candidate.family, candidate)
-        return tuple(found.values())
+            best.setdefault(candidate.family, candidate)
+        return tuple(best.values())

@@ -104,8 +104,12 @@ class Simulating:
     def _simulated(self, way: Parallel | str, model: ModelFacts) -> Candidate:
         settings = Settings()
         program = plan_program(self._plan(way), self.machine, settings.prefetch)
-        found = report(program, str(way), simulation_of(program, settings), settings.told(self.machine))
-        memory, seconds, exposed_s = fullest(found), found.seconds_per_step or 0.0, found.exposed_seconds or 0.0
+        simulated = report(program, str(way), simulation_of(program, settings), settings.told(self.machine))
+        memory, seconds, exposed_s = (
+            fullest(simulated),
+            simulated.seconds_per_step or 0.0,
+            simulated.exposed_seconds or 0.0,
+        )
         needed, capacity = (0, None) if memory is None else (memory.peak_bytes, memory.capacity_bytes)
         room = float("inf") if capacity is None else float(capacity)
         if isinstance(way, Parallel):
@@ -118,7 +122,7 @@ class Simulating:
             family=kind,
             seconds_per_step=seconds,
             bound_s=self._least_s(model),
-            fits=not found.overfull,
+            fits=not simulated.overfull,
             samples_per_s=model.batch / seconds,
             tokens_per_s=None if model.sequence is None else model.batch * model.sequence / seconds,
             utilisation=self._least_s(model) / seconds,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from rich.table import Table
 
-from simulator.projection.projection import Projection
+from simulator.projection.result import Projection
 from tensor_partitioner import display
 from tensor_partitioner.decision.record import Candidate, Decision
 

@@ -75,7 +75,7 @@ def _text(value: object) -> str:
 
 def _sources(path: Path, form: re.Pattern[str]) -> Mapping[str, str]:
     """Return what the comment on a key's line says, else those above it, else those of its section (`# ---`)."""
-    found: dict[str, str] = {}
+    sources: dict[str, str] = {}
     section: list[str] = []
     above: list[str] = []
     was_comment = False
@@ -91,7 +91,7 @@ def _sources(path: Path, form: re.Pattern[str]) -> Mapping[str, str]:
         elif not text:
             above = section
         elif match := form.fullmatch(text):
-            found[match["key"]] = match["source"] or " ".join(above)
+            sources[match["key"]] = match["source"] or " ".join(above)
             above = above if form is _LINK else []
         was_comment = is_comment
-    return found
+    return sources

@@ -31,12 +31,12 @@ class _Trees:
         self._links: defaultdict[str, list[Link]] = defaultdict(list)
         self._outward: defaultdict[str, defaultdict[str, list[Link]]] = defaultdict(lambda: defaultdict(list))
         for link in machine.links:
-            one, other = map(node_of, link.ends)
-            if one == other:
+            node, other = map(node_of, link.ends)
+            if node == other:
                 for end in link.ends:
                     self._links[end].append(link)
             else:
-                inner, outer = (one, link.ends[1]) if one else (other, link.ends[0])
+                inner, outer = (node, link.ends[1]) if node else (other, link.ends[0])
                 self._outward[outer][inner].append(link)
         self._drawn: set[str] = set()
 

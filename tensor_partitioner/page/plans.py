@@ -70,16 +70,16 @@ def _short(whole: Summary) -> Iterator[str]:
 
 def _causes(whole: Summary) -> Iterator[Amount]:
     """Yield bytes by what they are for, in all layers together, most first."""
-    found = Counter[str]()
+    amounts = Counter[str]()
     for cause in whole.causes:
-        found[cause.kind] += cause.nbytes
-    for kind, nbytes in found.most_common():
+        amounts[cause.kind] += cause.nbytes
+    for kind, nbytes in amounts.most_common():
         yield Amount(what=kind, value=nbytes)
 
 
 def _layers(plan: Plan, whole: Summary, machine: Machine | None) -> Iterator[Layer]:
-    found = None if machine is None else predicted(plan, machine)
-    computing = {} if found is None else found.compute_s
+    prediction = None if machine is None else predicted(plan, machine)
+    computing = {} if prediction is None else prediction.compute_s
     others = dict(_alternatives(plan)) if len(plan.graph.nodes) <= MOST_NODES else {}
     tensors: dict[str, list[Tensor]] = {}
     operators: dict[str, list[Operator]] = {}

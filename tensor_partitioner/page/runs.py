@@ -82,10 +82,10 @@ def _spent(report: Report) -> Iterator[Spent]:
             yield Spent(worker=str(of_worker.worker), seconds=causes)
     elif report.tasks:
         for worker, tasks in _by_worker(report.tasks).items():
-            found = Counter[str]()
+            seconds = Counter[str]()
             for task in tasks:
-                found[TASKS[task.kind]] += task.seconds  # type: ignore[assignment]
-            yield Spent(worker=str(worker), seconds=found)
+                seconds[TASKS[task.kind]] += task.seconds  # type: ignore[assignment]
+            yield Spent(worker=str(worker), seconds=seconds)
     elif report.seconds_per_step is not None:
         for worker, busy_s in enumerate(report.compute_seconds):
             rest_s = max(0.0, report.seconds_per_step - busy_s)
@@ -93,10 +93,10 @@ def _spent(report: Report) -> Iterator[Spent]:
 
 
 def _by_worker(tasks: Iterable[TaskSeconds]) -> Mapping[int, list[TaskSeconds]]:
-    found: defaultdict[int, list[TaskSeconds]] = defaultdict(list)
+    by_worker: defaultdict[int, list[TaskSeconds]] = defaultdict(list)
     for task in tasks:
-        found[task.worker].append(task)
-    return dict(sorted(found.items()))
+        by_worker[task.worker].append(task)
+    return dict(sorted(by_worker.items()))
 
 
 def simulated_timeline(simulation: Simulation, workers: int) -> Timeline:

@@ -156,7 +156,9 @@ class InfraGraphReader:
             a, b = (names[end] for end in joined.ends)
             if a and b and a != b:
                 between.setdefault((a, b, joined.link.name), []).append(joined)
-        nvlinks = Counter(names[end] for one in self.edges.values() for end in one.ends if self._is_nvlink(one))
+        nvlinks = Counter(
+            names[end] for joined in self.edges.values() for end in joined.ends if self._is_nvlink(joined)
+        )
         for (a, b, _), parallel in between.items():
             self._link(parallel[0], (a, b), len(parallel), nvlinks)
 
@@ -179,10 +181,14 @@ class InfraGraphReader:
         if len(self.types) > MOST_EDGES:
             raise TopologyError(f"expected at most {MOST_EDGES} components, found more")
         links = {link.name: link for link in device.links}
-        where = SWITCHES if {one.choice for one in device.components}.isdisjoint(("xpu", "device")) else COMPUTERS
+        where = (
+            SWITCHES
+            if {component.choice for component in device.components}.isdisjoint(("xpu", "device"))
+            else COMPUTERS
+        )
         for edge in device.edges:
             ends = tuple(
-                [f"{path}.{one}" for one in self._paths(device, f"{end.device}.{end.component}".lstrip("."))]
+                [f"{path}.{suffix}" for suffix in self._paths(device, f"{end.device}.{end.component}".lstrip("."))]
                 for end in (edge.ep1, edge.ep2)
             )
             self._join(edge, (ends[0], ends[1]), _linked(links, edge.link), where)
@@ -193,20 +199,20 @@ class InfraGraphReader:
             raise TopologyError(f"expected an instance among {', '.join(self.instances)}, found {name!r}")
         instance = self.instances[name]
         within = self._paths(self._device(instance.device), end.component)
-        return [f"{name}.{number}.{one}" for number in _indices(end.instance, instance.count) for one in within]
+        return [f"{name}.{number}.{suffix}" for number in _indices(end.instance, instance.count) for suffix in within]
 
     def _paths(self, device: _Device, text: str) -> list[str]:
         """Return the paths of components: `xpu[0:2]`, or through a device within, `cx5[0].port[1]`."""
-        found = [""]
+        paths = [""]
         for part in text.split("."):
             name = _split(part)[0]
-            component = next((one for one in device.components if one.name == name), None)
+            component = next((component for component in device.components if component.name == name), None)
             if component is None:
                 raise TopologyError(f"{device.name}: expected a component, found {name!r}")
             numbers = _indices(part, component.count)
-            found = [f"{before}.{name}.{number}" for before, number in product(found, numbers)]
+            paths = [f"{before}.{name}.{number}" for before, number in product(paths, numbers)]
             device = self._device(name) if component.choice == "device" else device
-        return [path.lstrip(".") for path in found]
+        return [path.lstrip(".") for path in paths]
 
     def _join(self, edge: _Edge, ends: tuple[list[str], list[str]], link: _Link, where: str) -> None:
         if edge.scheme not in SCHEMES:
@@ -262,17 +268,17 @@ class InfraGraphReader:
 
     def _on_the_way(self, merged: Mapping[str, str]) -> set[str]:
         """Return the nodes that are no dead ends."""
-        neighbours: dict[str, set[str]] = {one: set() for one in merged.values()}
+        neighbours: dict[str, set[str]] = {node: set() for node in merged.values()}
         for edge in self.edges.values():
             a, b = (merged[end] for end in edge.ends)
             if a != b:
                 neighbours[a].add(b)
                 neighbours[b].add(a)
-        dead = [one for one in neighbours if len(neighbours[one]) < 2 and self.types[one] != "xpu"]
+        dead = [node for node in neighbours if len(neighbours[node]) < 2 and self.types[node] != "xpu"]
         while dead:
-            one = dead.pop()
-            for other in neighbours.pop(one):
-                neighbours[other].discard(one)
+            node = dead.pop()
+            for other in neighbours.pop(node):
+                neighbours[other].discard(node)
                 if len(neighbours[other]) == 1 and self.types[other] != "xpu":
                     dead.append(other)
         return {*neighbours}
@@ -353,7 +359,7 @@ def _linked(links: Mapping[str, _Link], name: str) -> _Link:
 
 def _where(path: str, instances: Mapping[str, _Instance]) -> str:
     """Return the node that something is in, of several: `host.0/`."""
-    several = len(instances) > 1 or any(one.count > 1 for one in instances.values())
+    several = len(instances) > 1 or any(instance.count > 1 for instance in instances.values())
     return f"{_instance_of(path)}/" if several else ""
 
 
@@ -368,10 +374,10 @@ def _kind_of(path: str) -> str:
 
 
 def _split(text: str) -> tuple[str, str]:
-    found = _PART.fullmatch(text.strip())
-    if found is None:
+    match = _PART.fullmatch(text.strip())
+    if match is None:
         raise TopologyError(f"expected a name and indices, as in xpu[0:2], found {text!r}")
-    return found[1], found[2] or ""
+    return match[1], match[2] or ""
 
 
 def _indices(text: str, count: int) -> Sequence[int]:

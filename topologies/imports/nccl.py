@@ -26,10 +26,10 @@ class NCCLReader:
 
     def read(self) -> None:
         """Add all parts."""
-        found = [element for element in self.root.iter("pci") if _is_gpu(element)]
-        if not found:
+        elements = [element for element in self.root.iter("pci") if _is_gpu(element)]
+        if not elements:
             raise TopologyError("expected GPUs, found no <gpu> and no <pci> of class 0x03....")
-        for index, element in _numbered(found):
+        for index, element in _numbered(elements):
             self._add_gpu(index, element)
         processors = [(element, self.parts.add_switch("cpu")) for element in self.root.iter("cpu")]
         if not processors:
@@ -150,8 +150,8 @@ def _socket_link(processor: ET.Element) -> str | None:
             return "amd-infinity-fabric"
         case "x86_64", "GenuineIntel":
             model = _number(processor, "modelid", "0", 0, 1 << 16)
-            found = ((0xCF, "upi-emerald-rapids"), (0x8F, "upi-sapphire-rapids"), (0x55, "upi-skylake"))
-            return next((kind for least, kind in found if model >= least), "qpi-broadwell")
+            kinds = ((0xCF, "upi-emerald-rapids"), (0x8F, "upi-sapphire-rapids"), (0x55, "upi-skylake"))
+            return next((kind for least, kind in kinds if model >= least), "qpi-broadwell")
         case "ppc64", _:
             return "power9-x-bus"
         case "arm64", _:

@@ -85,9 +85,9 @@ class MatrixReader:
             if len(below) == 1 and closeness < SOCKETS - 1:
                 continue
             node = self.parts.add_switch(KINDS[closeness])
-            for one in below:
-                ends_here = one in self.nodes.values() and one.startswith("gpu")
-                self.parts.link(one, node, self.parts.pcie(3, 16, uplink=not ends_here))
+            for child in below:
+                ends_here = child in self.nodes.values() and child.startswith("gpu")
+                self.parts.link(child, node, self.parts.pcie(3, 16, uplink=not ends_here))
             tops.update(dict.fromkeys(members, node))
         return joined
 
@@ -153,5 +153,5 @@ def _is_column(words: Sequence[str]) -> bool:
 
 def _count(word: str) -> int:
     """How many NVLinks a word stands for, at most 1024; 0 for none."""
-    found = _NVLINKS.fullmatch(word)
-    return int(found[1]) if found and len(found[1]) < 5 and int(found[1]) <= 1024 else 0
+    match = _NVLINKS.fullmatch(word)
+    return int(match[1]) if match and len(match[1]) < 5 and int(match[1]) <= 1024 else 0

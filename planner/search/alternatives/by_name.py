@@ -38,8 +38,8 @@ def named(space: Space, limits: Limits) -> Outcome:
     def patterns_of_variable(v: int) -> Patterns:
         return [[wanted[axis](space.coarse.variables[v]) for axis in space.ways.axes]]
 
-    found = best_plan_keeping_to_patterns(space, patterns_of_variable, limits)
-    return replace(found, details={**found.details, "parallel": str(space.parallel)})
+    outcome = best_plan_keeping_to_patterns(space, patterns_of_variable, limits)
+    return replace(outcome, details={**outcome.details, "parallel": str(space.parallel)})
 
 
 class _Styles:

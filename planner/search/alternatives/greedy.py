@@ -41,8 +41,8 @@ def spartan(space: Space, limits: Limits) -> Outcome:
         decided[v] = _cheapest_state_of_tensor(problem, [v, *sorted(operators)], terms, decided)
     for v, state in decided.items():
         candidates[v] = (space.domain(v, candidates[v]).states[state],)
-    found = best_plan_among_candidates(space, candidates, limits)
-    return Outcome(found.choice, found.cost, None, found.details)
+    outcome = best_plan_among_candidates(space, candidates, limits)
+    return Outcome(outcome.choice, outcome.cost, None, outcome.details)
 
 
 def _bytes_of_largest_tensor(graph: Graph, variable: TensorVariable) -> int:

@@ -55,15 +55,15 @@ def hybrid(space: Space, limits: Limits) -> Outcome:
     cheaper of data and model parallelism.
     """
     styles, steps = _styles_of_graph(space.coarse), len(space.ways)
-    found: dict[str, Outcome] = {}
+    outcomes: dict[str, Outcome] = {}
     for across in range(1, steps) if steps > 1 else range(steps + 1):
-        found[_group_sizes_text(space.ways.factors, across)] = best_plan_keeping_to_patterns(
+        outcomes[_group_sizes_text(space.ways.factors, across)] = best_plan_keeping_to_patterns(
             space, styles.data_then_model_parallel_rule(across, steps), limits
         )
-    groups = min(found, key=lambda name: found[name].cost)
-    bounds = [outcome.lower_bound for outcome in found.values()]
+    groups = min(outcomes, key=lambda name: outcomes[name].cost)
+    bounds = [outcome.lower_bound for outcome in outcomes.values()]
     lower = None if None in bounds else min(bound for bound in bounds if bound is not None)
-    return replace(found[groups], lower_bound=lower, details={**found[groups].details, "groups": groups})
+    return replace(outcomes[groups], lower_bound=lower, details={**outcomes[groups].details, "groups": groups})
 
 
 def hybrid_may_cost_less(space: Space, limits: Limits, cost: int) -> bool:
@@ -141,8 +141,8 @@ class _Styles:
 
     def _variables_splitting_model(self, name: str) -> frozenset[str]:
         """Return the variables of a node along which the model is split: labelled, or of weights; never the batch."""
-        found = self._labelling.model.nodes[name].union(self._labelling.variables_indexing_weights(name))
-        return found - self._labelling.batch.nodes[name]
+        variables = self._labelling.model.nodes[name].union(self._labelling.variables_indexing_weights(name))
+        return variables - self._labelling.batch.nodes[name]
 
     def data_then_model_parallel_rule(self, across: int, steps: int) -> Rule:
         """Return the rule: data parallel at the first steps, model parallel at the others."""
@@ -159,13 +159,13 @@ class _Styles:
     @cached_property
     def options_by_part_of_network(self) -> list[list[Wanted]]:
         """Of every variable: what the parts of the network that it belongs to allow."""
-        parts_of, found = _parallelism_of_nodes_and_tensors(self._coarse), []
+        parts_of, options = _parallelism_of_nodes_and_tensors(self._coarse), []
         for v, variable in enumerate(self._coarse.variables):
             kind = "tensor" if isinstance(variable, TensorVariable) else "node"
             parts = {part for name in variable.members for part in parts_of.get((kind, name), ())}
             data = self.data_parallel_options[v] if parts != {"model"} else []
-            found.append(data + (self.model_parallel_options[v] if "model" in parts else []))
-        return found
+            options.append(data + (self.model_parallel_options[v] if "model" in parts else []))
+        return options
 
 
 _styles_of_graph = lru_cache(maxsize=1)(_Styles)

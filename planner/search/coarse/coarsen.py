@@ -181,10 +181,12 @@ class Coarsenings:
     def _names_grouped_by_ties(self, key: _Key) -> dict[Name, int]:
         if key not in self._groups:
             ties, _, untied = key
-            graph, found, terms = self._graph, self._signatures, self._terms
-            sets = DisjointSets([*(("tensor", name) for name in graph.tensors), *(("node", name) for name in found)])
+            graph, signature_of, terms = self._graph, self._signatures, self._terms
+            sets = DisjointSets(
+                [*(("tensor", name) for name in graph.tensors), *(("node", name) for name in signature_of)]
+            )
             for tied in chain(
-                _ties_within_timestep(graph, found, ties, untied.union(*terms)),
+                _ties_within_timestep(graph, signature_of, ties, untied.union(*terms)),
                 self._ties_of_timesteps if ties.unrolled else (),
                 ([("tensor", name) for name in together] for together in terms),
             ):
@@ -211,7 +213,7 @@ class Coarsenings:
 
 
 def _variables_by_number(
-    graph: Graph, found: Mapping[str, Signature], variable_of: Mapping[Name, int]
+    graph: Graph, signature_of: Mapping[str, Signature], variable_of: Mapping[Name, int]
 ) -> tuple[Variable, ...]:
     members: dict[int, list[Name]] = {}
     for name, v in variable_of.items():
@@ -222,7 +224,7 @@ def _variables_by_number(
         (kind, first), plain = names[0], tuple(name for _, name in names)
         if kind == "tensor":
             return TensorVariable(plain, graph.tensors[first].shape)
-        return NodeVariable(plain, found[first], replicated.issuperset(plain))
+        return NodeVariable(plain, signature_of[first], replicated.issuperset(plain))
 
     return tuple(variable_of_members(members[v]) for v in range(len(members)))
 
@@ -288,7 +290,7 @@ def _kinds_of_variables_by_number(coarse: CoarseGraph) -> list[object]:
 
 def _ties_within_timestep(
     graph: Graph,
-    found: Mapping[str, Signature],
+    signature_of: Mapping[str, Signature],
     ties: Ties,
     untied: frozenset[str],
 ) -> Iterator[list[Name]]:
@@ -298,8 +300,8 @@ def _ties_within_timestep(
     updated = set(graph.updates.values())
     for node in graph.nodes:
         updates = any(name in updated or graph.tensors[name].role == "weight" for name in node.outputs)
-        if (ties.updates if updates else ties.elementwise) and found[node.name].description.is_elementwise:
-            alike = [name for name in tensors_at_same_coordinates(node, found[node.name]) if name not in untied]
+        if (ties.updates if updates else ties.elementwise) and signature_of[node.name].description.is_elementwise:
+            alike = [name for name in tensors_at_same_coordinates(node, signature_of[node.name]) if name not in untied]
             if not updates and not ties.gradients:
                 gradients = [graph.tensors[name].role == "gradient" for name in alike]
                 alike = [name for name, gradient in zip(alike, gradients, strict=True) if gradient == any(gradients)]
@@ -328,16 +330,16 @@ def _operands_at_same_coordinates(signature: Signature) -> tuple[int, ...]:
 
 
 def _ties_of_unrolled_cells(
-    graph: Graph, found: Mapping[str, Signature], terms: frozenset[str]
+    graph: Graph, signature_of: Mapping[str, Signature], terms: frozenset[str]
 ) -> Iterator[list[Name]]:
     """Tie the alike nodes of one cell over all timesteps, and their corresponding tensors, terms apart from others."""
-    cell_of = cells_of_nodes(graph, found)
+    cell_of = cells_of_nodes(graph, signature_of)
     forward = {node.name: node for node in graph.nodes if node.forward is None}
     alike: dict[object, list[Node]] = {}
     for node in graph.nodes:
         if node.name in cell_of:
             read = None if is_recomputed(graph, node) else _forward_operands_read(node, forward)
-            what = cell_of[node.name], id(found[node.name]), read
+            what = cell_of[node.name], id(signature_of[node.name]), read
             alike.setdefault(what, []).append(node)
     for nodes in alike.values():
         yield [("node", node.name) for node in nodes]
@@ -361,10 +363,10 @@ def _forward_operands_read(node: Node, forward: Mapping[str, Node]) -> tuple[int
 def _factors_of_cost_terms(
     graph: Graph, costs: Iterable[CostTerm], variable_of: Mapping[Name, int]
 ) -> tuple[Factor, ...]:
-    found: dict[tuple[tuple[int, ...], Cost], list[int]] = {}
+    totals: dict[tuple[tuple[int, ...], Cost], list[int]] = {}
     for nodes, tensor, cost, times in costs:
         scope = (*(variable_of["node", node] for node in nodes), variable_of["tensor", tensor])
-        weight_and_count = found.setdefault((scope, cost), [0, 0])
+        weight_and_count = totals.setdefault((scope, cost), [0, 0])
         weight_and_count[0] += times * ITEM_BYTES[graph.tensors[tensor].dtype]
         weight_and_count[1] += times
-    return tuple(Factor(*key, weight, count) for key, (weight, count) in found.items())
+    return tuple(Factor(*key, weight, count) for key, (weight, count) in totals.items())

@@ -18,7 +18,7 @@ CostTerm = tuple[tuple[str, ...], str, Cost, int]
 
 def cost_terms(
     graph: Graph,
-    found: Mapping[str, Signature],
+    signatures: Mapping[str, Signature],
     as_terms: Mapping[str, frozenset[int]],
     *,
     partial: bool,
@@ -31,7 +31,7 @@ def cost_terms(
     group_of = backward_groups(graph)
     groups: dict[tuple[str, int, str, str], dict[str, Reader]] = {}
     for node in graph.nodes:
-        signature, runs = found[node.name], runs_of(phases[node.name], graph)
+        signature, runs = signatures[node.name], runs_of(phases[node.name], graph)
         together = as_terms.get(node.name, frozenset())
         for tensor in dict.fromkeys(node.inputs):
             operands = tuple(operand for operand, name in enumerate(node.inputs) if name == tensor)

@@ -28,11 +28,11 @@ def cells_of_nodes(graph: Graph, signatures: Mapping[str, Signature]) -> dict[st
     """
     if any(node.unroll is not None for node in graph.nodes):
         return {node.name: node.unroll[0] for node in graph.nodes if node.unroll is not None}
-    found = _Families([node for node in graph.nodes if node.forward is None], graph, signatures).cells_by_node()
+    cells = _Families([node for node in graph.nodes if node.forward is None], graph, signatures).cells_by_node()
     for node in graph.nodes:
-        if node.forward in found:
-            found[node.name] = found[node.forward]
-    return found
+        if node.forward in cells:
+            cells[node.name] = cells[node.forward]
+    return cells
 
 
 class _Families:
@@ -86,22 +86,22 @@ class _Families:
         family = len(self._members)
         self._members.append(dict(members))
         self._family |= dict.fromkeys(members.values(), family)
-        found: dict[Hashable, list[tuple[int, int]]] = defaultdict(list)
+        candidates: dict[Hashable, list[tuple[int, int]]] = defaultdict(list)
         for step, number in members.items():
             for way, readers in self._readers_of_results(number).items():
                 for rank, reader in enumerate(readers):
-                    found[way, len(readers), rank].append((step, reader))
-        for alike in found.values():
+                    candidates[way, len(readers), rank].append((step, reader))
+        for alike in candidates.values():
             if len(alike) > 1:
                 heappush(self._waiting, (min(reader for _, reader in alike), -len(alike), alike))
 
     def _readers_of_results(self, number: int) -> dict[Hashable, list[int]]:
         """Return the readers of a node's results by what they are alike in: where they read which result, and how."""
-        found: dict[Hashable, list[int]] = defaultdict(list)
+        readers: dict[Hashable, list[int]] = defaultdict(list)
         for output, name in enumerate(self._nodes[number].outputs):
             for reader, operand in self._readers[name]:
-                found[output, operand, self._likeness[reader]].append(reader)
-        return found
+                readers[output, operand, self._likeness[reader]].append(reader)
+        return readers
 
     def _add_families_of_readers(self) -> None:
         """Add families of readers until there are none.
@@ -129,13 +129,13 @@ class _Families:
         """Yield the families whose results a family reads, where none of their nodes belongs to one yet."""
         members = self._members[family]
         for operand in range(max(len(self._nodes[number].inputs) for number in members.values())):
-            made = {
+            producers = {
                 step: self._producer[name]
                 for step, number in members.items()
                 if (name := self._nodes[number].inputs[operand]) in self._producer
             }
-            nodes = {step: number for step, (number, _) in made.items()}
-            alike = {(self._likeness[number], output) for number, output in made.values()}
+            nodes = {step: number for step, (number, _) in producers.items()}
+            alike = {(self._likeness[number], output) for number, output in producers.values()}
             new = not any(number in self._family for number in nodes.values())
             if new and len(alike) == 1 and len(set(nodes.values())) == len(nodes) > 1:
                 yield nodes

@@ -43,8 +43,8 @@ class FetchCost(Struct, frozen=True):
         """Return elements moved, [strategy of each node..., layout]."""
         carried, sign = self._steps_carrying_tensor_by_node(strategies, layouts), (-1) ** (len(self.nodes) - 1)
         if carried is None and all(len(needs) == 1 for needs in self.nodes):
-            found = volume_not_owned(self.nodes, strategies, layouts)
-            return found if sign > 0 else -found
+            volume = volume_not_owned(self.nodes, strategies, layouts)
+            return volume if sign > 0 else -volume
         terms = (
             None
             if carried is None

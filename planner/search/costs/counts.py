@@ -175,5 +175,5 @@ def counts_of_share_held(reach: Reach, chosen: Chosen, cut: int, ways: Ways) -> 
     return np.broadcast_to(counts, (len(counts), workers))
 
 
-def _runs_in_both_by_worker(one: Sequence[Runs], other: Sequence[Runs]) -> tuple[Runs, ...]:
-    return tuple(map(intersect_runs, one, other))
+def _runs_in_both_by_worker(first: Sequence[Runs], second: Sequence[Runs]) -> tuple[Runs, ...]:
+    return tuple(map(intersect_runs, first, second))

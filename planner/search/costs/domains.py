@@ -64,8 +64,8 @@ class Strategies(Struct, frozen=True, eq=False):
 
     def steps_choosing(self, variable: str) -> Masks:
         """Return [state]: the steps at which the variable is chosen."""
-        found = self.masks.get(variable)
-        return np.zeros(len(self.states), dtype=np.int64) if found is None else found
+        steps = self.masks.get(variable)
+        return np.zeros(len(self.states), dtype=np.int64) if steps is None else steps
 
     @property
     def steps_carrying_terms(self) -> Masks:
@@ -132,7 +132,9 @@ def _interned_strategies_domain(
 def _step_masks_of_options(states: Sequence[Sequence[Option]]) -> dict[Option, Masks]:
     """Return, per placement or choice that occurs, [state]: the steps at which it does."""
     numbers: dict[Option, int] = {}
-    chosen = np.array([[numbers.setdefault(one, len(numbers)) for one in state] for state in states], dtype=np.int64)
+    chosen = np.array(
+        [[numbers.setdefault(option, len(numbers)) for option in state] for state in states], dtype=np.int64
+    )
     steps = 1 << np.arange(chosen.shape[1])
     return {option: (chosen == number) @ steps for option, number in numbers.items()}
 

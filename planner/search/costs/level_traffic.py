@@ -60,7 +60,7 @@ class FetchTraffic:
         carried: Sequence[Table] | None,
     ) -> None:
         more = [()] * len(nodes) if carried is None else [(steps,) for steps in carried]
-        classes = [strategy_classes_by_need(*one) for one in zip(nodes, strategies, more, strict=True)]
+        classes = [strategy_classes_by_need(*arguments) for arguments in zip(nodes, strategies, more, strict=True)]
         self.of = tuple(axis.of for axis in classes)
         self._terms_read: Table | int = 1
         self._together: Table | int = 1
@@ -75,7 +75,7 @@ class FetchTraffic:
         columns = groups.reshape(len(layouts.shape), groups.shape[1] * groups.shape[2])
         self._masks, at = np.unique(columns, axis=1, return_inverse=True)
         self._at = at.reshape(groups.shape[1:])
-        self._found: dict[frozenset[tuple[int, int]], Table] = {}
+        self._fetches: dict[frozenset[tuple[int, int]], Table] = {}
 
     def traffic_of_fetch_beyond(self, need: tuple[int, int], had: Sequence[tuple[int, int]]) -> Table:
         """Return the fetch of what is in a need and in none of those had before."""
@@ -85,15 +85,15 @@ class FetchTraffic:
 
     def _traffic_of_common_fetch(self, needs: frozenset[tuple[int, int]]) -> Table:
         """Return the fetch of what is in all of these needs; an axis of a node that has none of them is idle."""
-        if needs not in self._found:
-            self._found[needs] = self._fetch_of_common_needs(needs)
-        return self._found[needs]
+        if needs not in self._fetches:
+            self._fetches[needs] = self._fetch_of_common_needs(needs)
+        return self._fetches[needs]
 
     def _fetch_of_common_needs(self, needs: frozenset[tuple[int, int]]) -> Table:
         steps, states = len(self._layouts.ways), len(self._layouts.states)
         if not self._layouts.shape:
-            one = np.full((steps + 1, *(1 for _ in self.of), states), prod(self._layouts.ways), dtype=np.int64)
-            return self._differences_of_levels(one)
+            volume = np.full((steps + 1, *(1 for _ in self.of), states), prod(self._layouts.ways), dtype=np.int64)
+            return self._differences_of_levels(volume)
         axes = []
         for node, terms in enumerate(self._terms):
             kept = [number for at, number in sorted(needs) if at == node]

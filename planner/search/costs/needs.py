@@ -80,10 +80,10 @@ Demand = tuple[tuple[Reach, tuple[int, ...]], ...]
 
 def demands_of_classes(needs: tuple[Need, ...], masks: Table) -> list[list[Demand]]:
     """Return [dimension][class]: what strategies of the class reach of the dimension, one entry per need."""
-    found: list[list[Demand]] = [[] for _ in needs[0]]
+    demands: list[list[Demand]] = [[] for _ in needs[0]]
     for chosen in masks.tolist():
         at = iter(chosen)
         per_need = [[(dimension, tuple(next(at) for _ in dimension.variables)) for dimension in need] for need in needs]
         for dim, term in enumerate(zip(*per_need, strict=True)):
-            found[dim].append(term)
-    return found
+            demands[dim].append(term)
+    return demands

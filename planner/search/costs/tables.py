@@ -80,10 +80,10 @@ class Tables:
 
     def remembered_tables(self, key: object, compute: Callable[[], Iterable[Table]]) -> tuple[int, ...]:
         """Return the numbers of the tables computed under this key, computing them the first time."""
-        found = self._computed.get(key)
-        if found is None:
-            found = self._computed[key] = tuple(self.intern(array) for array in compute())
-        return found
+        numbers = self._computed.get(key)
+        if numbers is None:
+            numbers = self._computed[key] = tuple(self.intern(array) for array in compute())
+        return numbers
 
     def weighted_sum(self, terms: tuple[tuple[int, int], ...]) -> int:
         """Return the sum of weight * table over (number, weight), tables of one shape."""
@@ -212,12 +212,12 @@ def _blockwise_minimum(views: Sequence[Packed], sizes: tuple[int, ...]) -> Table
     parts = [_Part(view, split) for view in views]
     result = np.empty(sizes[1:], dtype=np.int64)
     for index in np.ndindex(sizes[1:split]):
-        found = [part.block_at(index) for part in parts]
+        all_blocks = [part.block_at(index) for part in parts]
         base = np.zeros(sizes[0], dtype=np.int64)
-        for block in found:
+        for block in all_blocks:
             if block.is_single:
                 base = base + block.low
-        blocks = [block for block in found if not block.is_single]
+        blocks = [block for block in all_blocks if not block.is_single]
         result[index] = _least_sum_over_states(blocks, base, sizes[split:])
     return result
 
@@ -241,17 +241,17 @@ class _Part:
         self._view = view
         self._sizes = view.shape[1:split]
         self._met_again = 1 in self._sizes
-        self._found: dict[tuple[int, ...], _Block] = {}
+        self._blocks: dict[tuple[int, ...], _Block] = {}
 
     def block_at(self, index: tuple[int, ...]) -> _Block:
         at = tuple(i if size > 1 else 0 for i, size in zip(index, self._sizes, strict=True))
-        found = self._found.get(at)
-        if found is None:
-            block = _unpacked_table(self._view[(slice(None), *at)])  # type: ignore[arg-type]
-            found = _Block(block, block.reshape(len(block), -1).min(axis=1))
+        block = self._blocks.get(at)
+        if block is None:
+            costs = _unpacked_table(self._view[(slice(None), *at)])  # type: ignore[arg-type]
+            block = _Block(costs, costs.reshape(len(costs), -1).min(axis=1))
             if self._met_again:
-                self._found[at] = found
-        return found
+                self._blocks[at] = block
+        return block
 
 
 def _least_sum_over_states(blocks: Sequence[_Block], base: Table, shape: tuple[int, ...]) -> Table:

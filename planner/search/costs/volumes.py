@@ -68,14 +68,14 @@ def volume_within_holdings(axes: Sequence[list[list[Demand]]], masks: Table, way
             part = part.take(inverse, axis=axis)
         firsts.append(first)
         expanded.append(part)
-    found = np.empty(shape, dtype=dtype)
+    volumes = np.empty(shape, dtype=dtype)
     for block in row_blocks(sizes[0], prod(shape[1:]) * prod(ways)):
         volume = np.ones((1,), dtype=dtype)
         for first, part in zip(firsts, expanded, strict=True):
             rows = part.take(first[block], axis=1)
             volume = np.multiply(volume, rows, out=rows) if len(volume) == 1 else volume * rows
-        found[block] = volume[0] * prod(ways) if len(volume) == 1 else volume.sum(axis=0, dtype=dtype)
-    return found
+        volumes[block] = volume[0] * prod(ways) if len(volume) == 1 else volume.sum(axis=0, dtype=dtype)
+    return volumes
 
 
 @lru_cache(maxsize=KEPT_TABLES)

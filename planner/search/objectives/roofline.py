@@ -49,7 +49,7 @@ class NodeKernel(Struct, frozen=True):
 def kernels_of_nodes(coarse: CoarseGraph) -> Iterator[tuple[int, NodeKernel, int]]:
     """Yield (variable, kernel, how often in an iteration); adding up terms takes no time beside making them."""
     tensors, phases = coarse.graph.tensors, phases_of_nodes(coarse.graph)
-    found: Counter[tuple[int, NodeKernel]] = Counter()
+    counts: Counter[tuple[int, NodeKernel]] = Counter()
     for node in coarse.graph.nodes:
         v = coarse.variable_of["node", node.name]
         variable = coarse.variables[v]
@@ -59,8 +59,8 @@ def kernels_of_nodes(coarse: CoarseGraph) -> Iterator[tuple[int, NodeKernel, int
             dtype = next((dtype for dtype in outputs if "float" in dtype), outputs[0])
             items = [tuple(ITEM_BYTES[dtype] for dtype in dtypes) for dtypes in (inputs, outputs)]
             kernel = NodeKernel(variable.signature, items[0], items[1], dtype)
-            found[v, kernel] += runs_of(phases[node.name], coarse.graph)
-    return ((v, kernel, count) for (v, kernel), count in found.items())
+            counts[v, kernel] += runs_of(phases[node.name], coarse.graph)
+    return ((v, kernel, count) for (v, kernel), count in counts.items())
 
 
 class Worker(Struct, frozen=True, eq=False):
@@ -143,7 +143,7 @@ def _members_of_groups(
     kinds = dict[object, tuple[int, Worker, float]]()
     for at, worker in enumerate(workers):
         first = at - at % size
-        share = worker.share / sum(one.share for one in workers[first : first + size])
+        share = worker.share / sum(member.share for member in workers[first : first + size])
         number, *_ = kinds.setdefault((worker.speed_key, share), (len(kinds), worker, share))
         members[at // size, number] = None
     return list(members), [(worker, share) for _, worker, share in kinds.values()]
@@ -154,16 +154,18 @@ def _seconds(node: NodeKernel, worker: Worker, share: float, row: Sequence[float
     calls, operations, nbytes, *extents = row
     if not calls:
         return 0.0
-    found = contraction(node.signature)
-    product = None if found is None else found.product(dict(zip(found.roles, map(int, extents), strict=True)))
+    contracted = contraction(node.signature)
+    product = (
+        None if contracted is None else contracted.product(dict(zip(contracted.roles, map(int, extents), strict=True)))
+    )
     kernel = Kernel(node.signature.category, node.dtype, operations / calls, nbytes / calls, product)
     return worker.kernel_seconds(kernel, calls, share)
 
 
 def _call_extents(node: NodeKernel, strategies: Strategies) -> list[PerWorker]:
     """Return [state, worker] for every variable of a product: the iterations of a call, the mean where calls differ."""
-    signature, found = node.signature, contraction(node.signature)
-    masks = {name: strategies.steps_choosing(name) for name in (found.roles if found else ())}
+    signature, contracted = node.signature, contraction(node.signature)
+    masks = {name: strategies.steps_choosing(name) for name in (contracted.roles if contracted else ())}
     extents = {name: counts_held(signature.extents[name], strategies.ways)[mask] for name, mask in masks.items()}
     for name in signature.description.contiguous.intersection(extents):
         runs = _counts_of_contiguous_runs(signature.extents[name], strategies.ways)[masks[name]]

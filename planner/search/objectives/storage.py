@@ -32,11 +32,11 @@ def resident_item_bytes_by_variable(coarse: CoarseGraph) -> Mapping[int, int]:
     fullest = int(np.cumsum(alive).argmax())
     kept = [name for name, tensor in graph.tensors.items() if tensor.init is not None]
     kept += [name for name, (first, last) in spans.items() if first <= fullest <= last]
-    found: dict[int, int] = {}
+    item_bytes: dict[int, int] = {}
     for name in kept:
         v = coarse.variable_of["tensor", name]
-        found[v] = found.get(v, 0) + copies_stored(graph, name) * ITEM_BYTES[graph.tensors[name].dtype]
-    return found
+        item_bytes[v] = item_bytes.get(v, 0) + copies_stored(graph, name) * ITEM_BYTES[graph.tensors[name].dtype]
+    return item_bytes
 
 
 def _storage_spans_of_results(coarse: CoarseGraph) -> dict[str, tuple[int, int]]:
@@ -48,8 +48,8 @@ def _storage_spans_of_results(coarse: CoarseGraph) -> dict[str, tuple[int, int]]
     graph = coarse.graph
     updated = set(graph.updates.values())
     terms = {node.inputs[n] for node in graph.nodes for n in coarse.as_terms.get(node.name, ())}
-    made: dict[str, int] = {}
-    found: dict[str, tuple[int, int]] = {}
+    written_at: dict[str, int] = {}
+    spans: dict[str, tuple[int, int]] = {}
     groups: dict[tuple[str, str], int] = {}
     moment = 0
     for node in in_order_of_phases(graph.nodes, phases_of_nodes(graph)):
@@ -57,10 +57,10 @@ def _storage_spans_of_results(coarse: CoarseGraph) -> dict[str, tuple[int, int]]
             moment += 1
         for name in node.inputs:
             first = groups.setdefault((node.forward or node.name, name), moment)
-            if name in made and first == moment and moment - 2 >= made[name] + 2:
-                found[name] = (made[name] + 2, moment - 2)
-        made |= {name: moment for name in node.outputs if name not in updated and name not in terms}
-    return found
+            if name in written_at and first == moment and moment - 2 >= written_at[name] + 2:
+                spans[name] = (written_at[name] + 2, moment - 2)
+        written_at |= {name: moment for name in node.outputs if name not in updated and name not in terms}
+    return spans
 
 
 class PricedStorage(Extended, frozen=True, eq=False):

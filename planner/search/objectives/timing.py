@@ -136,13 +136,13 @@ def time_objective(machine: topologies.Machine, ways: Ways, coarse: CoarseGraph)
 
     Raises a TopologyError where the machine has too few devices or cannot compute in the graph's dtypes.
     """
-    found, workers = topologies.levels(machine, ways.factors), workers_of_machine(machine, ways)
+    levels, workers = topologies.levels(machine, ways.factors), workers_of_machine(machine, ways)
     copying_s = sum(worker.copy_s_per_byte for worker in workers if not worker.device.spec.streams_messages)
     packing_s = COPIES * copying_s / len(workers) ** 2
-    byte_s = [1 / level.bandwidth_bytes_per_s + packing_s for level in found]
+    byte_s = [1 / level.bandwidth_bytes_per_s + packing_s for level in levels]
     copy_start_s = max(worker.copy_start_s for worker in workers)
-    latency_s = [level.latency_s + COPIES * copy_start_s for level in found]
-    message_s = [level.message_s for level in found]
+    latency_s = [level.latency_s + COPIES * copy_start_s for level in levels]
+    message_s = [level.message_s for level in levels]
     transfer_s = max(latency_s, default=0.0) + sum(message_s)
     tick_s = _upper_bound_seconds(coarse, byte_s, transfer_s, workers) / MOST_TICKS
     byte_ticks = tuple(max(1, round(seconds / tick_s)) for seconds in byte_s)

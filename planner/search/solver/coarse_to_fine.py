@@ -87,8 +87,8 @@ def _groups_halved(states: Sequence[int], representatives: NDArray[np.intp]) -> 
     `representatives` says who stands for each of all states.
     """
     first: dict[tuple[int, bool], int] = {}
-    found = []
+    groups = []
     for at, state in enumerate(states):
         of = int(representatives[state])
-        found.append(first.setdefault((of, of == state), at))
-    return np.array(found, dtype=np.intp)
+        groups.append(first.setdefault((of, of == state), at))
+    return np.array(groups, dtype=np.intp)

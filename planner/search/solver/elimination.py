@@ -126,7 +126,7 @@ class Elimination(Struct):
         The elimination must have been whole.
         """
         place = {step.variable: i for i, step in enumerate(self.trail)}
-        found: list[Table] = [np.empty(0, dtype=np.int64)] * len(self.trail)
+        marginals: list[Table] = [np.empty(0, dtype=np.int64)] * len(self.trail)
         near: dict[int, tuple[Scope, NDArray[np.intp], Table]] = {}
         for step in reversed(self.trail):
             nearby, costs = np.zeros((1, 0), dtype=np.intp), np.array([least])
@@ -142,14 +142,14 @@ class Elimination(Struct):
                 at = [np.arange(size) if p == 0 else nearby[:, p - 1, None] for p in positions]
                 values += self.problem.tables.part_of_table(number, tuple(at))
             values += (costs - values.min(axis=1))[:, None]
-            found[step.variable] = values.min(axis=0, initial=below)
+            marginals[step.variable] = values.min(axis=0, initial=below)
             rows, states = np.nonzero(values < below)
             near[step.variable] = (
                 (step.variable, *step.neighbours),
                 np.column_stack([states, nearby[rows]]),
                 values[rows, states],
             )
-        return found
+        return marginals
 
 
 def distinct_choices(choices: NDArray[np.intp], costs: Table, sizes: Sequence[int]) -> tuple[NDArray[np.intp], Table]:

@@ -32,14 +32,14 @@ def colours_of_variables(kinds: Sequence[Hashable], terms: Sequence[Term], round
     though each is at another distance from its ends.
     """
     terms_of = terms_by_variable(terms, len(kinds))
-    found = _numbers_of_equal_values(kinds)
+    colours = _numbers_of_equal_values(kinds)
     for _ in range(rounds):
         near = [
-            sorted((terms[f][1], terms[f][0].index(v), tuple(found[u] for u in terms[f][0])) for f in mine)
+            sorted((terms[f][1], terms[f][0].index(v), tuple(colours[u] for u in terms[f][0])) for f in mine)
             for v, mine in enumerate(terms_of)
         ]
-        found = _numbers_of_equal_values([(colour, tuple(of)) for colour, of in zip(found, near, strict=True)])
-    return found
+        colours = _numbers_of_equal_values([(colour, tuple(of)) for colour, of in zip(colours, near, strict=True)])
+    return colours
 
 
 def _numbers_of_equal_values(values: Sequence[Hashable]) -> list[int]:
@@ -63,9 +63,9 @@ def lockstep_order(
         for number in range(1, tries):
             if number * len(sizes) * tuning.ordering_operations > tuning.ordering_part * best.operations:
                 break
-            found = _Lockstep(sizes, terms, SPREADS[number % len(SPREADS)], chance).elimination_order(best.operations)
-            if found.complete and found.operations < best.operations:
-                best = found
+            order = _Lockstep(sizes, terms, SPREADS[number % len(SPREADS)], chance).elimination_order(best.operations)
+            if order.complete and order.operations < best.operations:
+                best = order
     return best
 
 
@@ -77,10 +77,10 @@ class _Lockstep:
         self._terms = list(terms)
         self._live = [set(positions) for positions in terms_by_variable(self._terms, len(self._sizes))]
         self._spread, self._chance = spread, chance
-        self._found: dict[int, tuple[Kind, Scope]] = {}
+        self._surroundings: dict[int, tuple[Kind, Scope]] = {}
         self._members: dict[Kind, set[int]] = defaultdict(set)
         self._left_by: dict[Kind, float] = {}
-        self._made: dict[Kind, int] = {}
+        self._tables: dict[Kind, int] = {}
         self._heap: list[tuple[float, int, Kind]] = []
         for kind in {self._enter_variable(v) for v in range(len(self._sizes))}:
             self._push_kind_on_heap(kind)
@@ -96,8 +96,8 @@ class _Lockstep:
             changed = set()
             while self._members[kind]:
                 v = min(self._members[kind])
-                if kind not in self._made:
-                    self._made[kind] = ~len(self._made)
+                if kind not in self._tables:
+                    self._tables[kind] = ~len(self._tables)
                     left = prod(kind[1][1:], start=1.0)
                     width, largest = max(width, len(kind[1]) - 1), max(largest, left)
                     entries += left
@@ -117,7 +117,7 @@ class _Lockstep:
         if neighbours:
             for u in neighbours:
                 self._live[u].add(len(self._terms))
-            self._terms.append((neighbours, self._made[kind]))
+            self._terms.append((neighbours, self._tables[kind]))
         changed = set()
         for u in neighbours:
             changed |= {self._leave_variable(u)[0], self._enter_variable(u)}
@@ -126,14 +126,14 @@ class _Lockstep:
     def _enter_variable(self, v: int) -> Kind:
         neighbours, shape = surroundings_of_variable(v, [self._terms[position] for position in sorted(self._live[v])])
         kind = shape, (self._sizes[v], *(self._sizes[u] for u in neighbours))
-        self._found[v] = kind, neighbours
+        self._surroundings[v] = kind, neighbours
         self._members[kind].add(v)
         if kind not in self._left_by:
             self._left_by[kind] = prod(kind[1][1:], start=1.0) * self._chance.lognormvariate(0, self._spread)
         return kind
 
     def _leave_variable(self, v: int) -> tuple[Kind, Scope]:
-        kind, neighbours = self._found.pop(v)
+        kind, neighbours = self._surroundings.pop(v)
         self._members[kind].discard(v)
         return kind, neighbours
 

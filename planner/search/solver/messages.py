@@ -103,11 +103,11 @@ class Messages:
         """Return, per variable and state, a lower bound on the cost of every choice with that state."""
         unary, left = self.terms_after_messages()
         total = sum(int(table.min()) for table in (*unary, *(table for _, table in left)))
-        found = [costs - costs.min() for costs in unary]
+        bounds = [costs - costs.min() for costs in unary]
         for scope, table in left:
             for axis, v in enumerate(scope):
-                found[v] += table.min(axis=1 - axis) - table.min()
-        return [self._unscaled_costs_rounded_up(costs + total) for costs in found]
+                bounds[v] += table.min(axis=1 - axis) - table.min()
+        return [self._unscaled_costs_rounded_up(costs + total) for costs in bounds]
 
     def _unscaled_costs_rounded_up(self, costs: Any) -> Any:
         """Return costs, with the constant, in units of the problem: a bound stays one."""

@@ -100,10 +100,12 @@ def solve_whole(task: Task, search: SearchState) -> SearchState:
     if outline.entries > limits.tuning.table_entries or not _outline_may_fit_limits(outline, operations, limits.tuning):
         return search
     open_states = search.open_states_by_colour(model)
-    found = optimal_choice(model.exact_problem(open_states), limits, operations)
-    if found is None:
+    solution = optimal_choice(model.exact_problem(open_states), limits, operations)
+    if solution is None:
         return search
-    return search.with_open_states_solved(model, _states_at_open_positions(open_states, found.states), found.order)
+    return search.with_open_states_solved(
+        model, _states_at_open_positions(open_states, solution.states), solution.order
+    )
 
 
 def bound_by_messages(task: Task, search: SearchState) -> SearchState:

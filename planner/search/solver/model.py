@@ -145,8 +145,8 @@ class SharedFetchModel:
         """Return what the problem over some states would be."""
         domains = self._domains_of_open_states(open_states)
         keys = (
-            (one.cost, one.weight, *((id(domains[v]), scope.index(v)) for v in one.scope))
-            for one, scope in zip(self._coarse.factors, self.scopes, strict=True)
+            (factor.cost, factor.weight, *((id(domains[v]), scope.index(v)) for v in factor.scope))
+            for factor, scope in zip(self._coarse.factors, self.scopes, strict=True)
         )
         return Outline.of_keyed_terms([len(states) for states in open_states], zip(self.scopes, keys, strict=True))
 
@@ -216,10 +216,10 @@ class SharedFetchModel:
             raise TypeError(f"expected a fetch by nodes of a tensor, got {nodes} of {layouts}")
         total: Table = np.zeros((), dtype=np.int64)
         for chosen in sorted(fetch.costs, key=len, reverse=True):
-            found = fetch.costs[chosen].table([strategies[node] for node in chosen], layouts)
+            table = fetch.costs[chosen].table([strategies[node] for node in chosen], layouts)
             times = fetch.times * (len(nodes) - 1 if len(chosen) == 1 else len(nodes))
             kept = (*(slice(None) if node in chosen else None for node in range(len(nodes))), slice(None))
-            total = _sum_in_place(total, (found * np.int64(times))[kept])
+            total = _sum_in_place(total, (table * np.int64(times))[kept])
         return total
 
     def value(self, states: Sequence[int]) -> int:

@@ -90,11 +90,11 @@ def problem_in_own_store(problem: Problem) -> Problem:
 
 def terms_by_variable(terms: Iterable[Term], variables: int) -> list[list[int]]:
     """Return, per variable, the positions in `terms` of those that mention it."""
-    found: list[list[int]] = [[] for _ in range(variables)]
+    positions: list[list[int]] = [[] for _ in range(variables)]
     for position, (scope, _) in enumerate(terms):
         for v in scope:
-            found[v].append(position)
-    return found
+            positions[v].append(position)
+    return positions
 
 
 def neighbours_by_variable(count: int, scopes: Iterable[Scope]) -> list[set[int]]:

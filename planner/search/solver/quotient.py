@@ -64,32 +64,33 @@ class Quotient:
         self.tables = Tables()
         keys: dict[Hashable, int] = {}
         ordered = sorted(terms, key=lambda term: keys.setdefault(term.key, len(keys)))
-        made: list[tuple[Scope, int, int]] = []
+        numbers: list[tuple[Scope, int, int]] = []
         for _, alike in groupby(ordered, key=lambda term: term.key):
-            made += self._numbers_of_terms_over_groups(list(alike))
-        sizes = tuple(len(one.standing) for one in self._groups)
-        least, standing = (tuple((scope, pair[which]) for scope, *pair in made) for which in range(2))
+            numbers += self._numbers_of_terms_over_groups(list(alike))
+        sizes = tuple(len(groups.standing) for groups in self._groups)
+        least, standing = (tuple((scope, pair[which]) for scope, *pair in numbers) for which in range(2))
         self.least = simplified_problem(Problem(self.tables, sizes, least))
         self.standing = simplified_problem(Problem(self.tables, sizes, standing))
 
     def _numbers_of_terms_over_groups(self, terms: Sequence[LazyTerm]) -> Iterator[tuple[Scope, int, int]]:
         """Yield the terms of one table over groups, the least and those of who stands for them; it is made once."""
         table = terms[0].table()
-        made: dict[object, tuple[int, int]] = {}
+        numbers: dict[object, tuple[int, int]] = {}
         for term in terms:
             of, order = [self._groups[v] for v in term.scope], np.argsort(term.scope)
-            key = (*order.tolist(), *(one.key for one in of))
-            if key not in made:
-                standing, least = table[np.ix_(*(one.standing for one in of))], table
-                for axis, one in enumerate(of):
-                    least = one.least_over_groups(least, axis)
-                made[key] = self.tables.intern(least.transpose(order)), self.tables.intern(standing.transpose(order))
-            yield tuple(sorted(term.scope)), *made[key]
+            key = (*order.tolist(), *(groups.key for groups in of))
+            if key not in numbers:
+                standing, least = table[np.ix_(*(groups.standing for groups in of))], table
+                for axis, groups in enumerate(of):
+                    least = groups.least_over_groups(least, axis)
+                numbers[key] = self.tables.intern(least.transpose(order)), self.tables.intern(standing.transpose(order))
+            yield tuple(sorted(term.scope)), *numbers[key]
 
     def states_standing_for(self, chosen: Sequence[int]) -> list[int]:
         """Return the states, by their numbers in the model, that stand for the groups chosen."""
         return [
-            of[int(one.standing[group])] for of, one, group in zip(self.open_states, self._groups, chosen, strict=True)
+            of[int(groups.standing[group])]
+            for of, groups, group in zip(self.open_states, self._groups, chosen, strict=True)
         ]
 
     def groups_of_states(self, v: int) -> NDArray[np.intp]:
@@ -122,8 +123,8 @@ class _Groups(Struct, frozen=True):
 
     def _least_over_groups_by_row(self, table: Table) -> Table:
         """Return the least over each group along axis 0 without a copy of the table."""
-        found = table[self.order[self.first]]
-        for row, start, end in zip(found, self.first, [*self.first[1:], len(self.order)], strict=True):
+        least = table[self.order[self.first]]
+        for row, start, end in zip(least, self.first, [*self.first[1:], len(self.order)], strict=True):
             for member in self.order[start + 1 : end]:
                 np.minimum(row, table[member], out=row)
-        return found
+        return least

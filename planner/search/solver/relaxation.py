@@ -92,7 +92,7 @@ def relaxed_fetches(coarse: CoarseGraph, workers: int) -> RelaxedFetches | None:
             if len(chosen) == 1:
                 scaled[part] += weight * scale // len(nodes)
         if weight > 0:
-            groups.append(BackwardGroup(scope, {chosen: one for chosen, (_, one) in parts.items()}, weight * scale))
+            groups.append(BackwardGroup(scope, {chosen: fetch for chosen, (_, fetch) in parts.items()}, weight * scale))
     if any(weight < 0 for weight in weights.values()):
         return None
     for key, weight in weights.items():
@@ -133,11 +133,11 @@ def pairwise_relaxation(problem: Problem) -> Problem:
 
 def _pairs_that_lose_least(tables: Tables, number: int) -> list[tuple[tuple[int, int], int]]:
     rank = tables[number].ndim
-    found = []
+    stars = []
     for common in range(rank):
         pairs = [(min(axis, common), max(axis, common)) for axis in range(rank) if axis != common]
-        found.append([(pair, tables.minimum_over_other_axes(number, pair, rank - 1)) for pair in pairs])
-    return max(found, key=lambda parts: sum(float(tables[part].mean()) for _, part in parts))
+        stars.append([(pair, tables.minimum_over_other_axes(number, pair, rank - 1)) for pair in pairs])
+    return max(stars, key=lambda parts: sum(float(tables[part].mean()) for _, part in parts))
 
 
 def problem_with_small_terms_absorbed(problem: Problem) -> Problem:

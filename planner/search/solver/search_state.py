@@ -76,9 +76,9 @@ class SearchState(Struct, frozen=True, eq=False):
     def with_state_bounds(self, open_states: Sequence[Sequence[int]], bounds: Sequence[Table]) -> SearchState:
         """Return this with lower bounds of states, all open ones among them; states that these rule out go."""
         merged = []
-        for states, before, of, found in zip(self.open_states, self.bounds, open_states, bounds, strict=True):
+        for states, before, of, new in zip(self.open_states, self.bounds, open_states, bounds, strict=True):
             at = {state: i for i, state in enumerate(of)}
-            merged.append(np.maximum(before, found[[at[state] for state in states]]))
+            merged.append(np.maximum(before, new[[at[state] for state in states]]))
         return replace(self, bounds=tuple(merged))._without_ruled_out_states()
 
     def _without_ruled_out_states(self) -> SearchState:

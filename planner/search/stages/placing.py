@@ -53,9 +53,9 @@ class Placing:
     def placements(self) -> dict[str, Placement]:
         """Return every tensor's placement at the step; what replaces a tensor lies as that."""
         given = (name for name, tensor in self._graph.tensors.items() if tensor.init is not None)
-        found = {name: self._placement(self._held.get(name, self._all)) for name in given}
-        found |= {name: self._stored(node, name) for name, node in self._makers.items()}
-        return found | {new: found[old] for old, new in self._graph.updates.items()}
+        placements = {name: self._placement(self._held.get(name, self._all)) for name in given}
+        placements |= {name: self._stored(node, name) for name, node in self._makers.items()}
+        return placements | {new: placements[old] for old, new in self._graph.updates.items()}
 
     def _choice(self, groups: Groups) -> str:
         return EVERYWHERE if len(groups) > 1 else f"@{min(groups)}"
@@ -128,19 +128,19 @@ class Placing:
 
     def _stored(self, node: Node, name: str) -> Placement:
         """Return where a result crosses least: where it is made, where it is read, or everywhere."""
-        made, reading = self._groups[node.name], self._readers.get(name, ())
+        producers, reading = self._groups[node.name], self._readers.get(name, ())
         readers = [(group, _fetching(reader)) for reader in reading for group in self._groups[reader.name]]
-        if len(made) > 1:
-            return self._placement(frozenset(group for group, _ in readers) or made)
-        possible = (*made, *sorted({group for group, _ in readers}))
-        costs = {g: self._crossing(g, made, readers) for g in possible if self._is_possible(node, name, g)}
+        if len(producers) > 1:
+            return self._placement(frozenset(group for group, _ in readers) or producers)
+        possible = (*producers, *sorted({group for group, _ in readers}))
+        costs = {g: self._crossing(g, producers, readers) for g in possible if self._is_possible(node, name, g)}
         best = min(costs, key=costs.__getitem__, default=-1)
         everywhere = not costs or (costs[best] >= len(self._all) and self._may_be_everywhere(node))
         return REPLICATE if everywhere else At(best)
 
-    def _crossing(self, group: int, made: Groups, readers: Iterable[tuple[int, str]]) -> int:
+    def _crossing(self, group: int, producers: Groups, readers: Iterable[tuple[int, str]]) -> int:
         """Return how often a result crosses from one stage to another where a group stores it."""
-        return (group not in made) + len({reading for reading in readers if reading[0] != group})
+        return (group not in producers) + len({reading for reading in readers if reading[0] != group})
 
     def _is_possible(self, maker: Node, name: str, group: int) -> bool:
         """Whether a result that is made for every micro-batch goes one way in its pass if a group stores it.
@@ -149,18 +149,18 @@ class Placing:
         """
         if self._graph.micro_batches == 1:
             return True
-        phase, (made,) = self._phases[maker.name], self._groups[maker.name]
+        phase, (producer,) = self._phases[maker.name], self._groups[maker.name]
         readers = [(self._phases[node.name], *self._place(node)) for node in self._readers.get(name, ())]
         if phase not in EVERY or name in self._graph.accumulated:
             return all(there == group for read, _, there in readers if read in EVERY)
         run, same = self._place(maker)[0], [(run, there) for read, run, there in readers if read == phase]
-        if group != made:
-            here = [one for one, there in same if there == group]
+        if group != producer:
+            here = [reader_run for reader_run, there in same if there == group]
             arrives = (min if phase == FORWARD else max)(here, default=run)
             if not _goes_on(phase, run, arrives):
                 return False
             run = arrives
-        return all(there == group or _goes_on(phase, run, one) for one, there in same)
+        return all(there == group or _goes_on(phase, run, reader_run) for reader_run, there in same)
 
     def _may_be_everywhere(self, maker: Node) -> bool:
         """Whether a result may be stored everywhere, though no earlier stage may have it of a later one."""
@@ -185,11 +185,11 @@ def _fetching(node: Node) -> str:
 
 
 def _readers(graph: Graph) -> Mapping[str, Sequence[Node]]:
-    found: dict[str, list[Node]] = {}
+    readers: dict[str, list[Node]] = {}
     for node in graph.nodes:
         for name in dict.fromkeys(node.inputs):
-            found.setdefault(name, []).append(node)
-    return found
+            readers.setdefault(name, []).append(node)
+    return readers
 
 
 def _union(groups: Iterable[Groups]) -> Groups:

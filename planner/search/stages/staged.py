@@ -55,10 +55,10 @@ def with_stages(  # noqa: PLR0913 -- what a user may choose, by name
     largest = np.inf
     while True:
         cut = cut_of.within(largest)
-        found = staged(plan, chain, cut, schedule)
-        if limit_bytes is None or arenas_of is None or (needed := max(arenas_of(found))) <= limit_bytes:
-            check_plan(found)
-            return found
+        pipelined = staged(plan, chain, cut, schedule)
+        if limit_bytes is None or arenas_of is None or (needed := max(arenas_of(pipelined))) <= limit_bytes:
+            check_plan(pipelined)
+            return pipelined
         most = cut_of.most_held_bytes(cut)
         largest = min(most * (1 - 1e-9), most * limit_bytes / needed)
 
@@ -95,14 +95,14 @@ def staged(plan: Plan, chain: Chain, cut: Sequence[int], schedule: str = DEFAULT
     plan = replace(plan, graph=_adding_up_apart(plan.graph, {name: n % stages for name, n in run_of.items()}))
     placing = Placing(plan.graph, stages, run_of)
     placements, choices = placing.placements(), placing.choices()
-    found = replace(
+    pipelined = replace(
         plan,
         ways=plan.ways.within_stages(stages),
         schedule=schedule,
         layouts={name: (placements[name], *layout) for name, layout in plan.layouts.items()},
         strategies={name: (choices[name], *strategy) for name, strategy in plan.strategies.items()},
     )
-    return replace(found, search=_record(plan.search, found, stages))
+    return replace(pipelined, search=_record(plan.search, pipelined, stages))
 
 
 def _adding_up_apart(graph: Graph, stage_of: Mapping[str, int]) -> Graph:
@@ -145,15 +145,15 @@ def _record(search: SearchRecord, plan: Plan, stages: int) -> SearchRecord:
 
 def node_costs(plan: Plan, machine: topologies.Machine | None) -> Mapping[str, float]:
     """Return what every node takes the slowest worker: seconds on a machine, else operations."""
-    found, signatures = dict[str, float](), plan.traffic().signatures
+    costs, signatures = dict[str, float](), plan.traffic().signatures
     known: dict[object, float] = {}
     for node in plan.graph.nodes:
         key = signatures[node.name], plan.strategies[node.name], *_dtypes(plan.graph, node)
         if key not in known:
             signature = signatures[node.name]
             known[key] = _operations(plan, node, signature) if machine is None else _seconds(plan, node, machine)
-        found[node.name] = known[key]
-    return found
+        costs[node.name] = known[key]
+    return costs
 
 
 def _dtypes(graph: Graph, node: Node) -> tuple[str, ...]:
@@ -172,12 +172,12 @@ def _operations(plan: Plan, node: Node, signature: Signature) -> float:
 def _seconds(plan: Plan, node: Node, machine: topologies.Machine) -> float:
     signature, dtypes = plan.traffic().signatures[node.name], _dtypes(plan.graph, node)
     items = tuple(ITEM_BYTES[dtype] for dtype in dtypes)
-    made = dtypes[len(node.inputs) :]
+    outputs = dtypes[len(node.inputs) :]
     kernel = NodeKernel(
         signature,
         items[: len(node.inputs)],
         items[len(node.inputs) :],
-        next((dtype for dtype in made if "float" in dtype), made[0]),
+        next((dtype for dtype in outputs if "float" in dtype), outputs[0]),
     )
     strategies = strategies_domain(signature, plan.ways, (plan.strategies[node.name],))
     return float(slowest_worker_seconds(kernel, strategies, workers_of_machine(machine, plan.ways))[0])
@@ -186,9 +186,9 @@ def _seconds(plan: Plan, node: Node, machine: topologies.Machine) -> float:
 def _kept_bytes(plan: Plan) -> Mapping[str, float]:
     """Return what the worker with most keeps of every tensor that outlives its pass: weights, state, activations."""
     later = {name for node in plan.graph.nodes if node.forward is not None for name in node.inputs}
-    found = dict[str, float]()
+    kept = dict[str, float]()
     for name, tensor in plan.graph.tensors.items():
         if tensor.init is not None or name in later:
             regions = owned_by_all(tensor.shape, plan.layouts[name], plan.ways)
-            found[name] = float(max(map(elements, regions)) * ITEM_BYTES[tensor.dtype])
-    return found
+            kept[name] = float(max(map(elements, regions)) * ITEM_BYTES[tensor.dtype])
+    return kept

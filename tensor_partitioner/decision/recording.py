@@ -1,0 +1,125 @@
+"""From what was projected to what a decision says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from planner.export.transformers import transformer_of
+from planner.graph.facts import sequence_length, weight_dtype
+from planner.graph.ir import Graph
+from simulator.projection.block import Block
+from simulator.projection.cluster import Cluster
+from simulator.projection.projection import EXCHANGES
+from simulator.projection.result import Projection
+from tensor_partitioner.decision.record import OWN, Candidate, Line, MachineFacts, ModelFacts, Search, Stage
+from tensor_partitioner.decision.why import AS_FAST, left_open, why, why_searched
+from tensor_partitioner.replicas import Inner
+
+Projected = tuple[str, str, float, Projection]
+"""A candidate's name, its family, its bound in seconds, and its projection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How many candidates there are and were left out, what these are at least, and how long it took."""
+
+    considered: int
+    bounded_away: int
+    lower_bound_s: float
+    seconds: float
+
+    def search(self, candidates: Sequence[Candidate], impossible: int) -> Search:
+        """Record it, with the candidates that were projected, best first, and how many others cannot be."""
+        best_s = candidates[0].seconds_per_step
+        lower_s = min(best_s, self.lower_bound_s)
+        return Search(
+            considered=self.considered,
+            bounded_away=self.bounded_away,
+            impossible=impossible,
+            projected=len(candidates),
+            lower_bound_s=lower_s,
+            gap=best_s / lower_s - 1,
+            seconds=self.seconds,
+        )
+
+
+def warning(search: Search) -> str:
+    """Say that time ran out where what was left out may be faster."""
+    return f"Time ran out: {left_open(search.gap)}. " if search.gap > AS_FAST - 1 else ""
+
+
+def model_facts(name: str, inner: Inner, blocks: Sequence[Block], batch: int, operations: float) -> ModelFacts:
+    """Record a model, of which one device does all the work."""
+    graph = inner.replica.graph
+    return ModelFacts(
+        name=name,
+        parameters=sum(block.parameters for block in blocks),
+        batch=batch,
+        sequence=sequence_length(graph),
+        layers=sum(block.name.isdecimal() for block in blocks),
+        operations=operations,
+        dtype=inner.dtype,
+        weights=weight_dtype(graph) or "",
+    )
+
+
+def machine_facts(cluster: Cluster, dtype: str) -> MachineFacts:
+    """Record a machine, with its peak in a dtype."""
+    device = cluster.built.devices[0]
+    return MachineFacts(
+        name=cluster.name,
+        devices=cluster.devices,
+        per_node=cluster.per_node,
+        device=device.spec.name,
+        memory_bytes=device.spec.memory_bytes or 0.0,
+        peak_flop_per_s=device.peak(dtype),
+    )
+
+
+def ranked(projected: Sequence[Projected], model: ModelFacts, graph: Graph) -> tuple[Candidate, ...]:
+    """Record candidates, best first, those that fit before those that do not, with why they lose to the first."""
+    rows = [_candidate(*row, model) for row in projected]
+    rows.sort(key=lambda row: (not row.fits, row.seconds_per_step if row.fits else row.needed_bytes))
+    transformer = transformer_of(graph)
+    heads = None if transformer is None else transformer.heads
+    return tuple(_with_why(row, rows, heads) for row in rows)
+
+
+def _candidate(name: str, kind: str, bound_s: float, projection: Projection, model: ModelFacts) -> Candidate:
+    """Record a candidate."""
+    shares, tokens = projection.shares, model.sequence
+    exposed = (
+        EXCHANGES,
+        "weights gathered and gradients scattered, exposed",
+        "gradients reduced, exposed",
+    )
+    return Candidate(
+        name=name,
+        parallel=None if kind.startswith(OWN) else name,
+        family=kind,
+        seconds_per_step=projection.seconds,
+        bound_s=bound_s,
+        fits=projection.fits,
+        samples_per_s=projection.samples_per_s,
+        tokens_per_s=None if tokens is None else projection.samples_per_s * tokens,
+        utilisation=projection.utilisation,
+        needed_bytes=projection.needed_bytes,
+        capacity_bytes=projection.capacity_bytes,
+        margin_bytes=projection.margin_bytes,
+        exposed_s=sum(shares[cause] for cause in exposed),
+        bubble_s=shares["pipeline bubble and messages"],
+        roof_factor=projection.roof_factor,
+        micro_batches=projection.micro_batches,
+        shares=dict(shares),
+        memory=tuple(Line(what=line.what, nbytes=line.nbytes) for line in projection.memory),
+        stages=tuple(Stage(**stage._asdict()) for stage in projection.stages),
+    )
+
+
+def _with_why(row: Candidate, rows: Sequence[Candidate], heads: int | None) -> Candidate:
+    if row is rows[0] and row.fits:
+        return row
+    return replace(row, why=why(row, rows[0], heads) + why_searched(row, rows))
