@@ -30,7 +30,7 @@ def verification() -> dict[str, Any]:
             "without a kernel": _soundness(sorted(tables.OPERATORS), tables.split, set()),
         },
         "fewer shapes": {name: list(names) for name, names in catalog.FEWER.items()},
-        "mutants": {kind: _killed(mutants.made(kind, None)) for kind in mutants.LEAST}
+        "mutants": {kind: _killed(mutants.mutants_of(kind, None)) for kind in mutants.LEAST}
         | {"reductions claimed, without a kernel": _claimed()},
     }
 
