@@ -49,7 +49,7 @@ def pipeline():
     dv = b.apply("mm", y, dz, name="dV", transpose_a=True)
     dw = b.apply("mm", x, dy, name="dW", transpose_a=True)
     updates = {w: b.apply("sgd", w, dw, name="W'", lr=0.1), v: b.apply("sgd", v, dv, name="V'", lr=0.1)}
-    graph = b.finish(updates, {})
+    pipelined = b.finish(updates, {})
     first, second, rows = At(0), At(1), Shard(0)
     layouts = dict.fromkeys(("X", "dY"), (first, rows)) | dict.fromkeys(("Y", "Z", "dZ"), (second, rows))
     layouts |= dict.fromkeys(("W", "dW", "W'"), (first, REPLICATE)) | dict.fromkeys(
@@ -57,7 +57,7 @@ def pipeline():
     )
     strategies = {"Y": ("@0", "i"), "dW": ("@0", "k"), "W'": ("@0", "*")}
     strategies |= {"Z": ("@1", "i"), "dY": ("@1", "i"), "dV": ("@1", "k"), "V'": ("@1", "*")}
-    plan = Plan(graph, 0, (2, 2), layouts, strategies)
+    plan = Plan(pipelined, 0, (2, 2), layouts, strategies)
     check_plan(plan)
     return plan
 
@@ -79,12 +79,12 @@ def tied():
     dy = b.apply("mm", dz, w, name="dY", transpose_b=True)
     terms = b.apply("mm", y, dz, name="d2", transpose_a=True), b.apply("mm", x, dy, name="d1", transpose_a=True)
     total = b.apply("add_n", *terms, name="dW")
-    graph = b.finish({w: b.apply("sgd", w, total, name="W'", lr=0.1)}, {})
+    shared = b.finish({w: b.apply("sgd", w, total, name="W'", lr=0.1)}, {})
     first, second, rows = At(0), At(1), Shard(0)
     layouts = dict.fromkeys(("X", "dY"), (first, rows)) | dict.fromkeys(("Y", "Z", "dZ"), (second, rows))
     layouts |= dict.fromkeys(("d1", "d2"), (first, PARTIAL)) | dict.fromkeys(("W", "dW", "W'"), (REPLICATE, REPLICATE))
     strategies = {"Y": ("@0", "i"), "Z": ("@1", "i"), "dY": ("@1", "i"), "d1": ("@0", "k"), "d2": ("@1", "k")}
-    plan = Plan(graph, 0, (2, 2), layouts, strategies | {"dW": ("@0", "+"), "W'": ("*", "*")})
+    plan = Plan(shared, 0, (2, 2), layouts, strategies | {"dW": ("@0", "+"), "W'": ("*", "*")})
     check_plan(plan)
     return plan
 

@@ -69,7 +69,10 @@ def reads_and_overwrites(programs, worker):
     """Yield, worked out pair by pair: a position, and how many tasks a rank must have finished before it."""
     whole = programs[worker]
     sends, all_ends = (
-        [{task.transfer: n for n, task in enumerate(program.tasks) if isinstance(task, kind)} for program in programs]
+        [
+            {task.transfer: n for n, task in enumerate(rank_program.tasks) if isinstance(task, kind)}
+            for rank_program in programs
+        ]
         for kind in (Send, Wait)
     )
     ends = all_ends[worker]
@@ -105,13 +108,13 @@ def test_all_that_is_needed_is_waited_for_and_nobody_for_ever(model, ways, stage
     rng = random.Random(f"{model} {ways}")
     plan = random_plan(graph(model, "float32", "sgd"), ways, rng, stages)
     programs = lower(plan, prefetch=rng.choice([0, 1, 2])).workers
-    all_positions = [positions(program.tasks) for program in programs]
-    all_waits = [waits(program, all_positions, lambda peer: True) for program in programs]
+    all_positions = [positions(rank_program.tasks) for rank_program in programs]
+    all_waits = [waits(rank_program, all_positions, lambda peer: True) for rank_program in programs]
     for worker in range(len(programs)):
         known = list(accumulate(all_waits[worker], lambda before, now: {**before, **now}))
         needs = list(reads_and_overwrites(programs, worker))
         assert all(known[position][rank] >= tasks for position, rank, tasks in needs)
-    ends = [len(program.tasks) for program in programs]
+    ends = [len(rank_program.tasks) for rank_program in programs]
     done = [0] * len(programs)
     while done != ends:
         able = [w for w, n in enumerate(done) if n < ends[w] and all(done[r] >= t for r, t in all_waits[w][n].items())]
