@@ -57,7 +57,7 @@ def test_a_row_lacks_a_figure_only_where_its_experiment_is_not_there():
         assert row["verdict"] != MISSING or not (ROOT / "results" / folder / "data.json").exists(), folder
 
 
-@pytest.mark.parametrize("one", CLAIMS, ids=lambda claim: f"{claim.paper}-{claim.numbers[0]}")
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: f"{claim.paper}-{claim.numbers[0]}")
 def test_rows_are_worked_out_again(claim):
     row, answer = ROWS[claim.paper, claim.numbers, claim.says], answered(claim)
     assert (answer.got, answer.verdict, answer.why) == (row["got"], row["verdict"], row["why"]), (
