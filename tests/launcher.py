@@ -22,10 +22,10 @@ OTHER = "OPENMPI_PREFIX"
 def mpirun():
     """The launcher: the one on the path, else the one beside this Python; a test is skipped where there is none."""
     beside = Path(sys.executable).with_name("mpirun")
-    found = shutil.which("mpirun") or (str(beside) if beside.exists() else None)
-    if found is None:
+    path = shutil.which("mpirun") or (str(beside) if beside.exists() else None)
+    if path is None:
         pytest.skip("there is no mpirun: pip install mpich")
-    return found
+    return path
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class Implementation:
 
 def mpich():
     """The MPI that the tests run with, where it is MPICH."""
-    found = mpirun()
-    if not Path(found).resolve().with_name("hydra_pmi_proxy").exists():
-        pytest.skip(f"{found} is not MPICH's")
-    return Implementation("mpich", found, {})
+    launcher = mpirun()
+    if not Path(launcher).resolve().with_name("hydra_pmi_proxy").exists():
+        pytest.skip(f"{launcher} is not MPICH's")
+    return Implementation("mpich", launcher, {})
 
 
 def openmpi():

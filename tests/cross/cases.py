@@ -88,9 +88,9 @@ def graph(model, dtype, optimizer):
 def planned(case):
     """Search in single precision; the decisions hold for any dtype of the same graph."""
     if case.dtype != "float32":
-        found = planned(replace(case, dtype="float32"))
+        plan = planned(replace(case, dtype="float32"))
         said = SearchRecord(searcher=case.searcher, placements=case.placements)
-        return replace(found, graph=graph(case.model, case.dtype, case.optimizer), search=said)
+        return replace(plan, graph=graph(case.model, case.dtype, case.optimizer), search=said)
     options = SearchOptions(ways=case.ways, searcher=case.searcher, placements=case.placements)
     return search(graph(case.model, case.dtype, case.optimizer), options)
 
@@ -111,9 +111,9 @@ SHARED = [Case(model, ways, "recursive", "S,R") for model in MODELS for ways in 
 def distinct(chosen):
     """Give, for every case, the first case with the very same plan: what one run shows holds for all of them."""
     first: dict[object, Case] = {}
-    found = {}
+    representatives = {}
     for case in chosen:
         plan = case.plan()
         decisions = (frozenset(plan.layouts.items()), frozenset(plan.strategies.items()))
-        found[case] = first.setdefault((case.model, case.dtype, case.optimizer, plan.ways, decisions), case)
-    return found
+        representatives[case] = first.setdefault((case.model, case.dtype, case.optimizer, plan.ways, decisions), case)
+    return representatives

@@ -57,15 +57,15 @@ class Cell:
         return search(build(name, **options), SearchOptions(self.ways, "recursive", self.placements))
 
 
-CELLS = tuple(Cell(*one) for one in product(MODELS, WAYS, PLACEMENTS))
+CELLS = tuple(Cell(*values) for values in product(MODELS, WAYS, PLACEMENTS))
 
 
-def differences(found: dict[str, Any]) -> list[str]:
+def differences(outcome: dict[str, Any]) -> list[str]:
     """Say in what the runs of a plan differ from each other, or from what was planned."""
-    runs = found["runs"]
+    runs = outcome["runs"]
     checks = {
         "results": len({run["digest"] for run in runs}) == 1,
-        "bytes": all(run["bytes"] == found["planned"] for run in runs),
+        "bytes": all(run["bytes"] == outcome["planned"] for run in runs),
         "arenas": all(run["arenas"] == run["predicted arenas"] for run in runs),
     }
     return [what for what, same in checks.items() if not same]

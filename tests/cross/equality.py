@@ -56,10 +56,10 @@ def pauses(tasks: int, seed: object) -> Iterator[tuple[int, Action]]:
 def digest(trainer: Trainer, plan: Plan) -> str:
     """Return a digest of what a rank stores for the next iteration, and of its metrics."""
     names = {*plan.graph.updates, *plan.graph.metrics.values()} & {*trainer.programs.training.tensors}
-    found = hashlib.sha256()
+    checksum = hashlib.sha256()
     for name in sorted(names):
-        found.update(trainer.host_copy(name).tobytes())
-    return found.hexdigest()
+        checksum.update(trainer.host_copy(name).tobytes())
+    return checksum.hexdigest()
 
 
 def trained(plan: Plan, ranks: Cluster, transport: str, mine: RankPrograms, number: int) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def trained(plan: Plan, ranks: Cluster, transport: str, mine: RankPrograms, numb
 
 def main(ranks: Cluster) -> int:
     """Train every plan in every way."""
-    found = []
+    outcomes = []
     with threadpool_limits(1), np.errstate(all="ignore"):
         for path in map(Path, sys.argv[1:]):
             plan = load_plan(path)
@@ -91,8 +91,8 @@ def main(ranks: Cluster) -> int:
                 trained(plan, replace(ranks, comm=AMONG[among](ranks.comm)), transport, parts[prefetch], number)
                 for number, (transport, among, prefetch) in enumerate(RUNS)
             ]
-            found.append({"plan": path.stem, "planned": plan.bytes.tolist(), "runs": runs})
-    print(json.dumps(found))
+            outcomes.append({"plan": path.stem, "planned": plan.bytes.tolist(), "runs": runs})
+    print(json.dumps(outcomes))
     return 0
 
 

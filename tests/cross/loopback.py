@@ -26,11 +26,11 @@ def first_values(plan, name, region, iteration, first_row=0):
     if init.kind == "data":
         below = 5 if tensor.dtype == "int32" else 0
         init = replace(init, kind="integers", below=below) if below else replace(init, kind="uniform", scale=1.0)
-    made = replace(tensor, init=init)
+    tensor = replace(tensor, init=init)
     base, _, micro_batch = name.partition("@") if tensor.role == "input" else (name, "", "")
     first_row = int(micro_batch) * tensor.shape[0] if micro_batch else first_row
     number = stream(plan.seed, base, iteration if tensor.role == "input" else 0)
-    return make(np, Tile(made, region, first_row), number)
+    return make(np, Tile(tensor, region, first_row), number)
 
 
 class Loopback:
@@ -123,10 +123,10 @@ class Loopback:
         for call in kernel.calls:
             inputs = tuple(self.array(worker, n)[(*slices, ...)] for n, slices in call.inputs)
             outputs = tuple(self.array(worker, n)[(*slices, ...)] for n, slices in call.outputs)
-            made = outputs if call.combine is None else tuple(np.empty_like(out) for out in outputs)
-            run(KERNELS[kernel.op], KernelCall(np, inputs, made, kernel.attributes, call.ranges, call.origins))
+            results = outputs if call.combine is None else tuple(np.empty_like(out) for out in outputs)
+            run(KERNELS[kernel.op], KernelCall(np, inputs, results, kernel.attributes, call.ranges, call.origins))
             if call.combine is not None:
-                for out, values in zip(outputs, made, strict=True):
+                for out, values in zip(outputs, results, strict=True):
                     out[...] = combiner(np, call.combine)(out, values)
 
     def gather(self, name):

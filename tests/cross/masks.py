@@ -17,7 +17,10 @@ def shares_below(ways, worker):
     everyone = list(itertools.product(*map(range, ways)))
     shares = dict(zip(everyone, ways.shares or itertools.repeat(1), strict=False))
     return [
-        [sum(shares[one] for one in everyone if one[:at] == worker[:at] and one[at] < n) for n in range(way + 1)]
+        [
+            sum(shares[digits] for digits in everyone if digits[:at] == worker[:at] and digits[at] < n)
+            for n in range(way + 1)
+        ]
         for at, way in enumerate(ways)
     ]
 
@@ -28,9 +31,9 @@ def digit(index, extent, cutting, below):
     for shares in map(below.__getitem__, cutting):
         way = len(shares) - 1
         cuts = [low + (high - low) * number // shares[-1] for number in shares]
-        found = max(number for number in range(way) if cuts[number] <= index and cuts[number] < cuts[number + 1])
-        low, high = cuts[found], cuts[found + 1]
-    return found
+        part = max(number for number in range(way) if cuts[number] <= index and cuts[number] < cuts[number + 1])
+        low, high = cuts[part], cuts[part + 1]
+    return part
 
 
 class Recount:
@@ -84,22 +87,22 @@ class Recount:
         return -1 if node.forward is None else alike.index(node.name) // 4
 
     def move(self, having, wanting, fixed, item):
-        for (u, one), (w, other) in itertools.permutations(enumerate(self.workers), 2):
-            if all(one[i] == other[i] for i in fixed):
+        for (u, source), (w, target) in itertools.permutations(enumerate(self.workers), 2):
+            if all(source[i] == target[i] for i in fixed):
                 self.matrix[u, w] += int((having[u] & wanting[w]).sum()) * item
 
     def mask(self, shape, placements, worker):
         """Elements whose digit is the worker's at every step written S<dim>; `@1`: all of them on digit 1 alone."""
-        found = np.ones(shape, dtype=bool)
+        mask = np.ones(shape, dtype=bool)
         for step, placement in enumerate(placements):
             if placement.startswith("@"):
-                found &= worker[step] == int(placement[1:])
+                mask &= worker[step] == int(placement[1:])
             elif placement not in ("R", "P+"):
                 dim = int(placement[1:])
                 split = [at for at, other in enumerate(placements) if other == placement]
                 mine = self.along(shape[dim], step, worker, split) == worker[step]
-                found &= mine.reshape([-1 if d == dim else 1 for d in range(len(shape))])
-        return found
+                mask &= mine.reshape([-1 if d == dim else 1 for d in range(len(shape))])
+        return mask
 
     def described(self, node):
         shapes = tuple(self.plan.graph.tensors[name].shape for name in node.inputs)
@@ -113,7 +116,7 @@ class Recount:
 
     def iterations(self, node, extents, worker):
         """The iterations of each split variable, as lists of contiguous runs of indices."""
-        found = {}
+        runs = {}
         for name in extents.keys() & set(self.plan.strategies[node.name]):
             split = [step for step, choice in enumerate(self.plan.strategies[node.name]) if choice == name]
             mine = [
@@ -121,24 +124,24 @@ class Recount:
                 for x in range(extents[name])
                 if all(self.along(extents[name], step, worker, split)[x] == worker[step] for step in split)
             ]
-            found[name] = [
+            runs[name] = [
                 [x for _, x in run] for _, run in itertools.groupby(enumerate(mine), lambda pair: pair[1] - pair[0])
             ]
-        return found
+        return runs
 
     def reach(self, index, extents, runs, extent):
         """A mask of one dimension: the clipped hull of what each combination of runs reaches, or everything."""
         names = [] if isinstance(index, tdl.Whole) else list(index.variables)
         if not set(names) & set(runs):
             return np.ones(extent, dtype=bool)
-        found = np.zeros(extent, dtype=bool)
+        reached = np.zeros(extent, dtype=bool)
         for combination in itertools.product(*(runs.get(n, [range(extents[n])]) for n in names)):
             if isinstance(index, tdl.Digits):
                 for values in itertools.product(*combination):
                     at = 0
                     for name, value in zip(names, values, strict=True):
                         at = at * extents[name] + value
-                    found[at] = True
+                    reached[at] = True
                 continue
             factors = dict(index.terms)
             scale = math.lcm(*(Fraction(f).denominator for f in [*factors.values(), index.constant]))
@@ -147,8 +150,8 @@ class Recount:
                 total = np.add.outer(total, np.array(values) * int(factors[name] * scale)).ravel()
             points = total[total % scale == 0] // scale
             if len(points):
-                found[max(0, points.min()) : max(0, points.max() + 1)] = True
-        return found
+                reached[max(0, points.min()) : max(0, points.max() + 1)] = True
+        return reached
 
     def reads(self, node):
         description, extents = self.described(node)
@@ -169,7 +172,7 @@ class Recount:
             terms = tuple(i for i in partial if self.plan.strategies[node.name][i] == "+")
             key = (node.forward or node.name, self.fours(node, name), name, terms, self.times(node))
             if key in self.fetches:
-                masks = [one | other for one, other in zip(self.fetches[key], masks, strict=True)]
+                masks = [earlier | other for earlier, other in zip(self.fetches[key], masks, strict=True)]
             self.fetches[key] = masks
 
     def stores(self, node, names):
@@ -181,18 +184,18 @@ class Recount:
             summed = [i for i, choice in enumerate(strategy) if choice in (*description.reduction_variables, "+")]
             reducing = [i for i in summed if layout[i] != "P+"]
             same = [i for i, choice in enumerate(strategy) if choice == "*" or layout[i] == "P+"]
-            made = []
+            computed = []
             for worker in self.workers:
                 runs = self.iterations(node, extents, worker)
                 mask = np.full(tensor.shape, self.computes(node, worker))
                 for dim, index in enumerate(output.index):
                     line = self.reach(index, extents, runs, tensor.shape[dim])
                     mask &= line.reshape([-1 if d == dim else 1 for d in range(len(tensor.shape))])
-                made.append(mask)
+                computed.append(mask)
             stored = [self.mask(tensor.shape, layout, worker) for worker in self.workers]
             item = ITEM[tensor.dtype] * (1 if name in self.plan.graph.accumulated else self.times(node))
             if not reducing or "R" not in layout:
-                self.move(made, stored, same, item)
+                self.move(computed, stored, same, item)
                 continue
             lies = [
                 next((f"S{d}" for d, at in enumerate(output.index) if at.is_plain and at.variables == (choice,)), "R")
@@ -210,8 +213,8 @@ class Recount:
                     cuts[step] = f"S{fits[0]}" if fits else "@0"
                 elif step in reducing or step in same:
                     cuts[step] = layout[step]
-            shares = [m & self.mask(tensor.shape, cuts, w) for m, w in zip(made, self.workers, strict=True)]
+            shares = [m & self.mask(tensor.shape, cuts, w) for m, w in zip(computed, self.workers, strict=True)]
             alike = same if self.ways.shares else [i for i in range(len(self.ways)) if i not in reducing]
-            self.move(made, shares, alike, item)
+            self.move(computed, shares, alike, item)
             apart = [i for i in same if not layout[i].startswith("S")]  # unlike workers cut the same step elsewhere
             self.move(shares, stored, apart, item)

@@ -14,7 +14,7 @@ def random_plan(g, ways, rng, stages=()):
     At the steps `stages` tensors and nodes may be of one group of workers, and mostly are.
     """
     ways = ways if isinstance(ways, Ways) else Ways(ways)
-    found = signatures(g)
+    by_node = signatures(g)
     shown = {*g.updates, *g.updates.values(), *g.metrics.values()}
     layouts, strategies = {}, {}
 
@@ -28,7 +28,7 @@ def random_plan(g, ways, rng, stages=()):
         return tuple(steps)
 
     def choice(node, step):
-        signature = found[node.name]
+        signature = by_node[node.name]
         description = signature.description
         fits = [v for v in description.strategies if can_split(signature, v, ways, step)]
         options = [*fits, EVERYWHERE] if description.is_elementwise or description.is_opaque or not fits else fits
@@ -41,7 +41,7 @@ def random_plan(g, ways, rng, stages=()):
             layouts[tensor.name] = layout(tensor.name)
     for node in g.nodes:
         strategies[node.name] = tuple(choice(node, step) for step in range(len(ways)))
-        rules = found[node.name].description.strategies
+        rules = by_node[node.name].description.strategies
         partial = [
             step
             for step, chosen in enumerate(strategies[node.name])

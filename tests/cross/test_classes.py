@@ -56,15 +56,15 @@ def drawn(machine, number):
     return plan, machine, Switches(overlap=rng.random() < 2 / 3, library=rng.random() < 1 / 2)
 
 
-def agree(one, other, worker, own):
+def agree(by_class, other, worker, own):
     """A worker does the same tasks at the same moments, with as many bytes in memory."""
     for name in ("starts_s", "stops_s"):
-        times, expected = getattr(one.timeline, name)[own], getattr(other.timeline, name)[worker]
+        times, expected = getattr(by_class.timeline, name)[own], getattr(other.timeline, name)[worker]
         np.testing.assert_allclose(times, expected, rtol=SAME, atol=SAME * other.seconds)
-    of_class, alone = one.program.workers[own], other.program.workers[worker]
+    of_class, alone = by_class.program.workers[own], other.program.workers[worker]
     assert [type(task) for task in of_class.tasks] == [type(task) for task in alone.tasks]
     assert of_class.arena_bytes == alone.arena_bytes
-    assert one.timeline.compute_s[own] == pytest.approx(other.timeline.compute_s[worker], rel=SAME)
+    assert by_class.timeline.compute_s[own] == pytest.approx(other.timeline.compute_s[worker], rel=SAME)
 
 
 @pytest.mark.parametrize("number", range(PLANS))
@@ -73,22 +73,24 @@ def test_one_of_each_class_is_every_worker(name, number):
     plan, machine, switches = drawn(load_topology(LARGE.get(name, name.replace("-K", "-4"))), number)
     lowering = Lowering(plan)
     alike = classes(lowering.likeness, machine, library=switches.library)
-    one = simulated(lowering.program(alike.representatives.tolist()), machine, switches, classes=alike)
+    by_class = simulated(lowering.program(alike.representatives.tolist()), machine, switches, classes=alike)
     other = simulated(lowering.program(), machine, switches)
-    assert one.seconds == pytest.approx(other.seconds, rel=SAME)
-    assert one.seconds_without_communication == pytest.approx(other.seconds_without_communication, rel=SAME)
+    assert by_class.seconds == pytest.approx(other.seconds, rel=SAME)
+    assert by_class.seconds_without_communication == pytest.approx(other.seconds_without_communication, rel=SAME)
     for worker, own in enumerate(alike.workers.tolist()):
-        agree(one, other, worker, own)
-    np.testing.assert_array_equal(one.timeline.bytes, other.timeline.bytes)
-    np.testing.assert_allclose(one.timeline.wire_bytes, other.timeline.wire_bytes, rtol=SAME)
-    for of_class, alone in zip(one.links, other.links, strict=True):
+        agree(by_class, other, worker, own)
+    np.testing.assert_array_equal(by_class.timeline.bytes, other.timeline.bytes)
+    np.testing.assert_allclose(by_class.timeline.wire_bytes, other.timeline.wire_bytes, rtol=SAME)
+    for of_class, alone in zip(by_class.links, other.links, strict=True):
         assert (of_class.name, of_class.nbytes) == (alone.name, alone.nbytes)
         assert of_class.utilisation == pytest.approx(alone.utilisation, rel=SAME)
-    for of_class, alone in zip(one.breakdown, other.breakdown, strict=True):
+    for of_class, alone in zip(by_class.breakdown, other.breakdown, strict=True):
         assert of_class.worker == alone.worker
         for cause in ("compute_s", "wire_s", "waiting_s", "hidden_s"):
-            assert getattr(of_class, cause) == pytest.approx(getattr(alone, cause), rel=SAME, abs=SAME * one.seconds)
-    for of_class, alone in zip(one.memories, other.memories, strict=True):
+            assert getattr(of_class, cause) == pytest.approx(
+                getattr(alone, cause), rel=SAME, abs=SAME * by_class.seconds
+            )
+    for of_class, alone in zip(by_class.memories, other.memories, strict=True):
         assert account(of_class) == account(alone)
 
 
@@ -123,6 +125,6 @@ def test_ranks_that_were_measured_are_each_alone():
     plan = planner.plan(build("transformer-2-16", batch=8, **TRANSFORMER), parallel="tp=2,dp=2")
     ranks = host(4, 2, {}, sending="{piece_s: 1e-3}", fetching="{run_s: 1e-3}")
     program = plan_program(plan, ranks, 1)
-    found, each = simulation_of(program, Settings()), simulation_of(program, Settings(), each_worker=True)
-    assert found.classes.workers.tolist() == [*range(4)]
-    assert found.timeline.stops_s == each.timeline.stops_s
+    by_class, each = simulation_of(program, Settings()), simulation_of(program, Settings(), each_worker=True)
+    assert by_class.classes.workers.tolist() == [*range(4)]
+    assert by_class.timeline.stops_s == each.timeline.stops_s

@@ -33,12 +33,12 @@ def reports(representatives, tmp_path_factory):
         path = folder / f"{case.name}.json"
         case.plan().save(path)
         by_ranks.setdefault(case.plan().workers, []).append(str(path))
-    found = {}
+    by_case = {}
     for ranks, paths in sorted(by_ranks.items()):
         written = folder / f"{ranks}.report"
         execute(ranks, *paths, "--steps", 3, "--check", "--json", written)
-        found |= {report.plan.removesuffix(".json"): report for report in read_reports(written)}
-    return found
+        by_case |= {report.plan.removesuffix(".json"): report for report in read_reports(written)}
+    return by_case
 
 
 @cache

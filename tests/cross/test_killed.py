@@ -18,7 +18,7 @@ BIN = Path(sys.executable).parent
 
 def ranks_of(plan):
     """The processes that run `execute` on this plan, the launcher and its proxy aside."""
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -26,8 +26,8 @@ def ranks_of(plan):
             except OSError:
                 continue  # it has ended meanwhile
             if str(plan).encode() in words and b"python" in Path(words[0].decode()).name.encode():
-                found.append(int(entry.name))
-    return sorted(found)
+                pids.append(int(entry.name))
+    return sorted(pids)
 
 
 @pytest.mark.mpi

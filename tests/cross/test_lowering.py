@@ -38,12 +38,12 @@ def test_random_plans(model, ways):
     for prefetch in (0, 1, 3) if ways in WAYS else (1,):
         plan = random_plan(double(model), ways, rng)
         np.testing.assert_array_equal(plan.bytes, Recount(plan).count())
-        found, run = trained(plan, prefetch)
+        weights, run = trained(plan, prefetch)
         np.testing.assert_array_equal(plan.bytes * 2, run.moved)
         np.testing.assert_array_equal(plan.bytes, run.program.bytes)
         for name, expected in trained(single_worker(plan))[0].items():
             scale = np.abs(expected).max()
-            assert np.abs(found[name] - expected).max() <= 1e-10 * max(scale, 1e-300), name
+            assert np.abs(weights[name] - expected).max() <= 1e-10 * max(scale, 1e-300), name
 
 
 @pytest.mark.parametrize("model", ["mlp", "rnn"])
@@ -63,11 +63,11 @@ def test_buffers_alive_together_never_overlap():
     plan = random_plan(double("wresnet"), (2, 2), random.Random(5))
     for worker in lower(plan).workers:
         buffers = [b for b in worker.buffers if b.nbytes and b.last >= 0]
-        for one, other in itertools.combinations(buffers, 2):
-            together = one.first <= other.last and other.first <= one.last
-            overlap = one.offset < other.offset + other.nbytes and other.offset < one.offset + one.nbytes
-            in_place = one.offset == other.offset and (one.last == other.first or other.last == one.first)
-            assert not (together and overlap) or in_place, (one, other)
+        for buffer, other in itertools.combinations(buffers, 2):
+            together = buffer.first <= other.last and other.first <= buffer.last
+            overlap = buffer.offset < other.offset + other.nbytes and other.offset < buffer.offset + buffer.nbytes
+            in_place = buffer.offset == other.offset and (buffer.last == other.first or other.last == buffer.first)
+            assert not (together and overlap) or in_place, (buffer, other)
         assert max(b.offset + b.nbytes for b in buffers) <= worker.arena_bytes
 
 

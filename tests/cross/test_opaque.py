@@ -42,11 +42,11 @@ def model():
 def check(plan):
     """Planned bytes are those of element masks and those that move; results are one worker's."""
     np.testing.assert_array_equal(plan.bytes, Recount(plan).count())
-    found, run = trained(plan)
+    weights, run = trained(plan)
     np.testing.assert_array_equal(plan.bytes * 2, run.moved)
     np.testing.assert_array_equal(plan.bytes, simulated(run.program, load_topology("uniform-8")).timeline.bytes)
     for name, expected in trained(single_worker(plan))[0].items():
-        np.testing.assert_allclose(found[name], expected, rtol=0, atol=1e-10 * np.abs(expected).max())
+        np.testing.assert_allclose(weights[name], expected, rtol=0, atol=1e-10 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("ways", WAYS, ids=str)
@@ -86,7 +86,7 @@ def test_on_one_worker_the_others_call_nothing(model):
         [kernel for task in worker.tasks for kernel in getattr(task, "kernels", ()) if kernel.node == "sorted"]
         for worker in program.workers
     ]
-    assert [[len(kernel.calls) for kernel in one] for one in busy] == [[0], [1]]
+    assert [[len(kernel.calls) for kernel in kernels] for kernels in busy] == [[0], [1]]
 
 
 @pytest.mark.mpi

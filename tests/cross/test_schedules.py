@@ -56,12 +56,12 @@ DRAWN = [*itertools.product(MODELS, (2, 3), SCHEDULES), *itertools.product(AGAIN
 def test_random_pipelines_train_as_one_worker(model, stages, schedule):
     plan = pipeline(model, stages, schedule)
     np.testing.assert_array_equal(plan.bytes, Recount(plan).count())
-    found, run = trained(plan)
+    weights, run = trained(plan)
     np.testing.assert_array_equal(plan.bytes, run.program.bytes)
     np.testing.assert_array_equal(plan.bytes * 2, run.moved)
     np.testing.assert_array_equal(plan.bytes, simulated(run.program, load_topology("uniform-8")).timeline.bytes)
     for name, expected in trained(single_worker(plan))[0].items():
-        assert np.abs(found[name] - expected).max() <= 1e-10 * np.abs(expected).max(), name
+        assert np.abs(weights[name] - expected).max() <= 1e-10 * np.abs(expected).max(), name
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -85,9 +85,9 @@ def test_buffers_that_live_at_one_time_never_overlap(schedule):
                 for b in program.buffers
                 if b.nbytes and b.first <= at <= b.last
             )
-            for one, other in itertools.pairwise(alive):
-                in_place = one[:2] == other[:2] and at in (one[2], other[2]) and at in (one[3], other[3])
-                assert other[0] >= one[1] or in_place
+            for buffer, other in itertools.pairwise(alive):
+                in_place = buffer[:2] == other[:2] and at in (buffer[2], other[2]) and at in (buffer[3], other[3])
+                assert other[0] >= buffer[1] or in_place
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -20,7 +20,7 @@ RUN = [case for case in SHARED if case.ways in SHARED_WAYS[1::2]]
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory):
     """Run plans for 4 and for 8 workers; return the reports by plan."""
-    folder, found = tmp_path_factory.mktemp("shares"), {}
+    folder, by_plan = tmp_path_factory.mktemp("shares"), {}
     for ranks in (4, 8):
         paths = []
         for case in RUN:
@@ -28,8 +28,8 @@ def reports(tmp_path_factory):
                 paths.append(folder / f"{case.name}.json")
                 case.plan().save(paths[-1])
         execute(ranks, *paths, "--steps", 2, "--check", "--json", folder / "report")
-        found |= {report.plan.removesuffix(".json"): report for report in read_reports(folder / "report")}
-    return found
+        by_plan |= {report.plan.removesuffix(".json"): report for report in read_reports(folder / "report")}
+    return by_plan
 
 
 @pytest.mark.mpi
@@ -74,7 +74,7 @@ def test_engines_with_equal_shares_alone_refuse(engine):
 def test_memory_is_that_of_each_workers_own_device():
     """Half as much for the second worker: equal shares do not fit, two to one do."""
     graph = planner.model("mlp-4-256", batch=96)
-    needed = [max(one.arena_bytes for one in planner.lower(planner.plan(graph, 2, placements="S")).workers)]
+    needed = [max(worker.arena_bytes for worker in planner.lower(planner.plan(graph, 2, placements="S")).workers)]
     text = """
 format: topology/2
 name: unlike

@@ -49,7 +49,7 @@ def pipeline():
     dv = b.apply("mm", y, dz, name="dV", transpose_a=True)
     dw = b.apply("mm", x, dy, name="dW", transpose_a=True)
     updates = {w: b.apply("sgd", w, dw, name="W'", lr=0.1), v: b.apply("sgd", v, dv, name="V'", lr=0.1)}
-    made = b.finish(updates, {})
+    pipelined = b.finish(updates, {})
     first, second, rows = At(0), At(1), Shard(0)
     layouts = dict.fromkeys(("X", "dY"), (first, rows)) | dict.fromkeys(("Y", "Z", "dZ"), (second, rows))
     layouts |= dict.fromkeys(("W", "dW", "W'"), (first, REPLICATE)) | dict.fromkeys(
@@ -57,7 +57,7 @@ def pipeline():
     )
     strategies = {"Y": ("@0", "i"), "dW": ("@0", "k"), "W'": ("@0", "*")}
     strategies |= {"Z": ("@1", "i"), "dY": ("@1", "i"), "dV": ("@1", "k"), "V'": ("@1", "*")}
-    plan = Plan(made, 0, (2, 2), layouts, strategies)
+    plan = Plan(pipelined, 0, (2, 2), layouts, strategies)
     check_plan(plan)
     return plan
 
@@ -79,12 +79,12 @@ def tied():
     dy = b.apply("mm", dz, w, name="dY", transpose_b=True)
     terms = b.apply("mm", y, dz, name="d2", transpose_a=True), b.apply("mm", x, dy, name="d1", transpose_a=True)
     total = b.apply("add_n", *terms, name="dW")
-    made = b.finish({w: b.apply("sgd", w, total, name="W'", lr=0.1)}, {})
+    shared = b.finish({w: b.apply("sgd", w, total, name="W'", lr=0.1)}, {})
     first, second, rows = At(0), At(1), Shard(0)
     layouts = dict.fromkeys(("X", "dY"), (first, rows)) | dict.fromkeys(("Y", "Z", "dZ"), (second, rows))
     layouts |= dict.fromkeys(("d1", "d2"), (first, PARTIAL)) | dict.fromkeys(("W", "dW", "W'"), (REPLICATE, REPLICATE))
     strategies = {"Y": ("@0", "i"), "Z": ("@1", "i"), "dY": ("@1", "i"), "d1": ("@0", "k"), "d2": ("@1", "k")}
-    plan = Plan(made, 0, (2, 2), layouts, strategies | {"dW": ("@0", "+"), "W'": ("*", "*")})
+    plan = Plan(shared, 0, (2, 2), layouts, strategies | {"dW": ("@0", "+"), "W'": ("*", "*")})
     check_plan(plan)
     return plan
 
@@ -116,11 +116,11 @@ def trained(plan, prefetch=1, steps=2):
 def test_random_plans(model, ways, stages):
     plan = random_stages(model, ways, stages)
     np.testing.assert_array_equal(plan.bytes, Recount(plan).count())
-    found, run = trained(plan, prefetch=len(stages) + 1)
+    weights, run = trained(plan, prefetch=len(stages) + 1)
     np.testing.assert_array_equal(plan.bytes * 2, run.moved)
     np.testing.assert_array_equal(plan.bytes, run.program.bytes)
     for name, expected in trained(single_worker(plan))[0].items():
-        assert np.abs(found[name] - expected).max() <= 1e-10 * np.abs(expected).max(), name
+        assert np.abs(weights[name] - expected).max() <= 1e-10 * np.abs(expected).max(), name
 
 
 def test_buffers_alive_together_never_overlap():
@@ -128,11 +128,11 @@ def test_buffers_alive_together_never_overlap():
     for worker in lower(random_stages("cnn", (2, 2), (0,))).workers:
         buffers = [b for b in worker.buffers if b.nbytes]
         assert all(0 <= b.first <= b.last < len(worker.tasks) for b in buffers)
-        for one, other in itertools.combinations(buffers, 2):
-            together = one.first <= other.last and other.first <= one.last
-            overlap = one.offset < other.offset + other.nbytes and other.offset < one.offset + one.nbytes
-            in_place = one.offset == other.offset and (one.last == other.first or other.last == one.first)
-            assert not (together and overlap) or in_place, (one, other)
+        for buffer, other in itertools.combinations(buffers, 2):
+            together = buffer.first <= other.last and other.first <= buffer.last
+            overlap = buffer.offset < other.offset + other.nbytes and other.offset < buffer.offset + buffer.nbytes
+            in_place = buffer.offset == other.offset and (buffer.last == other.first or other.last == buffer.first)
+            assert not (together and overlap) or in_place, (buffer, other)
 
 
 def test_groups_survive_being_written():

@@ -31,8 +31,8 @@ def plans():
 @pytest.fixture(scope="module")
 def reports(plans, tmp_path_factory):
     folder = tmp_path_factory.mktemp("plans")
-    for name, found in plans.items():
-        found.save(folder / f"{name}.json")
+    for name, planned in plans.items():
+        planned.save(folder / f"{name}.json")
     written = folder / "reports"
     files = [folder / f"{name}.json" for name in plans]
     execute(4, *files, "--steps", 20, "--data", "digits", "--eval", "--check", "--json", written)
@@ -42,14 +42,14 @@ def reports(plans, tmp_path_factory):
 @pytest.mark.mpi
 @pytest.mark.parametrize("name", TRAININGS)
 def test_bytes_arena_and_values(plans, reports, name):
-    found, report, program = plans[name], reports[name], lower(plans[name])
-    np.testing.assert_array_equal(np.array(report.bytes), found.bytes)
+    planned, report, program = plans[name], reports[name], lower(plans[name])
+    np.testing.assert_array_equal(np.array(report.bytes), planned.bytes)
     assert report.arena_bytes == report.planned_arena_bytes
     assert report.batch == 16
     assert report.check.passed
     assert report.losses[-1] < report.losses[0]
     if SMALL["dtype"] == TRAININGS[name].get("dtype", SMALL["dtype"]):
-        np.testing.assert_array_equal(simulated(program, load_topology("uniform-8")).timeline.bytes, found.bytes)
+        np.testing.assert_array_equal(simulated(program, load_topology("uniform-8")).timeline.bytes, planned.bytes)
 
 
 @pytest.mark.mpi

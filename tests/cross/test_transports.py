@@ -29,14 +29,14 @@ def test_transports_differ_in_nothing(cell, tmp_path):
     done = Ranks()(cell.workers, "-m", "tests.cross.equality", *paths)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
-    for found in told:
-        assert len(found["runs"]) == len(RUNS)
-        assert differences(found) == []
+    for outcome in told:
+        assert len(outcome["runs"]) == len(RUNS)
+        assert differences(outcome) == []
 
 
 def test_a_difference_is_told():
     run = {"digest": "a", "bytes": [[0, 1], [1, 0]], "arenas": [5, 5], "predicted arenas": [5, 5]}
-    found = {"planned": [[0, 1], [1, 0]], "runs": [run, run]}
-    assert differences(found) == []
+    outcome = {"planned": [[0, 1], [1, 0]], "runs": [run, run]}
+    assert differences(outcome) == []
     for change in ({"digest": "b"}, {"bytes": [[0, 0], [1, 0]]}, {"arenas": [5, 6]}):
-        assert len(differences({**found, "runs": [run, {**run, **change}]})) == 1
+        assert len(differences({**outcome, "runs": [run, {**run, **change}]})) == 1

@@ -61,7 +61,7 @@ def test_parts_of_whole_numbers_are_combined(op):
     b.apply(op, b.input("numbers", (BATCH, LENGTH), Init("data", below=WORDS), "int32"), name=op, dims=(0,))
     graph = b.finish({}, {})
     plan = Plan(graph, 0, Ways((2,)), {"numbers": (Shard(0),), op: (Shard(0),)}, {op: ("r0",)})
-    loop, alone = (Loopback(one, lower(one)) for one in (plan, undivided(graph)))
+    loop, alone = (Loopback(version, lower(version)) for version in (plan, undivided(graph)))
     for run in (loop, alone):
         run.step()
     np.testing.assert_array_equal(loop.gather(op), alone.gather(op))
@@ -104,21 +104,21 @@ def trained(plan, steps):
 @pytest.mark.parametrize(("ways", "placements"), [((), "S"), ((2,), "S"), ((2, 2, 2), "S,R"), ((2, 2), "S,R,P")])
 def test_trains_as_pytorch_does(ways, placements):
     plan = search(graph(), SearchOptions(ways=ways or (2,), placements=placements))
-    first, batches, found = trained(plan if ways else single_worker(plan), 3)
+    first, batches, weights = trained(plan if ways else single_worker(plan), 3)
     expected = by_pytorch(first, batches)
-    for name, array in found.items():
+    for name, array in weights.items():
         np.testing.assert_allclose(array, expected[name], rtol=0, atol=1e-12)
-    np.testing.assert_array_equal(found["still"], first["still"])
+    np.testing.assert_array_equal(weights["still"], first["still"])
 
 
 def test_nothing_is_made_for_what_is_not_trained():
-    made = {node.forward for node in graph().nodes if node.forward}
-    assert made.isdisjoint({"there", "counted", "order", "place", "hidden", "hot", "greater", "stopped"})
+    differentiated = {node.forward for node in graph().nodes if node.forward}
+    assert differentiated.isdisjoint({"there", "counted", "order", "place", "hidden", "hot", "greater", "stopped"})
     assert set(graph().updates) == set(WEIGHTS)
     assert graph().tensors["first"].nbytes == LENGTH
 
 
 def test_is_simulated_with_the_bytes_that_were_planned():
     plan = search(graph(), SearchOptions(ways=(2, 2)))
-    found = simulated(lower(plan), load_topology("p2.8xlarge")).timeline.bytes
-    np.testing.assert_array_equal(found, plan.bytes)
+    moved = simulated(lower(plan), load_topology("p2.8xlarge")).timeline.bytes
+    np.testing.assert_array_equal(moved, plan.bytes)

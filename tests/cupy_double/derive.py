@@ -43,34 +43,34 @@ def parameters(signature):
 
 def told(doc):
     """Return the signature that Cython writes in the first line of a docstring, as words; None where it does not."""
-    found = re.match(r"[\w.]+\((.*)\)( -> .*)?$", (doc or "").split("\n")[0])
-    if found is None:
+    match = re.match(r"[\w.]+\((.*)\)( -> .*)?$", (doc or "").split("\n")[0])
+    if match is None:
         return None
     words = []
-    for part in filter(None, (part.strip() for part in found[1].split(","))):
+    for part in filter(None, (part.strip() for part in match[1].split(","))):
         name, equals, _ = part.partition("=")
         words.append(name.split()[-1].split(":")[0] + equals)
     return words
 
 
-def entry(found):
+def entry(value):
     """Describe one name."""
-    if isinstance(found, cupy.ufunc):
-        methods = [name for name in ("reduce", "accumulate", "reduceat", "outer", "at") if hasattr(found, name)]
-        return {"ufunc": list(found.types), "nin": found.nin, "nout": found.nout, "methods": methods}
-    if inspect.ismodule(found) or (isinstance(found, type) and issubclass(found, np.generic)):
-        return "module" if inspect.ismodule(found) else "dtype"
-    if isinstance(found, int | float):
-        return {"value": found if np.isfinite(found) else repr(found)}
-    if isinstance(found, type):
-        return {"parameters": told(found.__doc__) or told(found.__init__.__doc__) or signed(found)}
-    return {"parameters": signed(found) or told(found.__doc__)} if callable(found) else "attribute"
+    if isinstance(value, cupy.ufunc):
+        methods = [name for name in ("reduce", "accumulate", "reduceat", "outer", "at") if hasattr(value, name)]
+        return {"ufunc": list(value.types), "nin": value.nin, "nout": value.nout, "methods": methods}
+    if inspect.ismodule(value) or (isinstance(value, type) and issubclass(value, np.generic)):
+        return "module" if inspect.ismodule(value) else "dtype"
+    if isinstance(value, int | float):
+        return {"value": value if np.isfinite(value) else repr(value)}
+    if isinstance(value, type):
+        return {"parameters": told(value.__doc__) or told(value.__init__.__doc__) or signed(value)}
+    return {"parameters": signed(value) or told(value.__doc__)} if callable(value) else "attribute"
 
 
-def signed(found):
+def signed(value):
     """Return the signature that Python knows, as words; None where it knows none."""
     try:
-        return parameters(inspect.signature(found))
+        return parameters(inspect.signature(value))
     except ValueError:
         return None
 

@@ -33,8 +33,8 @@ def run(ranks, left_out):
     for iteration in range(ITERATIONS):
         worker.memory.views[0][...] = cupy.asarray(own(ranks.rank, iteration))
         worker.run()
-        found = worker.memory.views[5].get().tolist()
-        right.append(found == expected(own(ranks.rank, iteration), "Sum").tolist())
+        received = worker.memory.views[5].get().tolist()
+        right.append(received == expected(own(ranks.rank, iteration), "Sum").tolist())
     gathered = ranks.gather(right)
     print(json.dumps(gathered))
     return 0

@@ -74,8 +74,8 @@ def through_the_host(call):
 def test_a_kernel_for_numpy_alone_is_found(cupy, kernel):
     planted = {**KERNELS, "add": kernel}
     assert not check_operator("add", CheckOptions(cases=1, kinds=("kernel",))).failures
-    found = check_operator("add", CheckOptions(cases=1, kinds=("kernel",), xp=cupy, kernels=planted))
-    assert len(found.failures) == found.checks > 0
+    verification = check_operator("add", CheckOptions(cases=1, kinds=("kernel",), xp=cupy, kernels=planted))
+    assert len(verification.failures) == verification.checks > 0
 
 
 def pinned(cupy, nbytes):
@@ -144,8 +144,8 @@ def received_twice(cupy):
 
 
 def test_what_is_received_does_not_overtake_an_upload(cupy):
-    expected, found = received_twice(cupy)
-    assert np.array_equal(found, expected)
+    expected, received = received_twice(cupy)
+    assert np.array_equal(received, expected)
 
 
 def test_without_waiting_for_uploads_it_would(cupy, monkeypatch):

@@ -189,9 +189,9 @@ def test_a_saved_plan_is_projected_as_its_model(batch, parallel, tmp_path):
     projected = ("--project", "--topo", "hgx-h100-nodes-1024", "--json")
     assert run(plan_command, *model, "-o", plan, "--no-verify") == 0
     assert run(simulate, plan, *projected, ours) == run(simulate, *model, *projected, theirs) == 0
-    found, expected = (json.loads(file.read_text()) for file in (ours, theirs))
-    assert found["seconds"] == pytest.approx(expected["seconds"], rel=1e-9)
-    assert found["memory"] == expected["memory"]
+    projection, expected = (json.loads(file.read_text()) for file in (ours, theirs))
+    assert projection["seconds"] == pytest.approx(expected["seconds"], rel=1e-9)
+    assert projection["memory"] == expected["memory"]
 
 
 @pytest.mark.parametrize("parallel", ["dp=2048", "dp=2048,tp=2", "dp=2048,ep=4", "dp=1024,micro-batch=1,ep=2,tp=2"])

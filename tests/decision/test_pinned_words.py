@@ -72,9 +72,9 @@ def test_what_it_does_not_take_is_one_line(words, message, capsys):
 
 
 def test_the_command_takes_words(tmp_path):
-    found = tmp_path / "decision.json"
-    assert run(main, *MODEL, "--batch", 32, "--pin", "zero=1", "--pin", "micro-batch=2", "--json", found) == 0
-    names = [candidate["parallel"] for candidate in json.loads(found.read_text())["candidates"]]
+    written = tmp_path / "decision.json"
+    assert run(main, *MODEL, "--batch", 32, "--pin", "zero=1", "--pin", "micro-batch=2", "--json", written) == 0
+    names = [candidate["parallel"] for candidate in json.loads(written.read_text())["candidates"]]
     assert names
     assert all("zero=1" in name and "micro-batch=2" in name for name in names)
 

@@ -15,8 +15,8 @@ ROOF, BELOW, BUBBLE = "kernels at the roof", "kernels below the roof", "pipeline
 @pytest.fixture(scope="module")
 def best():
     options = {"heads": 4, "sequence": 32, "vocabulary": 256}
-    found = decide("transformer-2-64", "hgx-h100", batch=16, pins=("tp=1", "pp=1"), budget_s=60, **options).best
-    return replace(found, shares=dict.fromkeys(found.shares, 0.01), seconds_per_step=1.0)
+    candidate = decide("transformer-2-64", "hgx-h100", batch=16, pins=("tp=1", "pp=1"), budget_s=60, **options).best
+    return replace(candidate, shares=dict.fromkeys(candidate.shares, 0.01), seconds_per_step=1.0)
 
 
 def of(best, seconds, stages=(), parallel="dp=8", **more):

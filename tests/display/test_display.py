@@ -131,20 +131,20 @@ def test_a_searcher_of_ones_own(monkeypatch):
 
 
 WRONG = {
-    "no outcome": (lambda found: None, "expected an Outcome, found None"),
+    "no outcome": (lambda outcome: None, "expected an Outcome, found None"),
     "too few states": (
-        lambda found: changed(found, choice=found.choice[1:]),
+        lambda outcome: changed(outcome, choice=outcome.choice[1:]),
         r"for every variable, found \d+ for \d+",
     ),
-    "no state": (lambda found: changed(found, choice=(("b",), *found.choice[1:])), r"found \('b',\) for"),
-    "no states": (lambda found: changed(found, choice=None), "for every variable, found None"),
-    "states of no steps": (lambda found: changed(found, choice=(3, *found.choice[1:])), "found 3 for"),
+    "no state": (lambda outcome: changed(outcome, choice=(("b",), *outcome.choice[1:])), r"found \('b',\) for"),
+    "no states": (lambda outcome: changed(outcome, choice=None), "for every variable, found None"),
+    "states of no steps": (lambda outcome: changed(outcome, choice=(3, *outcome.choice[1:])), "found 3 for"),
     "other cost": (
-        lambda found: changed(found, cost=found.cost - 1),
+        lambda outcome: changed(outcome, cost=outcome.cost - 1),
         r"expected a cost of \d+, which .* found \d+",
     ),
     "no bound": (
-        lambda found: changed(found, lower_bound=found.cost + 1),
+        lambda outcome: changed(outcome, lower_bound=outcome.cost + 1),
         r"expected a lower bound of at most \d+",
     ),
 }

@@ -53,7 +53,7 @@ def own(worker, iteration):
     return (np.arange(EACH) + 10.0 * worker - 7) * (iteration + 1)
 
 
-def made(rank, transport, comm, crowded, reducer="Sum"):
+def exchange_worker(rank, transport, comm, crowded, reducer="Sum"):
     """A worker of the exchange."""
     program, spec = exchange(rank, reducer), TRANSPORTS[transport]
     arena = spec.arena(np, program.arena_bytes, comm)
@@ -64,11 +64,11 @@ def made(rank, transport, comm, crowded, reducer="Sum"):
 def run_exchange(ranks, transport, among):
     """Every reducer and way of waiting, three iterations each; what is left, and what was sent."""
     point_to_point.CHUNK_BYTES = 5  # messages to other hosts go in pieces
-    found = {}
+    by_case = {}
     for reducer in ("Sum", "Prod", "Max", "Min"):
         for crowded in (False, True):
             comm = {"all": watched, "apart": lambda: Apart(MPI.COMM_WORLD)}[among]()
-            worker = made(ranks.rank, transport, comm, crowded, reducer)
+            worker = exchange_worker(ranks.rank, transport, comm, crowded, reducer)
             results = []
             for iteration in range(3):
                 worker.memory.views[0][...] = own(ranks.rank, iteration)
@@ -76,8 +76,8 @@ def run_exchange(ranks, transport, among):
                 results.append(worker.memory.views[5].tolist())
             sends = comm.sends if among == "all" else None
             gathered = ranks.gather((results, sends, worker.transport.sent_bytes.tolist()))
-            found[f"{reducer} {wait_for(crowded).__name__}"] = gathered
-    print(json.dumps(found))
+            by_case[f"{reducer} {wait_for(crowded).__name__}"] = gathered
+    print(json.dumps(by_case))
     return 0
 
 
@@ -100,7 +100,7 @@ def run_unordered(ranks, left_out):
         {rank: tasks for rank, tasks in finished.items() if keep[left_out](program.tasks[tasks - 1])}
         for finished in order.waits(program, positions, near)
     ]
-    worker = made(ranks.rank, "shared", ranks.comm, crowded=True)
+    worker = exchange_worker(ranks.rank, "shared", ranks.comm, crowded=True)
     worker.memory.views[0][...] = own(ranks.rank, 0)
     others = [rank for rank in range(ranks.size) if rank != LATE]
 
@@ -130,7 +130,7 @@ def run_unordered(ranks, left_out):
 
 def run_plans(ranks, *paths):
     """One step of every plan: bytes counted at MPI's door, those the transport counted, those planned."""
-    found = []
+    counts = []
     for path in paths:
         plan = load_plan(path)
         comm = watched()
@@ -142,8 +142,8 @@ def run_plans(ranks, *paths):
         for peer, _, nbytes in comm.sends:
             at_the_door[peer] += nbytes
         rows = ranks.gather((at_the_door, counted.tolist()))
-        found.append([[row[0] for row in rows], [row[1] for row in rows], plan.bytes.tolist()])
-    print(json.dumps(found))
+        counts.append([[row[0] for row in rows], [row[1] for row in rows], plan.bytes.tolist()])
+    print(json.dumps(counts))
     return 0
 
 
@@ -164,8 +164,8 @@ def all_updated(trainer):
     return {name: trainer.whole(name) for name in trainer.graph.updates}
 
 
-def largest_difference(found, expected):
-    return max(relative_difference(found[name], expected[name]) for name in expected)
+def largest_difference(values, expected):
+    return max(relative_difference(values[name], expected[name]) for name in expected)
 
 
 def run_checkpoints(ranks, folder, *paths):
@@ -174,8 +174,8 @@ def run_checkpoints(ranks, folder, *paths):
     Says which tensors differ by a bit as they are read, and how far training then goes apart.
     """
     plans = [load_plan(path) for path in paths]
-    single, one = single_worker(plans[0]), single_rank(1)
-    found = []
+    single, alone = single_worker(plans[0]), single_rank(1)
+    differences = []
     for number, (plan, other) in enumerate(zip(plans, [*plans[1:], plans[0]], strict=True)):
         where = Path(folder) / str(number)
         trainer = trained(plan, ranks, 3)
@@ -186,21 +186,21 @@ def run_checkpoints(ranks, folder, *paths):
         saved = all_updated(trainer)
         expected, resumed = all_updated(trained(plan, ranks, 5)), all_updated(same)
         if ranks.rank == 0:
-            alone_again = all_updated(trained(single, one, 3, Checkpoint.of(where, single)))
+            alone_again = all_updated(trained(single, alone, 3, Checkpoint.of(where, single)))
             differing = [n for n in saved if saved[n].tobytes() != again[n].tobytes()]
             differing += [n for n in saved if saved[n].tobytes() != alone_again[n].tobytes()]
             differing += [n for n in saved if expected[n].tobytes() != resumed[n].tobytes()]
-            found.append([differing, largest_difference(apart, expected)])
+            differences.append([differing, largest_difference(apart, expected)])
     where = Path(folder) / "alone"
     if ranks.rank == 0:
-        trainer = trained(single, one, 3)
+        trainer = trained(single, alone, 3)
         Saver(where, trainer, "random", trainer.schedule.text).save(3)
     ranks.barrier()
     spread = all_updated(trained(plans[0], ranks, 3, Checkpoint.of(where, plans[0])))
     if ranks.rank == 0:
         kept = all_updated(trainer)
-        found.append([[n for n in kept if kept[n].tobytes() != spread[n].tobytes()], 0.0])
-    print(json.dumps(found))
+        differences.append([[n for n in kept if kept[n].tobytes() != spread[n].tobytes()], 0.0])
+    print(json.dumps(differences))
     return 0
 
 

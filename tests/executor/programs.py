@@ -25,12 +25,12 @@ ALL = WORKERS * EACH
 
 def buffers(*given):
     """Buffers one behind the other, from (name, shape, dtype, kind)."""
-    found, at = [], 0
+    laid, at = [], 0
     for name, shape, dtype, kind in given:
         nbytes = prod(shape) * np.dtype(dtype).itemsize
-        found.append(Buffer(name, shape, dtype, nbytes, at, 0, 99, kind))
+        laid.append(Buffer(name, shape, dtype, nbytes, at, 0, 99, kind))
         at += -(-nbytes // 64) * 64
-    return tuple(found), at
+    return tuple(laid), at
 
 
 def program(tasks, *given, worker=0):
@@ -45,11 +45,11 @@ def compute(op, inputs, outputs, attributes=(), combine=None):
 
 def compute_all(*kernels):
     """One task of several kernels, each (op, [(inputs, outputs, combine)], attributes)."""
-    made = tuple(
+    kernels = tuple(
         Kernel(op, op, attributes, tuple(SlicedCall(tuple(i), tuple(o), {}, ((),) * len(i), c) for i, o, c in calls))
         for op, calls, attributes in kernels
     )
-    return Compute(made, "other", 0.0, 0)
+    return Compute(kernels, "other", 0.0, 0)
 
 
 def piece(source, target):

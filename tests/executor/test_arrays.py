@@ -110,9 +110,9 @@ def test_other_data_has_another_identity(tmp_path):
     ],
 )
 def test_arrays_that_do_not_fit(tmp_path, arrays, says):
-    with pytest.raises(InputError, match=says) as found:
+    with pytest.raises(InputError, match=says) as caught:
         data_set(written(tmp_path, **arrays), build("cnn-1-4", **CNN), 0)
-    assert "mine.npz" in str(found.value)
+    assert "mine.npz" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -92,14 +92,14 @@ def test_a_plan_of_other_ranks_is_refused_and_so_is_none(ranks, tmp_path):
 
 def test_costs_of_transfers_are_found_again():
     moved = [TransferAmounts(1 + n % 3, n, 2 * n * (n % 2 + 1), 64 * n * n) for n in range(1, 30)]
-    of = {one.spelled("send"): ("send", one) for one in moved}
+    of = {amounts.spelled("send"): ("send", amounts) for amounts in moved}
     seconds = {
-        name: 1e-6 + 2e-6 * one.messages + 3e-7 * one.pieces + 1e-8 * one.runs + 1e-10 * one.nbytes
-        for name, (_, one) in of.items()
+        name: 1e-6 + 2e-6 * amounts.messages + 3e-7 * amounts.pieces + 1e-8 * amounts.runs + 1e-10 * amounts.nbytes
+        for name, (_, amounts) in of.items()
     }
     cost = transfer_costs(seconds, of)["send"]
-    found = cost.task_s, cost.message_s, cost.piece_s, cost.run_s, cost.byte_s
-    assert found == pytest.approx((1e-6, 2e-6, 3e-7, 1e-8, 1e-10), rel=1e-3)
+    fitted = cost.task_s, cost.message_s, cost.piece_s, cost.run_s, cost.byte_s
+    assert fitted == pytest.approx((1e-6, 2e-6, 3e-7, 1e-8, 1e-10), rel=1e-3)
 
 
 def test_a_line_through_messages():
@@ -129,7 +129,7 @@ def test_tasks_of_a_run_sum_to_its_step(ranks, tmp_path):
     done = ranks(2, *run, path, "--tasks", "--json", report)
     assert done.returncode == 0, done.stderr
     data = json.loads(report.read_text())
-    totals = [sum(one["seconds"] for one in data["tasks"] if one["worker"] == worker) for worker in range(2)]
+    totals = [sum(task["seconds"] for task in data["tasks"] if task["worker"] == worker) for worker in range(2)]
     assert max(totals) == pytest.approx(data["seconds_per_step"])
-    assert {one["kind"] for one in data["tasks"]} == {"compute", "pack", "post", "wait", "unpack"}
-    assert all(bool(one["category"]) == (one["kind"] == "compute") for one in data["tasks"])
+    assert {task["kind"] for task in data["tasks"]} == {"compute", "pack", "post", "wait", "unpack"}
+    assert all(bool(task["category"]) == (task["kind"] == "compute") for task in data["tasks"])

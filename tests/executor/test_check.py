@@ -26,7 +26,7 @@ def checked(trainer, steps=1):
 
 
 @pytest.mark.parametrize(
-    ("found", "expected", "result"),
+    ("values", "expected", "result"),
     [
         ([1.0, -2.0], [1.0, -2.0], 0.0),
         ([1.0, -2.0], [1.0, -4.0], 0.5),
@@ -35,8 +35,8 @@ def checked(trainer, steps=1):
         ([], [], 0.0),
     ],
 )
-def test_difference(found, expected, result):
-    assert relative_difference(np.array(found), np.array(expected)) == result
+def test_difference(values, expected, result):
+    assert relative_difference(np.array(values), np.array(expected)) == result
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -45,21 +45,21 @@ def test_what_is_not_finite_is_never_equal(bad):
 
 
 def test_equal_runs_pass():
-    found = checked(trained(PLAN, 3), 3)
-    assert found.passed
-    assert (found.tensors, found.undecided) == (COMPARED, 0)
-    assert found.worst_difference == 0
+    report = checked(trained(PLAN, 3), 3)
+    assert report.passed
+    assert (report.tensors, report.undecided) == (COMPARED, 0)
+    assert report.worst_difference == 0
 
 
 @pytest.mark.parametrize(("value", "reported"), [(1.0, True), (np.nan, False)])
 def test_a_wrong_tensor_is_named(value, reported):
     trainer, name = trained(PLAN, 2), WEIGHTS[0]
     trainer.view(name)[0, 0] += value
-    found = checked(trainer, 2)
-    assert not found.passed
-    assert (found.failed, found.tensors) == (1, COMPARED)
-    assert found.worst_tensor == name
-    assert (found.worst_difference is not None) == reported
+    report = checked(trainer, 2)
+    assert not report.passed
+    assert (report.failed, report.tensors) == (1, COMPARED)
+    assert report.worst_tensor == name
+    assert (report.worst_difference is not None) == reported
 
 
 def transformer(optimizer, dtype="float32"):
@@ -103,8 +103,8 @@ def test_one_wrong_call_of_a_kernel_fails():
     state = trainer.view("l0.attention.qkv.b.m")
     assert np.abs(state).min() < 1e-6 * np.abs(state).max()
     state.reshape(-1)[np.abs(state).argmin()] += 1e-4 * np.abs(state).max()
-    found = checked(trainer)
-    assert (found.failed, found.worst_tensor) == (1, "l0.attention.qkv.b.m")
+    report = checked(trainer)
+    assert (report.failed, report.worst_tensor) == (1, "l0.attention.qkv.b.m")
 
 
 def test_a_wrong_gradient_fails_where_the_update_hides_it(monkeypatch):
@@ -112,21 +112,21 @@ def test_a_wrong_gradient_fails_where_the_update_hides_it(monkeypatch):
     trainer, right = trained_with(monkeypatch, "softmax_backward", by_a_factor, "adam"), trained(transformer("adam"), 1)
     for name in trainer.graph.updates:
         trainer.view(name)[...] = right.view(name)
-    found = checked(trainer)
-    assert not found.passed
-    assert found.worst_tensor.endswith(".grad")
+    report = checked(trainer)
+    assert not report.passed
+    assert report.worst_tensor.endswith(".grad")
 
 
 def test_rounding_excuses_no_more_than_it_does():
     """The keys' bias is all rounding under Adam, one learning rate in size: undecided, but ten times that is wrong."""
     trainer = trained(transformer("adam"), 1)
     trainer.view("l0.attention.qkv.b")[1] *= -1
-    found = checked(trainer)
-    assert (found.passed, found.undecided) == (True, 1)
+    report = checked(trainer)
+    assert (report.passed, report.undecided) == (True, 1)
     trainer = trained(transformer("adam"), 1)
     trainer.view("l0.attention.qkv.b")[1] *= 10
-    found = checked(trainer)
-    assert (found.failed, found.worst_tensor) == (1, "l0.attention.qkv.b")
+    report = checked(trainer)
+    assert (report.failed, report.worst_tensor) == (1, "l0.attention.qkv.b")
 
 
 @pytest.mark.parametrize(

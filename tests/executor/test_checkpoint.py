@@ -114,10 +114,10 @@ def test_a_damaged_file(tmp_path, how):
     DAMAGE[how](tmp_path / "step-00000002" / "tensors.safetensors")
     with pytest.raises(
         SharedError, match=r"tensors.safetensors: (damaged: expected the SHA-256|No such file)"
-    ) as found:
+    ) as caught:
         Checkpoint.of(tmp_path, PLAN).restore(trained(PLAN, 0))
-    assert found.value.status == 2
-    assert "\n" not in str(found.value)
+    assert caught.value.status == 2
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -135,9 +135,9 @@ def test_a_damaged_manifest(tmp_path, old, new, says):
     saved(tmp_path)
     path = tmp_path / "step-00000002" / "manifest.json"
     path.write_text(path.read_text().replace(old, new, 1))
-    with pytest.raises(CheckpointError, match=says) as found:
+    with pytest.raises(CheckpointError, match=says) as caught:
         Checkpoint.of(tmp_path, PLAN)
-    assert str(path) in str(found.value)
+    assert str(path) in str(caught.value)
 
 
 def test_checkpoints_of_another_run(tmp_path):
@@ -155,7 +155,7 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("executor.checkpoint.os.fsync", full)
-    with pytest.raises(SharedError, match=r"step-00000003.*: No space left on device") as found:
+    with pytest.raises(SharedError, match=r"step-00000003.*: No space left on device") as caught:
         saver.save(3)
-    assert found.value.status == 2
+    assert caught.value.status == 2
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000002"]

@@ -52,8 +52,8 @@ def test_micro_batches_are_rows_of_the_batch(kind):
     of, cut = graph(8, 1, 8, 8), replace(graph(2, 1, 8, 8), micro_batches=4)
     data, names = kind(cut, 3), ("images", "labels")
     for name, whole_batch in zip(names, batch(kind(of, 3), of, 250), strict=True):
-        found = [get(data, cut.tensors[name], 250, micro_batch=number) for number in range(4)]
-        np.testing.assert_array_equal(np.concatenate(found), whole_batch)
+        micro_batches = [get(data, cut.tensors[name], 250, micro_batch=number) for number in range(4)]
+        np.testing.assert_array_equal(np.concatenate(micro_batches), whole_batch)
     assert data.steps_per_epoch == kind(of, 3).steps_per_epoch
 
 

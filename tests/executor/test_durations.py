@@ -13,12 +13,12 @@ def test_every_kind_of_task_may_wait():
     worker = lower(Case("mlp", (2,), "recursive", "S").plan()).workers[0]
     moments = [2.0 * n for n in range(len(worker.tasks) + 1)]
     took = durations(moments, [(start + 0.5, start + 1.0) for start in moments[:-1]])
-    found = task_seconds(worker, took)
+    timed = task_seconds(worker, took)
     for at, task in enumerate(worker.tasks):
-        parts = {one.kind: (one.seconds, one.category) for one in found if one.task == at}
+        parts = {part.kind: (part.seconds, part.category) for part in timed if part.task == at}
         assert parts.pop("wait") == (0.5, "")
         ((seconds, category),) = parts.values()
         assert (seconds, bool(category)) == (1.5, isinstance(task, Compute))
-    assert {one.kind for one in found} == {"compute", "pack", "post", "wait", "unpack"}
+    assert {part.kind for part in timed} == {"compute", "pack", "post", "wait", "unpack"}
     computing = sum(isinstance(task, Compute) for task in worker.tasks)
     assert compute_seconds(worker.tasks, took) == pytest.approx(1.5 * computing)

@@ -43,8 +43,13 @@ def test_what_is_set_of_blas_where_the_user_has_not(tmp_path, environ, flags, ad
 
 def test_slow_kernels_of_openblas_are_named(tmp_path):
     def said(kernels, *flags, api="openblas"):
-        found = {"filepath": "/lib/numpy.libs/lib.so", "user_api": "blas", "internal_api": api, "architecture": kernels}
-        return blas([{"filepath": "/lib/libgomp.so", "user_api": "openmp"}, found], cpuinfo(tmp_path, *flags))
+        library = {
+            "filepath": "/lib/numpy.libs/lib.so",
+            "user_api": "blas",
+            "internal_api": api,
+            "architecture": kernels,
+        }
+        return blas([{"filepath": "/lib/libgomp.so", "user_api": "openmp"}, library], cpuinfo(tmp_path, *flags))
 
     slow = "openblas Haswell (slow: this processor has AVX-512; OPENBLAS_CORETYPE=SkylakeX uses it)"
     assert said("Haswell", *AVX512_FLAGS) == slow

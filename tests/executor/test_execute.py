@@ -51,13 +51,13 @@ def executed(ranks, tmp_path_factory):
         written = folder / "reports.json"
         return ranks(workers, *COMMAND, *paths, "--steps", STEPS, "--check", "--json", written), written
 
-    def found(case, workers):
+    def report_of(case, workers):
         done, written = run(workers)
         assert done.stderr == ""
         assert done.returncode == 0
         return {report.plan: report for report in read_reports(written)}[case.name]
 
-    return found
+    return report_of
 
 
 @pytest.mark.parametrize(("case", "workers"), EVERY)
@@ -180,9 +180,9 @@ def test_trace_has_every_task_of_the_last_step(ranks, tmp_path):
     path, traced = tmp_path / "plan.json", tmp_path / "trace.json"
     Case("mlp", (2,), "recursive", "S").plan().save(path)
     report, _ = run_one(ranks, path, "--steps", "2", "--trace", traced, "--memory")
-    found = json.loads(traced.read_text())["traceEvents"]
-    events = [event for event in found if event["ph"] == "X"]
-    lanes = {(one["pid"], one["tid"]): one["args"]["name"] for one in found if one["name"] == "thread_name"}
+    entries = json.loads(traced.read_text())["traceEvents"]
+    events = [event for event in entries if event["ph"] == "X"]
+    lanes = {(entry["pid"], entry["tid"]): entry["args"]["name"] for entry in entries if entry["name"] == "thread_name"}
     assert {(event["pid"], lanes[event["pid"], event["tid"]]) for event in events} == {
         (worker, lane) for worker in (0, 1) for lane in ("compute", "transfers")
     }

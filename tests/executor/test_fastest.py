@@ -51,9 +51,9 @@ def test_what_is_measured_are_operators_of_the_program_that_libraries_compute_ap
 
 @pytest.mark.parametrize("library", ["torch", "auto"])
 def test_libraries_train_alike(library):
-    (_, expected), (_, found) = trained("arrays"), trained(library)
+    (_, expected), (_, values) = trained("arrays"), trained(library)
     for name, array in expected.items():
-        np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(values[name], array, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
 def test_a_library_that_there_is_not():

@@ -57,10 +57,10 @@ def errors(done):
 
 
 def one_line(mpi, done):
-    found = errors(done)
-    assert len(found) == 1, done.stderr
-    assert mpi.name == "openmpi" or done.stderr.splitlines() == found
-    return found[0]
+    lines = errors(done)
+    assert len(lines) == 1, done.stderr
+    assert mpi.name == "openmpi" or done.stderr.splitlines() == lines
+    return lines[0]
 
 
 @pytest.mark.parametrize(
@@ -79,13 +79,13 @@ def test_options_that_differ_between_ranks(mpi, plan, extra, says):
 
 def folders(tmp_path, *contents):
     """One folder a rank, with a file x.py in each that is to hold something."""
-    found = []
+    paths = []
     for rank, content in enumerate(contents):
-        found.append(tmp_path / str(rank))
-        found[-1].mkdir()
+        paths.append(tmp_path / str(rank))
+        paths[-1].mkdir()
         if content is not None:
-            (found[-1] / "x.py").write_text(content)
-    return found
+            (paths[-1] / "x.py").write_text(content)
+    return paths
 
 
 def in_folders(first, other, *words):
@@ -212,9 +212,9 @@ def test_a_reader_that_leaves_does_not_take_the_report_along(plan, tmp_path):
 def test_one_mpis_launcher_with_the_others_library(plan, launching, loaded):
     mpi, other = IMPLEMENTATIONS[launching](), IMPLEMENTATIONS[loaded]()
     done = run(mpi, "-n", "2", *EXECUTE, plan, library=other.library)
-    found = one_line(mpi, done)
-    assert found.startswith("error: mpirun is ")
-    assert found.endswith("start it with that library's own mpirun")
+    line = one_line(mpi, done)
+    assert line.startswith("error: mpirun is ")
+    assert line.endswith("start it with that library's own mpirun")
     assert done.returncode == 2
 
 

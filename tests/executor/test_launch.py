@@ -10,7 +10,9 @@ from tensor_partitioner.commands.on_ranks import command_main
 
 def test_options_are_compared_as_they_are_written(monkeypatch):
     compared = {}
-    monkeypatch.setattr("tensor_partitioner.commands.on_ranks.require_alike", lambda _, found: compared.update(found))
+    monkeypatch.setattr(
+        "tensor_partitioner.commands.on_ranks.require_alike", lambda _, options: compared.update(options)
+    )
     monkeypatch.setattr(execute, "invoke", lambda _: 0)
     with pytest.raises(SystemExit) as ended:
         command_main(execute, single_rank(1), ["a.json", "b.json", "--every", "epoch", "--check", "--json", "x"])

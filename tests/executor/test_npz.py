@@ -14,11 +14,11 @@ ARRAYS = {"a": np.arange(60.0).reshape(3, 20), "b": np.array(2), "none": np.empt
 
 def test_what_was_written_is_read(tmp_path):
     np.savez_compressed(tmp_path / "x.npz", **ARRAYS)
-    found = Npz(tmp_path / "x.npz")
-    assert set(found) == set(ARRAYS)
+    arrays = Npz(tmp_path / "x.npz")
+    assert set(arrays) == set(ARRAYS)
     for name, array in ARRAYS.items():
-        np.testing.assert_array_equal(found[name], array)
-    assert found.get("c") is None
+        np.testing.assert_array_equal(arrays[name], array)
+    assert arrays.get("c") is None
 
 
 @pytest.mark.parametrize("write", [np.savez, np.savez_compressed])

@@ -21,26 +21,26 @@ SEND_0, FETCH, WAIT_0, SCALE, SEND_1, REDUCE, WAIT_1, END = range(8)
 
 def test_the_exchange_waits_for_what_it_reads_and_for_readers():
     """Nothing of the iteration overwrites what others read, so that readers are waited for at its end alone."""
-    found = waits(exchange(0, "Sum"), ALIKE, lambda peer: True)
-    assert found[WAIT_0] == {1: SEND_0 + 1, 2: SEND_0 + 1}
-    assert found[WAIT_1] == {1: SEND_1 + 1, 2: SEND_1 + 1}
-    assert found[END] == {1: WAIT_1 + 1, 2: WAIT_1 + 1}
-    assert [found[n] for n in (SEND_0, FETCH, SCALE, SEND_1, REDUCE)] == [{}] * 5
+    awaited = waits(exchange(0, "Sum"), ALIKE, lambda peer: True)
+    assert awaited[WAIT_0] == {1: SEND_0 + 1, 2: SEND_0 + 1}
+    assert awaited[WAIT_1] == {1: SEND_1 + 1, 2: SEND_1 + 1}
+    assert awaited[END] == {1: WAIT_1 + 1, 2: WAIT_1 + 1}
+    assert [awaited[n] for n in (SEND_0, FETCH, SCALE, SEND_1, REDUCE)] == [{}] * 5
 
 
 def test_nobody_waits_for_those_who_send_messages():
-    found = waits(exchange(0, "Sum"), ALIKE, lambda peer: peer == 2)
-    assert all(finished.keys() <= {2} for finished in found)
-    assert found[WAIT_0] == {2: SEND_0 + 1}
+    awaited = waits(exchange(0, "Sum"), ALIKE, lambda peer: peer == 2)
+    assert all(finished.keys() <= {2} for finished in awaited)
+    assert awaited[WAIT_0] == {2: SEND_0 + 1}
     assert waits(exchange(0, "Sum"), ALIKE, lambda peer: False) == [{}] * (END + 1)
 
 
 def test_who_overwrites_waits_for_readers():
     whole = exchange(0, "Sum")
     late = compute("scale", [(1, ALL)], [(2, ALL)], {"factor": 1})
-    found = waits(replace(whole, tasks=(*whole.tasks, late)), ALIKE, lambda peer: True)
-    assert found[END] == {1: WAIT_1 + 1, 2: WAIT_1 + 1}
-    assert found[END + 1] == {}
+    awaited = waits(replace(whole, tasks=(*whole.tasks, late)), ALIKE, lambda peer: True)
+    assert awaited[END] == {1: WAIT_1 + 1, 2: WAIT_1 + 1}
+    assert awaited[END + 1] == {}
 
 
 def test_a_source_that_is_overwritten_too_early():
@@ -61,15 +61,18 @@ def test_one_announcement_serves_all_that_start_at_one_moment():
     assert announcements(tasks, wanted, at_once=True) == {0: {4}, 4: {2, 3}, 6: {1}, 9: {5}}
 
 
-def overlap(one, other):
-    return one.offset < other.offset + other.nbytes and other.offset < one.offset + one.nbytes
+def overlap(buffer, other):
+    return buffer.offset < other.offset + other.nbytes and other.offset < buffer.offset + buffer.nbytes
 
 
 def reads_and_overwrites(programs, worker):
     """Yield, worked out pair by pair: a position, and how many tasks a rank must have finished before it."""
     whole = programs[worker]
     sends, all_ends = (
-        [{task.transfer: n for n, task in enumerate(one.tasks) if isinstance(task, kind)} for one in programs]
+        [
+            {task.transfer: n for n, task in enumerate(rank_program.tasks) if isinstance(task, kind)}
+            for rank_program in programs
+        ]
         for kind in (Send, Wait)
     )
     ends = all_ends[worker]
@@ -105,19 +108,19 @@ def test_all_that_is_needed_is_waited_for_and_nobody_for_ever(model, ways, stage
     rng = random.Random(f"{model} {ways}")
     plan = random_plan(graph(model, "float32", "sgd"), ways, rng, stages)
     programs = lower(plan, prefetch=rng.choice([0, 1, 2])).workers
-    all_positions = [positions(one.tasks) for one in programs]
-    found = [waits(one, all_positions, lambda peer: True) for one in programs]
+    all_positions = [positions(rank_program.tasks) for rank_program in programs]
+    all_waits = [waits(rank_program, all_positions, lambda peer: True) for rank_program in programs]
     for worker in range(len(programs)):
-        known = list(accumulate(found[worker], lambda before, now: {**before, **now}))
+        known = list(accumulate(all_waits[worker], lambda before, now: {**before, **now}))
         needs = list(reads_and_overwrites(programs, worker))
         assert all(known[position][rank] >= tasks for position, rank, tasks in needs)
-    ends = [len(one.tasks) for one in programs]
+    ends = [len(rank_program.tasks) for rank_program in programs]
     done = [0] * len(programs)
     while done != ends:
-        able = [w for w, n in enumerate(done) if n < ends[w] and all(done[r] >= t for r, t in found[w][n].items())]
+        able = [w for w, n in enumerate(done) if n < ends[w] and all(done[r] >= t for r, t in all_waits[w][n].items())]
         assert able
         done[rng.choice(able)] += 1
-    assert all(done[r] >= t for one in found for r, t in one[-1].items())
+    assert all(done[r] >= t for waits_of_rank in all_waits for r, t in waits_of_rank[-1].items())
 
 
 def test_memory_that_two_map():

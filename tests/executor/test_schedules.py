@@ -59,9 +59,9 @@ WRONG = "", "cosine", "cosine=0", "step=3", "step=3:2", "warmup=4,", "warmup=0",
 
 @pytest.mark.parametrize("text", [*WRONG, "cosine=3,warmup=2"])
 def test_what_is_no_schedule(text):
-    with pytest.raises(ScheduleError, match="expected \\[warmup=STEPS") as found:
+    with pytest.raises(ScheduleError, match="expected \\[warmup=STEPS") as caught:
         read_schedule(text)
-    assert repr(text) in str(found.value)
+    assert repr(text) in str(caught.value)
 
 
 def trainer(optimizer, lr, schedule=CONSTANT):

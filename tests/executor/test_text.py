@@ -70,8 +70,8 @@ def test_parts_are_of_the_whole(options):
     expected = shown(full, source_text(full, 5), 70)
     for tensor in data_tensors(cut):
         wanted = expected[0] if tensor.name.startswith("tokens") else expected[1].reshape(-1)
-        found = [get(data, tensor, 70, micro_batch=number) for number in range(cut.micro_batches)]
-        np.testing.assert_array_equal(np.concatenate(found), wanted)
+        micro_batches = [get(data, tensor, 70, micro_batch=number) for number in range(cut.micro_batches)]
+        np.testing.assert_array_equal(np.concatenate(micro_batches), wanted)
         region = (((1, 2),), *(((2, 5), (9, 11)) for _ in tensor.shape[1:]))
         np.testing.assert_array_equal(get(data, tensor, 70, region), get(data, tensor, 70)[index_of(region)])
 

@@ -24,7 +24,7 @@ from tests.executor.training import run
 LINE = re.compile(r"step (\d+) of (\d+), epoch (\d+\.\d+), loss \S+, lr (\S+)(?:, held-out accuracy \S+%)?, \S+ ms.*")
 
 
-def made(folder, model="mlp-2-64", name="plan.json", **options):
+def saved_plan(folder, model="mlp-2-64", name="plan.json", **options):
     plan: Plan = single_worker(search(build(model, batch=400, **options), SearchOptions(ways=(2,))))
     plan.save(folder / name)
     return folder / name
@@ -35,7 +35,7 @@ def logged(capsys):
 
 
 def test_a_line_is_logged_so_often(tmp_path, capsys):
-    plan = made(tmp_path, lr=0.02)
+    plan = saved_plan(tmp_path, lr=0.02)
     digits = (plan, "--data", "digits", "--steps", 8)
     assert run(*digits, "--log", "epoch", "--schedule", "step=4:0.5") == 0
     assert logged(capsys) == [("4", "8", "1.00", "0.02"), ("8", "8", "2.00", "0.01")]
@@ -49,7 +49,7 @@ def test_a_line_is_logged_so_often(tmp_path, capsys):
 
 def test_a_table_goes_on_where_training_does(tmp_path, capsys):
     """Its numbers are those of the report; what was written behind the checkpoint is written again."""
-    plan, table, reports, folder = made(tmp_path, lr=0.02), tmp_path / "log.csv", tmp_path / "r", tmp_path / "run"
+    plan, table, reports, folder = saved_plan(tmp_path, lr=0.02), tmp_path / "log.csv", tmp_path / "r", tmp_path / "run"
     asked = (plan, "--data", "digits", "--schedule", "step=4:0.5", "--log-to", table, "--json", reports)
     assert run(*asked, "--steps", 5, "--checkpoint", folder, "--every", 3) == 0
     losses = read_reports(reports)[0].losses
@@ -73,34 +73,34 @@ def test_a_table_goes_on_where_training_does(tmp_path, capsys):
 
 def test_scalars_for_tensorboard(tmp_path):
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator", reason="it is an extra")
-    plan, reports = made(tmp_path, lr=0.02), tmp_path / "reports"
+    plan, reports = saved_plan(tmp_path, lr=0.02), tmp_path / "reports"
     asked = (plan, "--data", "digits", "--log", "2", "--log-to", tmp_path / "board", "--json", reports)
     assert run(*asked, "--steps", 6, "--checkpoint", tmp_path / "run") == 0
     losses = [*read_reports(reports)[0].losses[1::2]]
     assert run(*asked, "--steps", 8, "--resume", tmp_path / "run") == 0
     losses.append(read_reports(reports)[0].losses[-1])
     read = events.EventAccumulator(str(tmp_path / "board")).Reload()
-    assert [(one.step, one.value) for one in read.Scalars("loss")] == list(
+    assert [(event.step, event.value) for event in read.Scalars("loss")] == list(
         zip((2, 4, 6, 8), map(pytest.approx, losses), strict=True)
     )
     assert set(read.Tags()["scalars"]) == {"loss", "lr", "step_ms", "samples_per_s"}
 
 
 def test_no_tensorboard(tmp_path, monkeypatch):
-    plan = made(tmp_path)
+    plan = saved_plan(tmp_path)
     monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.event_file_writer", None)
     with pytest.raises(SharedError, match=r"pip install 'tensor-partitioner\[tensorboard\]'"):
         run(plan, "--log-to", tmp_path / "board")
 
 
 def test_evaluation_while_training_changes_nothing(tmp_path, capsys):
-    plan, reports = made(tmp_path, lr=0.1), tmp_path / "reports"
+    plan, reports = saved_plan(tmp_path, lr=0.1), tmp_path / "reports"
     digits = (plan, "--data", "digits", "--steps", 7, "--json", reports)
     assert run(*digits, "--eval-every", "3") == 0
     (with_evaluations,) = read_reports(reports)
-    assert [one.step for one in with_evaluations.evaluations] == [3, 6, 7]
+    assert [evaluation.step for evaluation in with_evaluations.evaluations] == [3, 6, 7]
     assert with_evaluations.eval_accuracy == with_evaluations.evaluations[-1].accuracy
-    assert len({one.accuracy for one in with_evaluations.evaluations}) > 1
+    assert len({evaluation.accuracy for evaluation in with_evaluations.evaluations}) > 1
     assert run(*digits, "--eval") == 0
     (at_the_end,) = read_reports(reports)
     assert at_the_end.losses == with_evaluations.losses
@@ -108,7 +108,7 @@ def test_evaluation_while_training_changes_nothing(tmp_path, capsys):
 
 
 def test_training_goes_on_from_a_checkpoint(tmp_path, capsys):
-    plan, folder, reports = made(tmp_path, optimizer="adam", lr=0.01), tmp_path / "run", tmp_path / "reports"
+    plan, folder, reports = saved_plan(tmp_path, optimizer="adam", lr=0.01), tmp_path / "run", tmp_path / "reports"
     asked = ("--data", "digits", "--schedule", "warmup=3,cosine=9", "--json", reports)
     assert run(plan, *asked, "--steps", 10) == 0
     (undisturbed,) = read_reports(reports)
@@ -128,7 +128,7 @@ def test_training_goes_on_from_a_checkpoint(tmp_path, capsys):
 
 
 def test_a_restart_begins_where_nothing_is_there_yet(tmp_path, capsys):
-    plan, folder = made(tmp_path), tmp_path / "run"
+    plan, folder = saved_plan(tmp_path), tmp_path / "run"
     command = (plan, "--steps", 3, "--checkpoint", folder, "--resume", folder)
     assert run(*command) == 0
     assert f"{folder}: no checkpoint yet: training begins\n" in capsys.readouterr().out
@@ -137,7 +137,7 @@ def test_a_restart_begins_where_nothing_is_there_yet(tmp_path, capsys):
 
 
 def test_what_is_left_to_do_where_all_steps_are_done(tmp_path, capsys):
-    plan, folder, reports = made(tmp_path), tmp_path / "run", tmp_path / "reports"
+    plan, folder, reports = saved_plan(tmp_path), tmp_path / "run", tmp_path / "reports"
     first, second = tmp_path / "first.safetensors", tmp_path / "second.safetensors"
     asked = (plan, "--data", "digits", "--steps", 3, "--eval")
     assert run(*asked, "--checkpoint", folder, "--save-weights", first, "--json", reports) == 0
@@ -151,7 +151,7 @@ def test_what_is_left_to_do_where_all_steps_are_done(tmp_path, capsys):
 
 
 def test_a_loss_that_is_not_finite(tmp_path, capsys):
-    plan, folder, reports = made(tmp_path, lr=1e6), tmp_path / "run", tmp_path / "reports"
+    plan, folder, reports = saved_plan(tmp_path, lr=1e6), tmp_path / "run", tmp_path / "reports"
     diverging = (plan, "--data", "digits", "--steps", 50, "--json", reports)
     assert run(*diverging, "--checkpoint", folder, "--every", "step", "--stop-on-nan") == 1
     (error,) = capsys.readouterr().err.splitlines()
@@ -166,7 +166,7 @@ def test_a_loss_that_is_not_finite(tmp_path, capsys):
 
 
 def test_where_there_is_no_room_for_a_checkpoint(tmp_path):
-    plan, folder = made(tmp_path), tmp_path / "run"
+    plan, folder = saved_plan(tmp_path), tmp_path / "run"
     assert run(plan, "--steps", 2, "--checkpoint", folder) == 0
 
     most = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -174,11 +174,11 @@ def test_where_there_is_no_room_for_a_checkpoint(tmp_path):
     try:
         with pytest.raises(
             SharedError, match=rf"^{folder}/\.step-00000003\.part/tensors\.safetensors: File too large$"
-        ) as found:
+        ) as caught:
             run(plan, "--steps", 9, "--every", 3, "--resume", folder, "--checkpoint", folder)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, most)
-    assert found.value.status == 2
+    assert caught.value.status == 2
     assert [path.name for path in folder.iterdir()] == ["step-00000002"]
     assert run(plan, "--steps", 9, "--resume", folder, "--checkpoint", folder) == 0
 
@@ -189,12 +189,12 @@ def test_weights_that_cannot_be_saved_cost_no_checkpoint(tmp_path, monkeypatch):
 
     monkeypatch.setattr("executor.weights.saving.take_place", full)
     with pytest.raises(SharedError, match="No space left"):
-        run(made(tmp_path), "--checkpoint", tmp_path / "run", "--save-weights", tmp_path / "weights")
+        run(saved_plan(tmp_path), "--checkpoint", tmp_path / "run", "--save-weights", tmp_path / "weights")
     assert [path.name for path in checkpoints(tmp_path / "run")] == ["step-00000001"]
 
 
 def test_resuming_on_a_file_needs_it_in_the_same_order(tmp_path):
-    plan, folder, path = made(tmp_path), tmp_path / "run", tmp_path / "x.npz"
+    plan, folder, path = saved_plan(tmp_path), tmp_path / "run", tmp_path / "x.npz"
     (images, labels) = (tensor for tensor in data_tensors(load_plan(plan).graph))
     arrays = {images.name: np.ones(images.shape), labels.name: np.zeros(labels.shape, np.int32)}
     np.savez(path, **arrays)
@@ -213,7 +213,7 @@ def test_resuming_on_a_file_needs_it_in_the_same_order(tmp_path):
 def saved(tmp_path_factory):
     """A plan, the checkpoints of its training, and a plan of another graph."""
     folder = tmp_path_factory.mktemp("saved")
-    plan, other = made(folder), made(folder, name="other.json", lr=0.5)
+    plan, other = saved_plan(folder), saved_plan(folder, name="other.json", lr=0.5)
     assert run(plan, "--steps", 1, "--data", "digits", "--checkpoint", folder / "run") == 0
     return plan, folder / "run", other
 
@@ -242,8 +242,8 @@ def saved(tmp_path_factory):
 def test_what_is_refused(saved, tmp_path, arguments, kind, says):
     plan, folder, other = saved
     named = {"PLAN": plan, "RUN": folder, "OTHER": other, "NEW": tmp_path / "NEW", "NEW.npz": tmp_path / "NEW.npz"}
-    with pytest.raises((kind, SharedError), match=says) as found:
+    with pytest.raises((kind, SharedError), match=says) as caught:
         run(*(named.get(word, word) for word in arguments.split()))
-    assert not isinstance(found.value, SharedError) or found.value.status == 2
+    assert not isinstance(caught.value, SharedError) or caught.value.status == 2
     assert [path.name for path in folder.iterdir()] == ["step-00000001"]
     assert not (tmp_path / "NEW").exists()

@@ -38,21 +38,21 @@ def test_shares_are_fetched_and_reduced(exchanged, route, reducer, wait):
 
 def test_one_message_per_pair_and_transfer_counted_where_it_is_sent(exchanged):
     nbytes = EACH * 8
-    for found in exchanged["messages"].values():
-        for worker, (_, sends, _) in enumerate(found):
+    for rows in exchanged["messages"].values():
+        for worker, (_, sends, _) in enumerate(rows):
             peers = [peer for peer in range(WORKERS) if peer != worker]
             assert sends == [[peer, transfer, nbytes] for _ in range(3) for transfer in (0, 1) for peer in peers]
 
 
 def test_nothing_is_sent_to_who_shares_the_memory(exchanged):
-    assert all(not sends for found in exchanged["shared"].values() for _, sends, _ in found)
+    assert all(not sends for rows in exchanged["shared"].values() for _, sends, _ in rows)
 
 
 @pytest.mark.parametrize("left_out", ["nothing", "reads", "overwrites"])
 def test_every_wait_is_needed(ranks, left_out):
-    found = printed(ranks(WORKERS, *SCRIPT, "unordered", left_out))
+    results = printed(ranks(WORKERS, *SCRIPT, "unordered", left_out))
     right = [expected(own(worker, 0), "Sum").tolist() for worker in range(WORKERS)]
-    assert (found == right) == (left_out == "nothing")
+    assert (results == right) == (left_out == "nothing")
 
 
 CASES = [
@@ -66,9 +66,9 @@ def test_what_mpi_was_given_is_what_was_planned(ranks, tmp_path):
     paths = [tmp_path / f"{case.name}.json" for case in CASES]
     for case, path in zip(CASES, paths, strict=True):
         case.plan().save(path)
-    found = printed(ranks(4, *SCRIPT, "plans", *paths))
-    assert len(found) == len(CASES)
-    for at_the_door, counted, planned in found:
+    counts = printed(ranks(4, *SCRIPT, "plans", *paths))
+    assert len(counts) == len(CASES)
+    for at_the_door, counted, planned in counts:
         assert at_the_door == counted == planned
         assert np.sum(planned) > 0
 

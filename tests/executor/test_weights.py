@@ -69,11 +69,11 @@ def test_what_is_read_is_written_again(tmp_path):
     np.testing.assert_array_equal(trainer.view("w"), W.reshape(2, 3, 4))
     assert save_weights(tmp_path / "out.safetensors", trainer, 3) == []
     expected = HELD | {"count": np.array(10)}
-    for found in (load_file(tmp_path / "out.safetensors"), state_dict(trainer, 3)):
-        assert set(found) == set(expected)
+    for loaded in (load_file(tmp_path / "out.safetensors"), state_dict(trainer, 3)):
+        assert set(loaded) == set(expected)
         for name, array in expected.items():
-            assert found[name].dtype == array.dtype
-            np.testing.assert_array_equal(found[name], array)
+            assert loaded[name].dtype == array.dtype
+            np.testing.assert_array_equal(loaded[name], array)
     assert list(tmp_path.iterdir()) == [tmp_path / "out.safetensors"]
 
 
@@ -89,10 +89,10 @@ def test_what_a_link_leads_to_is_replaced_and_keeps_its_mode(tmp_path):
 def test_what_is_not_known_is_left_out(tmp_path):
     trainer = trainer_of(GRAPH)
     assert save_weights(tmp_path / "out.safetensors", trainer, 3) == ["numbers"]
-    found = load_file(tmp_path / "out.safetensors")
-    assert set(found) == set(HELD) - {"numbers"}
-    np.testing.assert_array_equal(found["w"], trainer.view("w").reshape(6, 4))
-    assert found["count"] == 3
+    loaded = load_file(tmp_path / "out.safetensors")
+    assert set(loaded) == set(HELD) - {"numbers"}
+    np.testing.assert_array_equal(loaded["w"], trainer.view("w").reshape(6, 4))
+    assert loaded["count"] == 3
 
 
 @pytest.mark.parametrize(
@@ -177,11 +177,11 @@ def test_every_rank_writes_its_part(ranks, tmp_path):
     assert done.returncode == 0, done.stderr
     single_worker(plan).save(tmp_path / "single.json")
     assert run(tmp_path / "single.json", *arguments[:2], "--save-weights", tmp_path / "alone.safetensors") == 0
-    found, expected = load_file(tmp_path / "out.safetensors"), load_file(tmp_path / "alone.safetensors")
-    assert set(found) == set(HELD)
+    loaded, expected = load_file(tmp_path / "out.safetensors"), load_file(tmp_path / "alone.safetensors")
+    assert set(loaded) == set(HELD)
     for name, array in expected.items():
-        np.testing.assert_allclose(found[name], array, rtol=1e-12)
-    assert (found["w"] != W).any()
+        np.testing.assert_allclose(loaded[name], array, rtol=1e-12)
+    assert (loaded["w"] != W).any()
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -192,10 +192,10 @@ def test_a_region_under_coarser_dimensions_has_the_same_elements(seed):
     coarse = tuple(int(np.prod(part)) for part in (fine[:cut], fine[cut:]))
     region = tuple(_some_runs(extent, rng) for extent in fine)
     places = np.arange(int(np.prod(fine)))
-    found = coarser(region, fine, coarse)
-    local, joined = places.reshape(fine)[index_of(region)], places.reshape(coarse)[index_of(found)]
+    coarsened = coarser(region, fine, coarse)
+    local, joined = places.reshape(fine)[index_of(region)], places.reshape(coarse)[index_of(coarsened)]
     np.testing.assert_array_equal(local.reshape(-1), joined.reshape(-1))
-    assert elements(found) == local.size
+    assert elements(coarsened) == local.size
     assert local_shape(coarser(whole(fine), fine, coarse)) == coarse
 
 

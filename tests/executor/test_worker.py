@@ -18,12 +18,12 @@ def worker(written, xp=np):
     return Worker(written, arena, lambda memory: here.transport("p2p").transport(memory, here.comm, here.crowded))
 
 
-def set_to(made, number, values):
-    made.memory.views[number][...] = made.memory.xp.asarray(values)
+def set_to(runner, number, values):
+    runner.memory.views[number][...] = runner.memory.xp.asarray(values)
 
 
-def get(made, number):
-    return asnumpy(made.memory.views[number])
+def get(runner, number):
+    return asnumpy(runner.memory.views[number])
 
 
 def test_arena_is_exact_and_aligned(xp):
@@ -53,11 +53,11 @@ def test_a_buffer_outside_the_arena():
 
 def test_a_kernel_works_on_slices_and_leaves_the_rest(xp):
     task = compute("scale", [(0, (slice(1, 3),))], [(1, (slice(0, 2),))], {"factor": 10})
-    made = worker(program([task], ("x", (4,), *VECTOR), ("y", (4,), *VECTOR)), xp)
-    set_to(made, 0, [1, 2, 3, 4])
-    set_to(made, 1, [-1, -1, -1, -1])
-    made.run()
-    assert get(made, 1).tolist() == [20, 30, -1, -1]
+    runner = worker(program([task], ("x", (4,), *VECTOR), ("y", (4,), *VECTOR)), xp)
+    set_to(runner, 0, [1, 2, 3, 4])
+    set_to(runner, 1, [-1, -1, -1, -1])
+    runner.run()
+    assert get(runner, 1).tolist() == [20, 30, -1, -1]
 
 
 @pytest.mark.parametrize(
@@ -66,11 +66,11 @@ def test_a_kernel_works_on_slices_and_leaves_the_rest(xp):
 def test_calls_of_one_node_combine(xp, reducer, result):
     calls = [([(0, (slice(0, 2),))], [(1, ALL)], None), ([(0, (slice(2, 4),))], [(1, ALL)], reducer)]
     task = compute_all(("scale", calls, {"factor": -1}))
-    made = worker(program([task], ("x", (4,), *VECTOR), ("y", (2,), *VECTOR)), xp)
-    set_to(made, 0, [5, -2, 2, -10])
-    made.run()
-    assert get(made, 1).tolist() == result
-    assert made.outside_arena == {"partial results of one kernel call before they are combined": 64}
+    runner = worker(program([task], ("x", (4,), *VECTOR), ("y", (2,), *VECTOR)), xp)
+    set_to(runner, 0, [5, -2, 2, -10])
+    runner.run()
+    assert get(runner, 1).tolist() == result
+    assert runner.outside_arena == {"partial results of one kernel call before they are combined": 64}
 
 
 def test_a_chain_works_in_place(xp):
@@ -79,31 +79,31 @@ def test_a_chain_works_in_place(xp):
         ("relu", [([(1, ALL)], [(1, ALL)], None)], {}),
         ("add", [([(1, ALL), (0, ALL)], [(1, ALL)], None)], {}),
     )
-    made = worker(program([chain], ("x", (3,), *VECTOR), ("y", (3,), *VECTOR)), xp)
-    set_to(made, 0, [1, -2, 3])
-    made.run()
-    assert get(made, 1).tolist() == [1, 0, 3]
-    assert made.outside_arena == {}
+    runner = worker(program([chain], ("x", (3,), *VECTOR), ("y", (3,), *VECTOR)), xp)
+    set_to(runner, 0, [1, -2, 3])
+    runner.run()
+    assert get(runner, 1).tolist() == [1, 0, 3]
+    assert runner.outside_arena == {}
 
 
 def test_scalars_are_written_through(xp):
-    made = worker(program([compute("increment", [(0, ())], [(0, ())])], ("t", (), *VECTOR)), xp)
-    set_to(made, 0, 41)
-    made.run()
-    made.run()
-    assert get(made, 0) == 43
+    runner = worker(program([compute("increment", [(0, ())], [(0, ())])], ("t", (), *VECTOR)), xp)
+    set_to(runner, 0, 41)
+    runner.run()
+    runner.run()
+    assert get(runner, 0) == 43
 
 
 def test_a_fetch_copies_local_pieces_at_its_wait(xp):
     local = (LocalCopy(0, (piece(slice(0, 2), slice(1, 3)),)), LocalCopy(1, (piece(slice(1, 2), slice(0, 1)),)))
     late = compute("scale", [(0, ALL)], [(0, ALL)], {"factor": 2})
     tasks = [Send(0, 0, None, ()), Receive(0, 2, None, (), local), late, Wait(0)]
-    made = worker(program(tasks, ("a", (2,), *VECTOR), ("b", (2,), *VECTOR), ("c", (4,), *VECTOR)), xp)
-    set_to(made, 0, [1, 2])
-    set_to(made, 1, [8, 9])
-    set_to(made, 2, [-1, -1, -1, -1])
-    made.run()
-    assert get(made, 2).tolist() == [9, 2, 4, -1]
+    runner = worker(program(tasks, ("a", (2,), *VECTOR), ("b", (2,), *VECTOR), ("c", (4,), *VECTOR)), xp)
+    set_to(runner, 0, [1, 2])
+    set_to(runner, 1, [8, 9])
+    set_to(runner, 2, [-1, -1, -1, -1])
+    runner.run()
+    assert get(runner, 2).tolist() == [9, 2, 4, -1]
 
 
 IDENTITIES = [("Sum", 0, 0), ("Prod", 1, 1), ("Max", -np.inf, np.iinfo("int32").min), ("Min", np.inf, 2**31 - 1)]
@@ -113,17 +113,17 @@ IDENTITIES = [("Sum", 0, 0), ("Prod", 1, 1), ("Max", -np.inf, np.iinfo("int32").
 def test_a_reduce_starts_from_the_identity(xp, reducer, of_floats, of_integers):
     for dtype, identity in (("float32", of_floats), ("int32", of_integers)):
         tasks = [Receive(0, 1, None, (), (LocalCopy(0, (piece(slice(0, 1), slice(0, 1)),)),), reducer), Wait(0)]
-        made = worker(program(tasks, ("a", (1,), dtype, "partial"), ("b", (2,), dtype, "reduce")), xp)
-        set_to(made, 0, [5])
-        set_to(made, 1, [77, 77])
-        made.run()
-        assert get(made, 1).tolist() == [5, identity]
+        runner = worker(program(tasks, ("a", (1,), dtype, "partial"), ("b", (2,), dtype, "reduce")), xp)
+        set_to(runner, 0, [5])
+        set_to(runner, 1, [77, 77])
+        runner.run()
+        assert get(runner, 1).tolist() == [5, identity]
 
 
 def test_moments_are_one_more_than_tasks_and_never_go_back():
     task = compute("scale", [(0, ALL)], [(0, ALL)], {"factor": 1})
-    made = worker(program([task] * 5, ("x", (3,), *VECTOR)))
-    moments = made.run()
+    runner = worker(program([task] * 5, ("x", (3,), *VECTOR)))
+    moments = runner.run()
     assert len(moments) == 6
     assert moments == sorted(moments)
     assert len(worker(program([])).run()) == 1

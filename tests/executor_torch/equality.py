@@ -32,11 +32,11 @@ def sharded(trained: Distributed, whole: Mapping[str, torch.Tensor]) -> dict[str
     equal, different, refused = 0, list[str](), dict[str, str]()
     for name in held_entries(trained.trainer):
         try:
-            (found,) = sharded_state(trained.trainer, [name]).values()
+            (dtensor,) = sharded_state(trained.trainer, [name]).values()
         except PlanError as error:
             refused[name] = str(error)
             continue
-        full = found.full_tensor()
+        full = dtensor.full_tensor()
         if dist.get_rank() == 0 and not torch.equal(full, whole[name]):
             different.append(name)
         equal += 1
@@ -65,7 +65,7 @@ def trained(path: Path) -> dict[str, Any]:
         "sent": [[row[step] for row in sent] for step in range(STEPS)],
         "losses": max(abs(a - b) / abs(b) for a, b in zip(losses, expected_losses, strict=True)),
         "state": max(
-            relative_difference(state[name].numpy(), one) for name, one in expected.items() if name not in stale
+            relative_difference(state[name].numpy(), value) for name, value in expected.items() if name not in stale
         ),
         "stale": stale,
         "missing": sorted(expected.keys() - state.keys()),
@@ -77,9 +77,9 @@ def main() -> None:
     """Train every plan's module."""
     dist.init_process_group("gloo")
     with threadpool_limits(1):
-        found = [trained(Path(path)) for path in sys.argv[1:]]
+        outcomes = [trained(Path(path)) for path in sys.argv[1:]]
     if dist.get_rank() == 0:
-        print(json.dumps(found))
+        print(json.dumps(outcomes))
     dist.destroy_process_group()
 
 

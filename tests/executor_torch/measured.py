@@ -10,6 +10,6 @@ from executor.torch.ranks import job_cluster
 
 if __name__ == "__main__":
     ranks = job_cluster()
-    found = hardware_of(ranks, 1)
+    hardware = hardware_of(ranks, 1)
     if ranks.rank == 0:
-        print(json.dumps(found.messages_s))
+        print(json.dumps(hardware.messages_s))

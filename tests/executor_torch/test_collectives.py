@@ -27,17 +27,17 @@ KINDS = {2: FIVE, 4: {*FIVE, "all-reduce"}}
 
 def drawn(ranks, folder):
     """Plans by nobody, of equal and unequal parts, with partial sums and halos; and data parallelism, by its file."""
-    found = {}
+    plans = {}
     if ranks > 2:
-        found[folder / "stages.json"] = search(graph("mlp", "float64", "adam"), ranks, stages=2)
+        plans[folder / "stages.json"] = search(graph("mlp", "float64", "adam"), ranks, stages=2)
     for ways in WAYS[ranks]:
         for model in ("mlp", "cnn"):
             plan = random_plan(graph(model, "float64", "adam"), ways, random.Random(f"{model} {ways} on ranks"))
-            found[folder / f"{len(found)}.json"] = plan
-    found[folder / "data-parallel.json"] = Case("mlp", (ranks,), "data-parallel", "S,R", "float64", "adam").plan()
-    for path, plan in found.items():
+            plans[folder / f"{len(plans)}.json"] = plan
+    plans[folder / "data-parallel.json"] = Case("mlp", (ranks,), "data-parallel", "S,R", "float64", "adam").plan()
+    for path, plan in plans.items():
         plan.save(path)
-    return found
+    return plans
 
 
 def kinds(plans):
@@ -56,13 +56,13 @@ def test_operations_do_what_messages_do(ranks, tmp_path):
     together = read_reports(report)
     apart = run(ranks, "executor", *plans, *common)
     assert apart.returncode == 0, apart.stderr
-    for found, expected in zip(together, read_reports(report), strict=True):
-        assert found.check.passed
-        assert found.bytes == found.planned_bytes == expected.bytes
-        assert found.arena_bytes == found.planned_arena_bytes
-        assert found.losses == pytest.approx(expected.losses, rel=1e-12)
-        assert (found.settings["collectives"], expected.settings.get("collectives")) == ("library", None)
-    assert any("collectives" in one.what for found in together for one in found.outside_arena)
+    for by_library, expected in zip(together, read_reports(report), strict=True):
+        assert by_library.check.passed
+        assert by_library.bytes == by_library.planned_bytes == expected.bytes
+        assert by_library.arena_bytes == by_library.planned_arena_bytes
+        assert by_library.losses == pytest.approx(expected.losses, rel=1e-12)
+        assert (by_library.settings["collectives"], expected.settings.get("collectives")) == ("library", None)
+    assert any("collectives" in item.what for by_library in together for item in by_library.outside_arena)
 
 
 def test_ranks_that_have_messages_alone():

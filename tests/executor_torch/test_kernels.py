@@ -14,9 +14,9 @@ OPTIONS = CheckOptions(cases=4, kinds=("kernel", "split"), kernels=KERNEL_SET.ke
 
 @pytest.mark.parametrize("name", TORCH_KERNELS)
 def test_a_kernel_computes_what_the_description_says(name):
-    found = check_operator(name, OPTIONS)
-    assert found.failures == ()
-    assert set(found.kinds) == set(OPTIONS.kinds)
+    verification = check_operator(name, OPTIONS)
+    assert verification.failures == ()
+    assert set(verification.kinds) == set(OPTIONS.kinds)
 
 
 def product(outputs, dtype):
@@ -28,10 +28,10 @@ def product(outputs, dtype):
 @pytest.mark.parametrize("op", KERNEL_SET.adding)
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 def test_a_kernel_that_adds(op, dtype):
-    found, expected = np.full((2, 2), 7, dtype), np.empty((2, 2), dtype)
-    KERNEL_SET.bind(op, product((found,), dtype), adds=True)()
+    out, expected = np.full((2, 2), 7, dtype), np.empty((2, 2), dtype)
+    KERNEL_SET.bind(op, product((out,), dtype), adds=True)()
     KERNELS[op](product((expected,), dtype))
-    assert found.tolist() == (7 + expected.astype(np.float64)).tolist()  # whole numbers, small enough to be exact
+    assert out.tolist() == (7 + expected.astype(np.float64)).tolist()  # whole numbers, small enough to be exact
 
 
 def test_a_product_may_be_where_its_factor_was():
@@ -56,13 +56,13 @@ def test_gradients_of_attention_at_once_are_those_one_by_one(causal, first_query
     def call(*outputs):
         return KernelCall(np, inputs, outputs, {"scale": 0.3, "causal": causal}, ranges, ((0,) * 4,) * 6)
 
-    found, expected = ([np.empty_like(x) for x in (q, k, v)] for _ in range(2))
+    gradients, expected = ([np.empty_like(x) for x in (q, k, v)] for _ in range(2))
     ops = "attention_backward_query", "attention_backward_keys"
-    KERNEL_SET.at_once[ops](call(found[0]), call(*found[1:]))
+    KERNEL_SET.at_once[ops](call(gradients[0]), call(*gradients[1:]))
     for op, outputs in zip(ops, (expected[:1], expected[1:]), strict=True):
         KERNELS[op](call(*outputs))
-    for one, right in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, right, atol=1e-12)
+    for gradient, right in zip(gradients, expected, strict=True):
+        np.testing.assert_allclose(gradient, right, atol=1e-12)
 
 
 @pytest.mark.parametrize("op", ["adam", "adamw"])
@@ -78,5 +78,5 @@ def test_adam_of_a_large_weight(op, dtype, places):
         kernels[op](KernelCall(np, (*operands, np.array(3, np.int32)), outputs, settings, {}, ()))
         return outputs
 
-    for found, expected in zip(updated(TORCH_KERNELS), updated(KERNELS), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 if dtype == "float32" else 1e-12)
+    for outputs, expected in zip(updated(TORCH_KERNELS), updated(KERNELS), strict=True):
+        np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-6 if dtype == "float32" else 1e-12)

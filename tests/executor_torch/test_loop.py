@@ -71,7 +71,7 @@ def schedule(optimizer, momentum=False):
 def test_optimizers_are_taken_over_scheduled_and_given_back(alone, kind):
     given, expected = model(kind), model(kind)
     cycles = (
-        [schedule(one.optimizer, "ad" in kind or kind == "momentum") for one in (given, expected)]
+        [schedule(trained.optimizer, "ad" in kind or kind == "momentum") for trained in (given, expected)]
         if kind != "adagrad"
         else []
     )
@@ -161,7 +161,7 @@ def accumulated(given, parts):
 
 def in_parts(given, parts):
     """The graph of a module whose batch is planned in parts."""
-    inputs, targets = ([one.chunk(parts)[0] for one in tensors] for tensors in (given.inputs, given.targets))
+    inputs, targets = ([tensor.chunk(parts)[0] for tensor in tensors] for tensors in (given.inputs, given.targets))
     return planner.from_torch(
         given.module, inputs, loss=given.loss, targets=targets, optimizer=optimizer_of(given), micro_batches=parts
     )

@@ -34,7 +34,7 @@ def alone():
     dist.destroy_process_group()
 
 
-def made(rows=8):
+def module_and_batch(rows=8):
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3)).double()
     return module, torch.randn(rows, 6, dtype=torch.float64), torch.randint(3, (rows,))
@@ -49,7 +49,7 @@ def planned(module, inputs, targets, **options):
 
 
 def test_a_module_trains_like_eager_and_takes_its_weights_back(alone):
-    module, inputs, targets = made()
+    module, inputs, targets = module_and_batch()
     ours = distribute(module, planned(module, inputs, targets))
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     for _ in range(3):
@@ -57,18 +57,18 @@ def test_a_module_trains_like_eager_and_takes_its_weights_back(alone):
         expected = nn.functional.cross_entropy(module(inputs), targets)
         expected.backward()
         optimizer.step()
-        found = ours.step(inputs, targets)
-        assert found.dtype == torch.float64
-        assert found.item() == pytest.approx(expected.item(), rel=1e-14)
-    other, _, _ = made()
+        loss = ours.step(inputs, targets)
+        assert loss.dtype == torch.float64
+        assert loss.item() == pytest.approx(expected.item(), rel=1e-14)
+    other, _, _ = module_and_batch()
     other.load_state_dict(ours.state_dict())
-    for one, same in zip(other.parameters(), module.parameters(), strict=True):
-        torch.testing.assert_close(one, same, rtol=1e-14, atol=1e-14)
-    for name, one in ours.sharded_state_dict().items():
-        assert torch.equal(one.full_tensor(), ours.state_dict()[name])
-        before = one.to_local().clone()
+    for weight, same in zip(other.parameters(), module.parameters(), strict=True):
+        torch.testing.assert_close(weight, same, rtol=1e-14, atol=1e-14)
+    for name, dtensor in ours.sharded_state_dict().items():
+        assert torch.equal(dtensor.full_tensor(), ours.state_dict()[name])
+        before = dtensor.to_local().clone()
         ours.step(inputs, targets)
-        assert not torch.equal(one.to_local(), before)  # it is the memory that is trained
+        assert not torch.equal(dtensor.to_local(), before)  # it is the memory that is trained
 
 
 @pytest.mark.parametrize(
@@ -82,14 +82,14 @@ def test_a_module_trains_like_eager_and_takes_its_weights_back(alone):
     ],
 )
 def test_another_batch_than_planned(alone, inputs, targets, message):
-    module, *batch = made()
+    module, *batch = module_and_batch()
     ours = distribute(module, planned(module, *batch))
     with pytest.raises((ValueError, DataError), match=message):
         ours.step(inputs, targets)
 
 
 def test_rows_that_the_example_leaves_out_are_left_out(alone):
-    module, inputs, targets = made()
+    module, inputs, targets = module_and_batch()
     targets[::3] = -100
     ours = distribute(module, planned(module, inputs, targets))
     targets[1] = -100
@@ -119,19 +119,19 @@ def test_an_input_that_the_graph_cuts_has_the_modules_shape(alone):
 
 
 def test_another_module_than_planned(alone):
-    module, *batch = made()
+    module, *batch = module_and_batch()
     with pytest.raises(WeightsError, match=r"0\.weight: expected shape \[4, 6\], found \[5, 6\]"):
         distribute(nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)).double(), planned(module, *batch))
 
 
 def test_another_number_of_ranks_than_planned(alone):
-    module, *batch = made()
+    module, *batch = module_and_batch()
     with pytest.raises(planner.PlanError, match=r"expected 2 ranks, one per worker, found 1: .* --nproc-per-node 2"):
         distribute(module, planned(module, *batch, workers=2))
 
 
 def test_without_ranks():
-    module, *batch = made()
+    module, *batch = module_and_batch()
     with pytest.raises(planner.PlanError, match="expected 1 ranks: start them with torchrun --nproc-per-node 1"):
         distribute(module, planned(module, *batch))
 

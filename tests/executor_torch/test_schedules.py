@@ -31,8 +31,8 @@ def test_random_pipelines_train_as_one_worker(ranks, collectives, tmp_path):
         ranks, "executor", *paths, "--steps", 3, "--check", "--json", report, "--collectives", collectives, cwd=tmp_path
     )
     assert (done.returncode, own_lines(done)) == (0, []), done.stderr
-    for found in read_reports(report):
-        assert found.check.passed
-        assert found.check.worst_difference <= 1e-10
-        assert found.bytes == found.planned_bytes
-        assert found.arena_bytes == found.planned_arena_bytes
+    for executed in read_reports(report):
+        assert executed.check.passed
+        assert executed.check.worst_difference <= 1e-10
+        assert executed.bytes == executed.planned_bytes
+        assert executed.arena_bytes == executed.planned_arena_bytes

@@ -57,15 +57,15 @@ def test_modules_train_as_by_themselves(ranks, tmp_path):
     paths = [path for name in SAMPLE[ranks] for path in plans(name, ranks, tmp_path)]
     done = run(ranks, "tests.executor_torch.equality", *paths)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert len(found) == len(paths) == 2 * len(SAMPLE[ranks])
-    for one in found:
-        assert one["sent"] == [one["planned"]] * STEPS, one["plan"]
-        assert one["losses"] < 1e-12, one["plan"]
-        assert one["state"] < 1e-10, one["plan"]
-        assert one["missing"] == one["sharded"]["different"] == [], one["plan"]
-        assert one["sharded"]["equal"] > 0, one["plan"]
-        assert all(reason.startswith(f"{name}: dimension ") for name, reason in one["sharded"]["refused"].items())
+    outcomes = json.loads(done.stdout)
+    assert len(outcomes) == len(paths) == 2 * len(SAMPLE[ranks])
+    for outcome in outcomes:
+        assert outcome["sent"] == [outcome["planned"]] * STEPS, outcome["plan"]
+        assert outcome["losses"] < 1e-12, outcome["plan"]
+        assert outcome["state"] < 1e-10, outcome["plan"]
+        assert outcome["missing"] == outcome["sharded"]["different"] == [], outcome["plan"]
+        assert outcome["sharded"]["equal"] > 0, outcome["plan"]
+        assert all(reason.startswith(f"{name}: dimension ") for name, reason in outcome["sharded"]["refused"].items())
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -73,10 +73,10 @@ def test_stages_train_as_by_themselves(ranks, tmp_path):
     paths = [stages(name, ranks, tmp_path) for name in ("mlp", "gpt")]
     done = run(ranks, "tests.executor_torch.equality", *paths)
     assert done.returncode == 0, done.stderr
-    for one in json.loads(done.stdout):
-        assert one["sent"] == [one["planned"]] * STEPS, one["plan"]
-        assert (one["losses"] < 1e-12, one["state"] < 1e-10, one["missing"]) == (True, True, [])
-        assert any("expected a placement on all workers" in reason for reason in one["sharded"]["refused"].values())
+    for outcome in json.loads(done.stdout):
+        assert outcome["sent"] == [outcome["planned"]] * STEPS, outcome["plan"]
+        assert (outcome["losses"] < 1e-12, outcome["state"] < 1e-10, outcome["missing"]) == (True, True, [])
+        assert any("expected a placement on all workers" in reason for reason in outcome["sharded"]["refused"].values())
 
 
 @pytest.mark.parametrize(
@@ -87,18 +87,18 @@ def test_micro_batches_train_as_the_whole_batch(parallel, tmp_path):
     paths = [cut(name, parallel, tmp_path) for name in ("mlp", "gpt")]
     done = run(Parallel.read(parallel).workers, "tests.executor_torch.equality", *paths)
     assert done.returncode == 0, done.stderr
-    for one in json.loads(done.stdout):
-        assert one["sent"] == [one["planned"]] * STEPS
-        assert (one["losses"] < 1e-12, one["state"] < 1e-10, one["missing"]) == (True, True, [])
+    for outcome in json.loads(done.stdout):
+        assert outcome["sent"] == [outcome["planned"]] * STEPS
+        assert (outcome["losses"] < 1e-12, outcome["state"] < 1e-10, outcome["missing"]) == (True, True, [])
 
 
 @pytest.mark.parametrize("parallel", ["dp=2,zero=1", "dp=2,zero=3,recompute=full", "tp=2"])
 def test_weights_that_forward_changes_train_by_named_parallelism(parallel, tmp_path):
     done = run(Parallel.read(parallel).workers, "tests.executor_torch.equality", cut("constrained", parallel, tmp_path))
     assert done.returncode == 0, done.stderr
-    (one,) = json.loads(done.stdout)
-    assert one["sent"] == [one["planned"]] * STEPS
-    assert (one["losses"] < 1e-12, one["state"] < 1e-10, one["missing"]) == (True, True, [])
+    (outcome,) = json.loads(done.stdout)
+    assert outcome["sent"] == [outcome["planned"]] * STEPS
+    assert (outcome["losses"] < 1e-12, outcome["state"] < 1e-10, outcome["missing"]) == (True, True, [])
 
 
 @pytest.fixture(scope="module")
@@ -108,9 +108,9 @@ def plan(tmp_path_factory):
 
 def splits_windows(path):
     """Whether a plan splits rows or columns of a convolution, so that neighbours exchange borders."""
-    found = load_plan(path)
-    nodes = {node.name for node in found.graph.nodes if node.op.startswith("convolution")}
-    return any({"x", "y"} & set(found.strategies[name]) for name in nodes)
+    loaded = load_plan(path)
+    nodes = {node.name for node in loaded.graph.nodes if node.op.startswith("convolution")}
+    return any({"x", "y"} & set(loaded.strategies[name]) for name in nodes)
 
 
 def test_the_command(plan, tmp_path, capsys):
@@ -119,11 +119,11 @@ def test_the_command(plan, tmp_path, capsys):
     report, folder = tmp_path / "report.json", tmp_path / "checkpoints"
     done = run(2, "executor", plan, "--steps", 2, "--check", "--checkpoint", folder, "--json", report)
     assert (done.returncode, own_lines(done)) == (0, [])
-    (found,) = read_reports(report)
-    assert found.check.passed
-    assert found.bytes == found.planned_bytes
-    assert found.arena_bytes == found.planned_arena_bytes
-    assert (found.settings["transport"], found.settings["kernels"][:5]) == ("gloo", "torch")
+    (executed,) = read_reports(report)
+    assert executed.check.passed
+    assert executed.bytes == executed.planned_bytes
+    assert executed.arena_bytes == executed.planned_arena_bytes
+    assert (executed.settings["transport"], executed.settings["kernels"][:5]) == ("gloo", "torch")
     with pytest.raises(SystemExit) as ended:
         compare([str(report)])
     assert (ended.value.code, "2 of 2 equal" in capsys.readouterr().out) == (0, True)
@@ -141,8 +141,8 @@ def test_what_ranks_of_torchrun_are_calibrated_with(plan, tmp_path):
     measured = load_topology(output).devices[0].spec.measured
     assert (measured.ranks, measured.transport) == (2, "gloo")
     assert measured.tasks
-    found = simulate(load_plan(plan), str(output))
-    assert found.seconds_per_step > 0
+    simulated = simulate(load_plan(plan), str(output))
+    assert simulated.seconds_per_step > 0
 
 
 def test_a_rank_without_a_neighbour_to_measure_messages_with():

@@ -29,15 +29,15 @@ def pairs(draw):
 @given(pairs())
 @settings(max_examples=30, deadline=None)
 def test_every_table_adds_up(plans):
-    found = diff(*plans, ("one", "other"))
+    difference = diff(*plans, ("one", "other"))
     totals = [plan.total_bytes for plan in plans]
-    for rows in (found.kinds, found.tensors, found.nodes):
+    for rows in (difference.kinds, difference.tensors, difference.nodes):
         assert [sum(row.nbytes[i] for row in rows) for i in (0, 1)] == totals
         assert [abs(row.more) for row in rows] == sorted((abs(row.more) for row in rows), reverse=True)
     graph = plans[0].graph
-    assert sorted(name for row in found.tensors for name in row.names) == sorted(graph.tensors)
-    assert sorted(name for row in found.nodes for name in row.names) == sorted(node.name for node in graph.nodes)
-    for table in tables(found)[1:]:
+    assert sorted(name for row in difference.tensors for name in row.names) == sorted(graph.tensors)
+    assert sorted(name for row in difference.nodes for name in row.names) == sorted(node.name for node in graph.nodes)
+    for table in tables(difference)[1:]:
         sums = [[int(cell.replace(",", "")) for cell in column.cells] for column in table.columns[-3:]]
         assert [column[-1] for column in sums] == [*totals, totals[1] - totals[0]]
         assert all(sum(column[:-1]) == column[-1] for column in sums)
@@ -46,40 +46,40 @@ def test_every_table_adds_up(plans):
 @given(any_plan())
 @settings(max_examples=10, deadline=None)
 def test_a_plan_does_not_differ_from_itself(plan):
-    found = diff(plan, plan, ("one", "one again"))
-    assert not any(row.differs or row.more for row in (*found.tensors, *found.nodes))
-    assert all(first == second for first, second in found.facts.values())
+    difference = diff(plan, plan, ("one", "one again"))
+    assert not any(row.differs or row.more for row in (*difference.tensors, *difference.nodes))
+    assert all(first == second for first, second in difference.facts.values())
 
 
 def test_decisions_that_mean_the_same_are_alike_whatever_the_ways():
-    one = planned((4,))
-    layouts = {name: (layout[0], layout[0]) for name, layout in one.layouts.items()}
-    strategies = {name: (choice, choice) for name, (choice,) in one.strategies.items()}
-    other = Plan(one.graph, 0, (2, 2), layouts, strategies)
-    found = diff(one, other, ("four", "two by two"))
-    assert one.total_bytes == other.total_bytes
-    assert not any(row.differs or row.more for row in (*found.tensors, *found.nodes))
+    plan = planned((4,))
+    layouts = {name: (layout[0], layout[0]) for name, layout in plan.layouts.items()}
+    strategies = {name: (choice, choice) for name, (choice,) in plan.strategies.items()}
+    other = Plan(plan.graph, 0, (2, 2), layouts, strategies)
+    difference = diff(plan, other, ("four", "two by two"))
+    assert plan.total_bytes == other.total_bytes
+    assert not any(row.differs or row.more for row in (*difference.tensors, *difference.nodes))
 
 
 def test_decisions_are_named_with_what_they_cost():
-    one, other = planned((2, 2)), planned((2, 2), "S,R")
-    found = diff(one, other, ("s.json", "sr.json"))
-    named = {name for row in found.tensors if row.differs for name in row.names}
-    assert named == {name for name in one.graph.tensors if one.layouts[name] != other.layouts[name]}
-    assert found.facts["bytes per iteration"] == (one.total_bytes, other.total_bytes)
-    assert found.plans == ("s.json", "sr.json")
+    plan, other = planned((2, 2)), planned((2, 2), "S,R")
+    difference = diff(plan, other, ("s.json", "sr.json"))
+    named = {name for row in difference.tensors if row.differs for name in row.names}
+    assert named == {name for name in plan.graph.tensors if plan.layouts[name] != other.layouts[name]}
+    assert difference.facts["bytes per iteration"] == (plan.total_bytes, other.total_bytes)
+    assert difference.plans == ("s.json", "sr.json")
 
 
 def test_other_graphs_are_refused():
-    one = planned((2,))
+    plan = planned((2,))
     with pytest.raises(PlanError, match=r"^b: expected the graph of a, found another: tensor '.*' is not the same$"):
-        diff(one, planned((2,), dtype="float64"), ("a", "b"))
-    node = replace(one.graph.nodes[0], forward="elsewhere")
-    graph = replace(one.graph, nodes=(node, *one.graph.nodes[1:]))
+        diff(plan, planned((2,), dtype="float64"), ("a", "b"))
+    node = replace(plan.graph.nodes[0], forward="elsewhere")
+    graph = replace(plan.graph, nodes=(node, *plan.graph.nodes[1:]))
     with pytest.raises(PlanError, match=f"node '{node.name}' is not the same"):
-        diff(one, replace(one, graph=graph), ("a", "b"))
+        diff(plan, replace(plan, graph=graph), ("a", "b"))
     with pytest.raises(PlanError, match="updates or metrics"):
-        diff(one, replace(one, graph=replace(one.graph, metrics={})), ("a", "b"))
+        diff(plan, replace(plan, graph=replace(plan.graph, metrics={})), ("a", "b"))
 
 
 def test_parts_are_merged():

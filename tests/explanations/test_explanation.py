@@ -42,8 +42,8 @@ def check_sums(plan):
     for key in (OPERATOR, NODE, TENSOR):
         assert bytes_by(key, flows(plan)).total() == plan.total_bytes
     everything = costliest(plan, ALL)
-    assert sum(one.nbytes for one in everything) == plan.total_bytes
-    assert [one.nbytes for one in everything] == sorted((one.nbytes for one in everything), reverse=True)
+    assert sum(unit.nbytes for unit in everything) == plan.total_bytes
+    assert [unit.nbytes for unit in everything] == sorted((unit.nbytes for unit in everything), reverse=True)
 
 
 @given(any_plan())
@@ -60,13 +60,13 @@ def test_an_alternative_costs_what_the_plan_with_it_moves(plan):
 
 def check_alternatives(plan, units, each):
     compared = 0
-    for one in costliest(plan, ALL)[:units]:
-        others = rejected(plan, one)
+    for unit in costliest(plan, ALL)[:units]:
+        others = rejected(plan, unit)
         assert [other.extra_bytes for other in others] == sorted(other.extra_bytes for other in others)
-        assert one.strategy not in {other.strategy for other in others}
-        assert len(others) + 1 == len(candidates(plan, one))
+        assert unit.strategy not in {other.strategy for other in others}
+        assert len(others) + 1 == len(candidates(plan, unit))
         for other in others[:each]:
-            names = {one.node.name}
+            names = {unit.node.name}
             changed = replace(plan, strategies={**plan.strategies, **dict.fromkeys(names, other.strategy)})
             check_plan(changed)
             assert changed.total_bytes - plan.total_bytes == other.extra_bytes
@@ -87,34 +87,34 @@ def test_partial_tensors():
     plan = search(two_products(), SearchOptions((2, 2), placements="S,R,P"))
     check_sums(plan)
     assert check_alternatives(plan, units=12, each=9)
-    partial = [one for one in stored(plan) if "P+" in one.layout]
+    partial = [group for group in stored(plan) if "P+" in group.layout]
     assert partial
-    assert any("P+" in write_choices(one.layout) for one in partial)
+    assert any("P+" in write_choices(group.layout) for group in partial)
 
 
 def test_many_strategies_are_not_all_tried(monkeypatch):
     plan = searched(SEARCHED[2])
-    unit = next(one for one in costliest(plan, ALL) if one.node.op == "convolution")
+    unit = next(unit for unit in costliest(plan, ALL) if unit.node.op == "convolution")
     every = candidates(plan, unit)
     monkeypatch.setattr(alternatives, "MOST_STRATEGIES", 10)
     some, own = candidates(plan, unit), plan.strategies[unit.node.name]
     assert own in some
     assert set(some) < set(every)
-    assert all(len(set(one)) == 1 or sum(map(str.__ne__, one, own)) <= 1 for one in some)
+    assert all(len(set(strategy)) == 1 or sum(map(str.__ne__, strategy, own)) <= 1 for strategy in some)
 
 
 @given(any_plan())
 @settings(max_examples=25, deadline=None)
 def test_stored_tensors_are_counted(plan):
-    found = {(one.role, one.layout): one for one in stored(plan)}
+    groups = {(group.role, group.layout): group for group in stored(plan)}
     held = Counter()
     for name, tensor in plan.graph.tensors.items():
         key = tensor.role, tuple(map(str, plan.layouts[name]))
         for worker in range(plan.workers):
             held[key] += 4 * elements(owned(tensor.shape, plan.layouts[name], plan.ways, worker))
-    assert {key: one.held_bytes for key, one in found.items()} == held
-    assert sum(one.nbytes for one in found.values()) == sum(t.nbytes for t in plan.graph.tensors.values())
-    assert sum(one.tensors for one in found.values()) == len(plan.graph.tensors)
+    assert {key: group.held_bytes for key, group in groups.items()} == held
+    assert sum(group.nbytes for group in groups.values()) == sum(t.nbytes for t in plan.graph.tensors.values())
+    assert sum(group.tensors for group in groups.values()) == len(plan.graph.tensors)
 
 
 def cells(table):
@@ -123,17 +123,17 @@ def cells(table):
 
 def test_tables_show_the_sums():
     plan = searched(SEARCHED[2])
-    found = explain(plan)
-    columns = cells(kinds_table(found.kinds))
+    explanation = explain(plan)
+    columns = cells(kinds_table(explanation.kinds))
     assert [int(column[-1].replace(",", "")) for column in columns[1:5]] == [
         len(plan.graph.nodes),
         *plan.step_bytes(),
         plan.total_bytes,
     ]
     assert sum(int(cell.replace(",", "")) for cell in columns[4][:-1]) == plan.total_bytes
-    assert found.arena_bytes == tuple(worker.arena_bytes for worker in lower(plan).workers)
-    assert sum(sum(kind.step_bytes) for kind in found.kinds.values()) == plan.total_bytes
-    assert len(found.costliest) == 10
+    assert explanation.arena_bytes == tuple(worker.arena_bytes for worker in lower(plan).workers)
+    assert sum(sum(kind.step_bytes) for kind in explanation.kinds.values()) == plan.total_bytes
+    assert len(explanation.costliest) == 10
 
 
 def test_a_plan_prints_as_a_table(capsys):
@@ -169,8 +169,8 @@ def test_a_sum_beside_the_operator_is_looked_at_as_a_whole():
     b = GraphBuilder()
     x = b.apply("mm", b.input("x", (4, 8)), b.weight("w0", (8, 8), Init("uniform", 1.0)), name="fc0")
     w = b.weight("w", (8, 8), Init("uniform", 1.0))
-    one, other = b.apply("mm", x, w, name="one"), b.apply("mm", x, w, name="other")
-    loss = b.apply("sum", b.apply("add", one, other, name="both"), name="loss", dims=(0, 1))
+    product, other = b.apply("mm", x, w, name="one"), b.apply("mm", x, w, name="other")
+    loss = b.apply("sum", b.apply("add", product, other, name="both"), name="loss", dims=(0, 1))
     graph = training_graph(b, {"loss": loss}, Optimizer("sgd"))
     for ways in ((2,), (2, 2)):
         check_alternatives(search(graph, SearchOptions(ways)), units=20, each=9)

@@ -31,22 +31,22 @@ def dominating(point, points):
 
 @pytest.mark.parametrize("objective", OPTIONS)
 def test_what_is_dominated_is_said_to_be(objective):
-    found = frontier(objective)
-    assert len(found.points) >= 6
-    for point in found.points:
-        better = dominating(point, found.points)
+    front = frontier(objective)
+    assert len(front.points) >= 6
+    for point in front.points:
+        better = dominating(point, front.points)
         assert bool(better) <= bool(point.dominated_by)
         if better:
             assert point.dominated_by == min(better, key=lambda other: other.cost).name
-    free = [point for point in found.points if not point.dominated_by]
+    free = [point for point in front.points if not point.dominated_by]
     costs = [point.cost for point in free]
     assert [point.memory_bytes for point in free] == sorted((point.memory_bytes for point in free), reverse=True)
     assert costs == sorted(costs)
 
 
 def test_schemes_take_what_their_plans_take():
-    found = frontier()
-    named = [point for point in found.points if point.scheme]
+    front = frontier()
+    named = [point for point in front.points if point.scheme]
     assert {point.name for point in named} >= {"data parallel (DDP)", "ZeRO-1", "ZeRO-2", "ZeRO-3 (FSDP)"}
     for point in named:
         scheme = plan(GRAPH, parallel=point.scheme)
@@ -54,8 +54,8 @@ def test_schemes_take_what_their_plans_take():
 
 
 def test_the_first_plan_is_the_one_without_a_limit_and_others_fit_in_less():
-    found, best = frontier(), planner.plan(GRAPH, ways=(2, 2))
-    searched = [point for point in found.points if not point.scheme]
+    front, best = frontier(), planner.plan(GRAPH, ways=(2, 2))
+    searched = [point for point in front.points if not point.scheme]
     assert (searched[0].total_bytes, searched[0].memory_bytes) == (best.total_bytes, max(arena_sizes(best)))
     assert searched[0].name == "plan of least bytes"
     assert len(searched) > 1

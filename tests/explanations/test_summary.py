@@ -26,14 +26,18 @@ def parameters(plan):
 @given(any_plan())
 @settings(max_examples=20, deadline=None)
 def test_sums_are_the_plans_for_any_plan(plan):
-    found = planner.summary(plan)
-    assert sum(cause.nbytes for cause in found.causes) == plan.total_bytes
-    assert sum(group.nbytes for group in found.operators) == plan.total_bytes
-    assert sorted(name for group in found.operators for name in group.names) == sorted(n.name for n in plan.graph.nodes)
-    weights = [one for one in plan.graph.tensors.values() if one.role == "weight" and one.init is not None]
-    assert sorted(name for group in found.parameters for name in group.names) == sorted(one.name for one in weights)
-    assert sum(group.nbytes for group in found.parameters) == sum(one.nbytes for one in weights)
-    msgspec.json.encode(found)
+    summary = planner.summary(plan)
+    assert sum(cause.nbytes for cause in summary.causes) == plan.total_bytes
+    assert sum(group.nbytes for group in summary.operators) == plan.total_bytes
+    assert sorted(name for group in summary.operators for name in group.names) == sorted(
+        n.name for n in plan.graph.nodes
+    )
+    weights = [tensor for tensor in plan.graph.tensors.values() if tensor.role == "weight" and tensor.init is not None]
+    assert sorted(name for group in summary.parameters for name in group.names) == sorted(
+        tensor.name for tensor in weights
+    )
+    assert sum(group.nbytes for group in summary.parameters) == sum(tensor.nbytes for tensor in weights)
+    msgspec.json.encode(summary)
 
 
 @given(any_plan())
@@ -51,8 +55,8 @@ def test_a_worker_holds_what_its_regions_hold(plan):
 @given(any_plan())
 @settings(max_examples=10, deadline=None)
 def test_the_fullest_worker_holds_what_its_regions_hold(plan):
-    found, tensors = planner.summary(plan), plan.graph.tensors
-    weights = {name for group in found.parameters for name in group.names}
+    summary, tensors = planner.summary(plan), plan.graph.tensors
+    weights = {name for group in summary.parameters for name in group.names}
     kept = weights | {name for name, tensor in tensors.items() if tensor.role == "state" and name in plan.graph.updates}
 
     def held(name, worker):
@@ -60,7 +64,7 @@ def test_the_fullest_worker_holds_what_its_regions_hold(plan):
         return elements(own) * tensors[name].nbytes // tensors[name].elements
 
     totals = [sum(held(name, worker) for name in kept) for worker in range(plan.workers)]
-    assert found.held_bytes + found.state_held_bytes == max(totals)
+    assert summary.held_bytes + summary.state_held_bytes == max(totals)
 
 
 @given(any_plan())
@@ -76,13 +80,13 @@ def test_tensor_parallelism_in_the_words_of_megatron():
     assert (phases["embedding.tokens"], phases["embedding.w.grad"], phases["embedding.w.update"]) == (
         "forward", "backward", "update",
     )  # fmt: skip
-    found = parameters(plan)
-    assert found["l*.mlp.up.w"].split == "replicated over 2, columns over 2"
-    assert found["l*.mlp.up.w"].megatron == "ColumnParallelLinear over 2"
-    assert found["l*.mlp.down.w"].megatron == "RowParallelLinear over 2"
-    assert found["l*.attention.qkv.w"].split == "replicated over 2, heads over 2"
-    assert found["l*.attention.out.w"].megatron == "RowParallelLinear over 2"
-    assert {group.fsdp for group in found.values()} == {"DDP over 2"}
+    groups = parameters(plan)
+    assert groups["l*.mlp.up.w"].split == "replicated over 2, columns over 2"
+    assert groups["l*.mlp.up.w"].megatron == "ColumnParallelLinear over 2"
+    assert groups["l*.mlp.down.w"].megatron == "RowParallelLinear over 2"
+    assert groups["l*.attention.qkv.w"].split == "replicated over 2, heads over 2"
+    assert groups["l*.attention.out.w"].megatron == "RowParallelLinear over 2"
+    assert {group.fsdp for group in groups.values()} == {"DDP over 2"}
     operators = {group.pattern: group.split for group in planner.summary(plan).operators}
     assert operators["l*.mlp.up"] == "samples over 2, output columns over 2"
     assert operators["l*.mlp.down"] == "samples over 2, input columns (summed) over 2"
@@ -125,15 +129,15 @@ def test_heads_and_dtensor_of_a_module():
     module = Attention()
     graph = planner.from_torch(module, (torch.randn(8, 6, 16),))
     plan = planner.plan(graph, ways=(2,), pins=["out.weight=S1", "qkv.weight=S1", "qkv.bias=R", "out.bias=R"])
-    found = parameters(plan)
-    assert found["out.weight"].split == found["qkv.weight"].split == "heads over 2"
-    assert found["out.weight"].dtensor == ("Shard(1)",)
-    assert found["qkv.weight"].dtensor == ("_StridedShard(0)",)  # heads of queries, then of keys, then of values
-    assert found["qkv.bias"].dtensor == ("Replicate()",)
+    groups = parameters(plan)
+    assert groups["out.weight"].split == groups["qkv.weight"].split == "heads over 2"
+    assert groups["out.weight"].dtensor == ("Shard(1)",)
+    assert groups["qkv.weight"].dtensor == ("_StridedShard(0)",)  # heads of queries, then of keys, then of values
+    assert groups["qkv.bias"].dtensor == ("Replicate()",)
     named = {"Shard(1)": Shard(1), "Replicate()": Replicate()}
-    placement = named[found["out.weight"].dtensor[0]]
+    placement = named[groups["out.weight"].dtensor[0]]
     parts, _ = placement._split_tensor(module.out.weight.detach(), 2, with_padding=False, contiguous=True)
-    assert [part.numel() for part in parts] == [found["out.weight"].held_bytes // 4] * 2
+    assert [part.numel() for part in parts] == [groups["out.weight"].held_bytes // 4] * 2
     assert plan.layouts["out.weight"] == (Sharded(1),)
 
 

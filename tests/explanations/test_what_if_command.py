@@ -22,9 +22,9 @@ def test_a_summary_is_shown_and_written(capsys, tmp_path):
     assert status == 0
     assert "how parameters are split over 4" in out
     assert "why bytes move" in out
-    found = json.loads((tmp_path / "table.json").read_text())
-    assert sum(cause["nbytes"] for cause in found["summary"]["causes"]) == found["bytes"]
-    assert {"pattern", "split", "dtensor", "megatron", "held_bytes"} <= found["summary"]["parameters"][0].keys()
+    written = json.loads((tmp_path / "table.json").read_text())
+    assert sum(cause["nbytes"] for cause in written["summary"]["causes"]) == written["bytes"]
+    assert {"pattern", "split", "dtensor", "megatron", "held_bytes"} <= written["summary"]["parameters"][0].keys()
     assert "costliest operators" not in out
 
 

@@ -47,7 +47,7 @@ def gpt_loss(p, tokens, target, seen):
     x = p["tokens.weight"][tokens] + p["positions"]
     batch, length, width = x.shape
     qkv = seen("block.attention.qkv", affine(p, "block.attention.qkv", norm(p, "block.norm1", x)))
-    q, k, v = (one.reshape(batch, length, 2, -1).transpose(0, 2, 1, 3) for one in jnp.split(qkv, 3, 2))
+    q, k, v = (part.reshape(batch, length, 2, -1).transpose(0, 2, 1, 3) for part in jnp.split(qkv, 3, 2))
     scores = q @ k.transpose(0, 1, 3, 2) / q.shape[-1] ** 0.5
     scores = jnp.where(jnp.tril(jnp.ones((length, length), bool)), scores, -jnp.inf)
     attended = (jax.nn.softmax(scores) @ v).transpose(0, 2, 1, 3).reshape(batch, length, width)
@@ -66,13 +66,13 @@ def trained(loss, parameters, x, target, seen):
     @jax.jit
     def step(parameters, x, target):
         value, slopes = jax.value_and_grad(loss)(parameters, x, target, seen)
-        return value, jax.tree.map(lambda one, slope: one - RATE * slope, parameters, slopes)
+        return value, jax.tree.map(lambda weight, slope: weight - RATE * slope, parameters, slopes)
 
-    found = []
+    losses = []
     for _ in range(STEPS):
         value, parameters = step(parameters, x, target)
-        found.append(float(value))
-    return found, parameters
+        losses.append(float(value))
+    return losses, parameters
 
 
 def collectives(loss, arguments, seen):
@@ -92,13 +92,13 @@ def compared(name, ways):
         torch.randint(0, 32, x.shape) if x.dtype == torch.long else torch.randn_like(x).double(),
     )
     graph = planner.from_torch(module, (x,), loss=torch_loss, targets=(target,))
-    found = export(planner.plan(graph, ways=ways), "jax")
+    exported = export(planner.plan(graph, ways=ways), "jax")
     file = type(sys)("exported")
-    exec(found.source("exported"), file.__dict__)
-    parameters = {name: np.asarray(one.detach().numpy()) for name, one in module.named_parameters()}
+    exec(exported.source("exported"), file.__dict__)
+    parameters = {name: np.asarray(parameter.detach().numpy()) for name, parameter in module.named_parameters()}
     data = {next(iter(set(file.DATA) - {"target"})): x.numpy(), "target": target.numpy()}
     activation = {
-        path: next((one for one in file.OUTPUTS if one.startswith(f"{path}.")), "")
+        path: next((output for output in file.OUTPUTS if output.startswith(f"{path}.")), "")
         for path in {name.rpartition(".")[0] for name in parameters}
     }
     laid = []
@@ -111,7 +111,7 @@ def compared(name, ways):
         return file.constrained(planned, value)
 
     placed, given = file.placed(parameters), file.placed(data)
-    inputs = next(given[one] for one in given if one != "target")
+    inputs = next(given[key] for key in given if key != "target")
     expected, _ = trained(loss, parameters, *data.values(), lambda _, value: value)
     losses, _ = trained(loss, placed, inputs, given["target"], seen)
     return {
@@ -119,7 +119,7 @@ def compared(name, ways):
         "expected": expected,
         "losses": losses,
         "laid": sorted(set(laid)),
-        "split": sum(not one.sharding.is_fully_replicated for one in placed.values()),
+        "split": sum(not array.sharding.is_fully_replicated for array in placed.values()),
         "devices": len(next(iter(placed.values())).sharding.device_set),
         "collectives": collectives(loss, (placed, inputs, given["target"]), seen),
     }

@@ -35,7 +35,7 @@ class Counted(TorchDispatchMode):
         self.bytes = 0
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        if any(issubclass(one, DTensor) for one in types):
+        if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented
         name = function.__name__.split(".")[0]
         if function.namespace == "_c10d_functional" and name in RECEIVED:
@@ -55,7 +55,7 @@ RECEIVED = {
 }
 
 
-def made(name):
+def case_of(name):
     """Return a case's module with known weights, inputs and targets; of "gpt@tp=2" what is before the @."""
     torch.manual_seed(1)
     module, (x,), loss, (target,) = CASES[name.partition("@")[0]]()
@@ -65,35 +65,35 @@ def made(name):
 
 def exported(name, ways, placements="S,R"):
     """Return a case's plan for an engine, by the parallelism behind an @ or of these ways, and the written module."""
-    module, x, loss, target = made(name)
+    module, x, loss, target = case_of(name)
     graph = planner.from_torch(module, (x,), loss=loss, targets=(target,))
     _, named, parallel = name.partition("@")
     search = {"parallel": parallel} if named else {"ways": ways, "placements": placements}
-    found = export(planner.plan(graph, **search), "dtensor")
+    sharded = export(planner.plan(graph, **search), "dtensor")
     file = type(sys)("exported")
-    exec(found.source(file.__name__), file.__dict__)
-    return found, file
+    exec(sharded.source(file.__name__), file.__dict__)
+    return sharded, file
 
 
 def losses(module, x, loss, target):
     """Train by SGD; return every step's loss."""
-    optimizer, found = torch.optim.SGD(module.parameters(), lr=RATE), []
+    optimizer, values = torch.optim.SGD(module.parameters(), lr=RATE), []
     for _ in range(STEPS):
         optimizer.zero_grad()
         value = loss(module(x), target)
         value.backward()
         optimizer.step()
-        found.append(value.full_tensor().item() if isinstance(value, DTensor) else value.item())
-    return found
+        values.append(value.full_tensor().item() if isinstance(value, DTensor) else value.item())
+    return values
 
 
-def on_rank(name, found, file):
+def on_rank(name, sharded, file):
     """Train on this rank; return losses, bytes received, and how far parameters are from those of one process."""
-    module, x, loss, target = made(name)
-    alone = made(name)
+    module, x, loss, target = case_of(name)
+    alone = case_of(name)
     expected = losses(*alone)
     mesh = file.distribute(module)
-    names = [one for one in file.DATA if one != "target"]
+    names = [key for key in file.DATA if key != "target"]
     with Counted() as counted, file.running(mesh):
         got = losses(module, file.distributed(mesh, names[0], x), loss, file.distributed(mesh, "target", target))
     pairs = zip(module.parameters(), alone[0].parameters(), strict=True)
@@ -103,8 +103,8 @@ def on_rank(name, found, file):
         "losses": got,
         "worst": worst,
         "received": counted.bytes / STEPS,
-        "plan_bytes": found.plan.total_bytes,
-        "predicted": found.target_bytes,
+        "plan_bytes": sharded.plan.total_bytes,
+        "predicted": sharded.target_bytes,
         "split": sum("S" in text for text in file.PARAMETERS.values()),
     }
 
@@ -114,7 +114,7 @@ def layouts_put_together(ways):
     _, file = exported("mlp", (2,))
     file.WAYS = {f"step{number}": way for number, way in enumerate(ways)}
     file.OUTPUTS.clear()
-    layouts = [",".join(one) for one in product(("S0", "S1", "R"), repeat=len(ways))]
+    layouts = [",".join(placements) for placements in product(("S0", "S1", "R"), repeat=len(ways))]
     whole, wrong = torch.arange(24.0 * 48).view(24, 48), []
     for layout in layouts:
         module = nn.Module()
@@ -122,7 +122,7 @@ def layouts_put_together(ways):
         file.PARAMETERS.clear()
         file.PARAMETERS["weight"] = layout
         file.distribute(module)
-        held = prod(way for way, one in zip(ways, layout.split(","), strict=True) if one != "R")
+        held = prod(way for way, placement in zip(ways, layout.split(","), strict=True) if placement != "R")
         if module.weight.to_local().numel() * held != whole.numel() or not torch.equal(
             module.weight.full_tensor(), whole
         ):
@@ -137,8 +137,8 @@ def rank_main(rank, workers, store, work, queue):
         "gloo", init_method=f"file://{store}", rank=rank, world_size=workers, timeout=timedelta(100)
     )
     result = {}
-    for name, found, file in work["cases"]:
-        result[name] = on_rank(name, found, file)
+    for name, sharded, file in work["cases"]:
+        result[name] = on_rank(name, sharded, file)
         total = torch.tensor(result[name].pop("received"), dtype=torch.float64)
         dist.all_reduce(total)
         result[name]["dtensor_bytes"] = int(total.item())

@@ -47,7 +47,7 @@ def trained_alone(ranks):
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    return losses, [one.detach() for one in model.parameters()]
+    return losses, [weight.detach() for weight in model.parameters()]
 
 
 def on_rank(rank, ranks, folder, files):
@@ -101,8 +101,8 @@ def main(ranks):
         files[zero], said[zero] = exported(ranks, zero)
     with tempfile.TemporaryDirectory() as folder:
         mp.start_processes(on_rank, (ranks, folder, files), ranks, start_method="fork")
-        found = json.loads((Path(folder) / "result.json").read_text())
-    print(json.dumps(found | {"said": said}))
+        result = json.loads((Path(folder) / "result.json").read_text())
+    print(json.dumps(result | {"said": said}))
 
 
 if __name__ == "__main__":

@@ -36,9 +36,9 @@ CASES = [(2, ("mlp", "gpt", "uneven", "resnet")), (4, ("mlp", "gpt")), (8, ("mlp
 
 @pytest.mark.parametrize(("workers", "cases"), CASES)
 def test_dtensor_trains_like_one_process(workers, cases):
-    found = printed("tests.export.ranks", str(workers), *cases)
+    results = printed("tests.export.ranks", str(workers), *cases)
     for name in cases:
-        case = found[name]
+        case = results[name]
         assert case["losses"] == pytest.approx(case["expected"], rel=1e-12)
         assert case["losses"][0] != case["losses"][-1]
         assert case["worst"] < 1e-12
@@ -47,8 +47,8 @@ def test_dtensor_trains_like_one_process(workers, cases):
         assert case["plan_bytes"] < case["dtensor_bytes"]
         assert 0.3 < case["predicted"] / case["dtensor_bytes"] < 3
     layouts = {2: {}, 4: {"(2, 2)": 9}, 8: {"(2, 2, 2)": 27, "(4, 2)": 9}, 12: {"(3, 2, 2)": 27}}[workers]
-    assert {ways: found[ways]["layouts"] for ways in layouts} == layouts
-    assert all(found[ways]["wrong"] == [] for ways in layouts)
+    assert {ways: results[ways]["layouts"] for ways in layouts} == layouts
+    assert all(results[ways]["wrong"] == [] for ways in layouts)
 
 
 NAMED = [(2, {"gpt@dp=2": 1e-4, "gpt@tp=2": 0.1}), (4, {"gpt@dp=4": 1e-4, "gpt@dp=2,tp=2": 0.1})]
@@ -58,9 +58,9 @@ tensor parallelism the projection to queries, keys and values is gathered, as it
 
 @pytest.mark.parametrize(("workers", "cases"), NAMED)
 def test_dtensor_moves_what_the_file_says_of_named_parallelism(workers, cases):
-    found = printed("tests.export.ranks", str(workers), *cases)
+    results = printed("tests.export.ranks", str(workers), *cases)
     for name, tolerance in cases.items():
-        case = found[name]
+        case = results[name]
         assert case["losses"] == pytest.approx(case["expected"], rel=1e-12)
         assert case["worst"] < 1e-12
         assert case["dtensor_bytes"] == pytest.approx(case["predicted"], rel=tolerance)
@@ -68,9 +68,9 @@ def test_dtensor_moves_what_the_file_says_of_named_parallelism(workers, cases):
 
 @NO_JAX
 def test_jax_trains_like_one_device():
-    found = printed("tests.export.devices", **DEVICES)
+    results = printed("tests.export.devices", **DEVICES)
     for name, devices in (("mlp", 8), ("gpt", 4)):
-        case = found[name]
+        case = results[name]
         assert case["losses"] == pytest.approx(case["expected"], rel=1e-12)
         assert case["losses"][0] == pytest.approx(case["torch"], rel=1e-12)
         assert case["devices"] == devices
@@ -81,13 +81,13 @@ def test_jax_trains_like_one_device():
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_fsdp2_trains_like_one_process_and_moves_what_the_file_says(ranks):
-    found = printed("tests.export.sharded", str(ranks))
-    assert found["expected"][0] != found["expected"][-1]
+    results = printed("tests.export.sharded", str(ranks))
+    assert results["expected"][0] != results["expected"][-1]
     for zero in ("0", "1", "2", "3"):
-        assert found[zero]["losses"] == pytest.approx(found["expected"], rel=1e-5)
-        assert found[zero]["worst"] < 1e-6
-        assert found[zero]["moved"] == found["said"][zero] > 0
-    assert found["said"]["0"] == found["said"]["1"] < found["said"]["2"] < found["said"]["3"]
+        assert results[zero]["losses"] == pytest.approx(results["expected"], rel=1e-5)
+        assert results[zero]["worst"] < 1e-6
+        assert results[zero]["moved"] == results["said"][zero] > 0
+    assert results["said"]["0"] == results["said"]["1"] < results["said"]["2"] < results["said"]["3"]
 
 
 def test_lines_for_torchrun_train(tmp_path):

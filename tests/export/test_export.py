@@ -28,9 +28,9 @@ def named(parallel):
     return planner.plan(planner.model("mlp-2-16", batch=8), parallel=parallel)
 
 
-def written(found):
+def written(exported):
     file = {}
-    constants = found.source("exported").split("import ")[-1].split("\n\n\n")[0].partition("\n")[2]
+    constants = exported.source("exported").split("import ")[-1].split("\n\n\n")[0].partition("\n")[2]
     exec(constants, file)
     return file
 
@@ -65,14 +65,14 @@ def test_a_target_in_a_users_file(tmp_path, capsys):
 
 @pytest.mark.parametrize("ways", [(2,), (4,), (2, 2)])
 def test_data_parallelism_moves_the_same_bytes_everywhere(ways):
-    found = plan("mlp-3-64", ways, searcher="data-parallel", batch=16)
+    planned = plan("mlp-3-64", ways, searcher="data-parallel", batch=16)
     weights = 3 * 64 * 64 * 4
-    workers = found.workers
-    exported = export(found, "dtensor")
+    workers = planned.workers
+    exported = export(planned, "dtensor")
     assert exported.mesh.ways == (workers,)  # no tensor tells the steps apart
-    assert {one.placements for one in exported.parameters.values()} == {(R,)}
-    assert 2 * (workers - 1) * weights <= exported.target_bytes <= found.total_bytes
-    assert exported.target_bytes >= 0.99 * found.total_bytes
+    assert {parameter.placements for parameter in exported.parameters.values()} == {(R,)}
+    assert 2 * (workers - 1) * weights <= exported.target_bytes <= planned.total_bytes
+    assert exported.target_bytes >= 0.99 * planned.total_bytes
 
 
 @pytest.mark.parametrize(
@@ -94,11 +94,11 @@ def test_bytes_of_redistribution(have, want, expected):
 
 
 def test_steps_are_one_axis_where_no_tensor_tells_them_apart():
-    found = plan(ways=(2, 2, 2))
+    planned = plan(ways=(2, 2, 2))
     layouts = {"a": (S0, S0, S1), "b": (R, R, S1), "c": (S1, R, R)}
-    assert mesh_of(replace(found, layouts=layouts), "ab") == Mesh((4, 2), ((0, 1), (2,)))
-    assert mesh_of(replace(found, layouts=layouts), "abc") == Mesh((2, 2, 2), ((0,), (1,), (2,)))
-    assert mesh_of(replace(found, layouts=layouts), "ab").axes == ("step1_2", "step3")
+    assert mesh_of(replace(planned, layouts=layouts), "ab") == Mesh((4, 2), ((0, 1), (2,)))
+    assert mesh_of(replace(planned, layouts=layouts), "abc") == Mesh((2, 2, 2), ((0,), (1,), (2,)))
+    assert mesh_of(replace(planned, layouts=layouts), "ab").axes == ("step1_2", "step3")
 
 
 def test_dimensions_that_are_joined():
@@ -107,15 +107,19 @@ def test_dimensions_that_are_joined():
 
 
 def test_the_file_has_every_parameter_and_all_data():
-    found = plan("transformer-1-64", sequence=8, vocabulary=32)
+    planned = plan("transformer-1-64", sequence=8, vocabulary=32)
     for target in ("dtensor", "jax"):
-        file = written(export(found, target))
-        weights = {one.name for one in found.graph.tensors.values() if one.role == "weight" and one.init is not None}
+        file = written(export(planned, target))
+        weights = {
+            tensor.name
+            for tensor in planned.graph.tensors.values()
+            if tensor.role == "weight" and tensor.init is not None
+        }
         assert file["PARAMETERS"].keys() == weights
         assert file["DATA"].keys() == {"tokens", "labels"}
-        assert list(file["WAYS"].values()) == list(found.ways)
+        assert list(file["WAYS"].values()) == list(planned.ways)
         for name, text in file["PARAMETERS"].items():
-            assert text == ",".join(map(str, found.layouts[name])) or "R" in text, name
+            assert text == ",".join(map(str, planned.layouts[name])) or "R" in text, name
 
 
 def test_what_is_refused():
@@ -128,9 +132,9 @@ def test_what_is_refused():
     assert export(named("dp=2,tp=2,zero=3"), "jax").target_bytes > 0
     with pytest.raises(PlanError, match="at least 2 workers"):
         export(planner.plan(planner.model("mlp-2-16"), workers=1), "jax")
-    found = plan()
+    planned = plan()
     entries = {"lstm.weight_ih_l0": Entry("fc1.w", (16, 16), "float32")}
-    recurrent = replace(found, graph=replace(found.graph, entries=entries))
+    recurrent = replace(planned, graph=replace(planned.graph, entries=entries))
     with pytest.raises(PlanError, match="lstm: PyTorch's DTensor has no recurrent layers"):
         export(recurrent, "dtensor")
     assert export(recurrent, "jax").parameters.keys() == {"lstm.weight_ih_l0"}
@@ -144,13 +148,13 @@ def run(*arguments):
 
 def test_the_command(tmp_path, capsys):
     saved, file, table = tmp_path / "plan.json", tmp_path / "split.py", tmp_path / "table.json"
-    found = plan()
-    found.save(saved)
+    planned = plan()
+    planned.save(saved)
     assert run(saved, "--export", "dtensor", "-o", file, "--json", table) == 0
     shown = capsys.readouterr().out
-    assert f"{found.total_bytes:,}" in shown
+    assert f"{planned.total_bytes:,}" in shown
     data = json.loads(table.read_text())
-    assert data["plan_bytes"] == found.total_bytes
+    assert data["plan_bytes"] == planned.total_bytes
     assert sum(kind["target_bytes"] for kind in data["operators"].values()) == data["target_bytes"]
     assert f"{data['target_bytes']:,}" in shown
     compile(file.read_text(), "split.py", "exec")
@@ -162,21 +166,21 @@ def test_the_command(tmp_path, capsys):
 
 
 def test_of_convolutions_only_samples_stay_split():
-    found = plan("wresnet-14-1", image=8)
-    kinds = export(found, "dtensor").kinds
-    assert any("i" in one for node in found.graph.nodes for one in found.strategies[node.name])
+    planned = plan("wresnet-14-1", image=8)
+    kinds = export(planned, "dtensor").kinds
+    assert any("i" in choice for node in planned.graph.nodes for choice in planned.strategies[node.name])
     assert "samples only" in kinds["convolution"].why
     assert "gathered" in kinds["batch_norm"].why
-    assert sum(kind.plan_bytes for kind in kinds.values()) == found.total_bytes
-    assert export(found, "jax").kinds["convolution"].why == ""
-    convolutions = [node for node in found.graph.nodes if node.op == "convolution"]
+    assert sum(kind.plan_bytes for kind in kinds.values()) == planned.total_bytes
+    assert export(planned, "jax").kinds["convolution"].why == ""
+    convolutions = [node for node in planned.graph.nodes if node.op == "convolution"]
     weights = {node.inputs[1] for node in convolutions}
-    assert any(found.layouts[name] != (R, R) for name in weights)
-    exported = export(found, "dtensor")
+    assert any(planned.layouts[name] != (R, R) for name in weights)
+    exported = export(planned, "dtensor")
     assert {exported.parameters[name].placements for name in weights} == {(R, R)}
-    assert exported.notes.keys() >= {name for name in weights if found.layouts[name] != (R, R)}
-    assert {str(one) for one in exported.data["images"].placements} <= {"S0", "R"}
-    assert any(one.placements != (R, R) for one in export(found, "jax").parameters.values())
+    assert exported.notes.keys() >= {name for name in weights if planned.layouts[name] != (R, R)}
+    assert {str(tensor) for tensor in exported.data["images"].placements} <= {"S0", "R"}
+    assert any(parameter.placements != (R, R) for parameter in export(planned, "jax").parameters.values())
 
 
 def test_the_command_of_all_targets(tmp_path, capsys):

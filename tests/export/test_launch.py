@@ -53,9 +53,9 @@ def setup(model, parallel, *options):
 def written(target):
     """Every case that a target can run, with its text."""
     for case in CASES:
-        one = setup(*case)
-        if not LAUNCHES[target].cannot(one):
-            yield one, LAUNCHES[target].write(one, "run")
+        job = setup(*case)
+        if not LAUNCHES[target].cannot(job):
+            yield job, LAUNCHES[target].write(job, "run")
 
 
 def schema(name):
@@ -75,16 +75,16 @@ def is_of(value, kind):
 def test_sizes_are_read_from_the_graph(name):
     size = (gpt.SIZES | llama.SIZES | llama.EXPERTS)[name]
     for dtype in ("float32", "mixed") if name in ("gpt2", "llama-2-7b") else ("float32",):
-        found = transformer_of(graph_of(name, 1, "none", dtype))
+        sizes = transformer_of(graph_of(name, 1, "none", dtype))
         for field in ("layers", "width", "heads", "vocabulary", "sequence", "tied"):
-            assert getattr(found, field) == getattr(size, field), field
+            assert getattr(sizes, field) == getattr(size, field), field
         if name in gpt.SIZES:
-            assert (found.groups, found.hidden, found.norm) == (size.heads, 4 * size.width, "LayerNorm")
-            assert found.positions == ("alibi" if size.alibi else "learned")
+            assert (sizes.groups, sizes.hidden, sizes.norm) == (size.heads, 4 * size.width, "LayerNorm")
+            assert sizes.positions == ("alibi" if size.alibi else "learned")
         else:
-            assert (found.groups, found.hidden, found.norm) == (size.groups, size.hidden, "RMSNorm")
-            assert (found.positions, found.rotary_base, found.stretched) == ("rope", size.base, size.stretched)
-            assert found.experts == size.experts
+            assert (sizes.groups, sizes.hidden, sizes.norm) == (size.groups, size.hidden, "RMSNorm")
+            assert (sizes.positions, sizes.rotary_base, sizes.stretched) == ("rope", size.base, size.stretched)
+            assert sizes.experts == size.experts
 
 
 def test_parameters_are_those_that_are_published():
@@ -110,9 +110,9 @@ def test_sizes_of_a_module_of_pytorch():
     torch = pytest.importorskip("torch")
     module = import_module("examples.gpt").GPT(64, 8, 16, 4, 2)
     tokens = torch.zeros((2, 8), dtype=torch.long)
-    found = transformer_of(planner.from_torch(module, (tokens, tokens)))
-    assert (found.layers, found.heads, found.head_width, found.hidden, found.tied) == (2, 4, 4, 64, True)
-    assert found.parameters == sum(one.numel() for one in module.parameters())
+    sizes = transformer_of(planner.from_torch(module, (tokens, tokens)))
+    assert (sizes.layers, sizes.heads, sizes.head_width, sizes.hidden, sizes.tied) == (2, 4, 4, 64, True)
+    assert sizes.parameters == sum(parameter.numel() for parameter in module.parameters())
 
 
 def megatron_parser():
@@ -136,19 +136,19 @@ def parsed(text):
 def test_megatron_flags():
     cases = list(written("megatron"))
     assert len(cases) >= 8
-    for one, text in cases:
-        found, parallel = parsed(text), one.parallel
-        degrees = found.tensor_model_parallel_size, found.pipeline_model_parallel_size, found.context_parallel_size
+    for job, text in cases:
+        flags, parallel = parsed(text), job.parallel
+        degrees = flags.tensor_model_parallel_size, flags.pipeline_model_parallel_size, flags.context_parallel_size
         assert degrees == (parallel.tp, parallel.pp, parallel.cp)
-        assert found.global_batch_size == one.batch == found.micro_batch_size * parallel.dp * one.micro_batches
-        assert found.sequence_parallel == parallel.sp
-        assert found.bf16
+        assert flags.global_batch_size == job.batch == flags.micro_batch_size * parallel.dp * job.micro_batches
+        assert flags.sequence_parallel == parallel.sp
+        assert flags.bf16
         # As Megatron Core counts a stage's layers.
-        layers = one.transformer.layers
-        if found.pipeline_model_parallel_layout is None:
-            assert layers % (parallel.pp * (found.num_virtual_stages_per_pipeline_rank or 1)) == 0
+        layers = job.transformer.layers
+        if flags.pipeline_model_parallel_layout is None:
+            assert layers % (parallel.pp * (flags.num_virtual_stages_per_pipeline_rank or 1)) == 0
         else:
-            stages = unfolded(found.pipeline_model_parallel_layout)
+            stages = unfolded(flags.pipeline_model_parallel_layout)
             assert len(stages) == parallel.pp * parallel.chunks
             assert sum(stage.count("t") for stage in stages) == layers
             assert (stages[0][0], stages[-1][-1], "".join(stages).count("E")) == ("E", "L", 1)
@@ -156,25 +156,25 @@ def test_megatron_flags():
 
 def unfolded(layout):
     """A layout's stages, as Megatron-LM reads it: `(text)*n` and `c*n` repeated, commas left out."""
-    layout = re.sub(r"\(([^)]*)\)\*(\d+)", lambda found: found[1] * int(found[2]), layout.replace(",", ""))
-    return re.sub(r"(.)\*(\d+)", lambda found: found[1] * int(found[2]), layout).split("|")
+    layout = re.sub(r"\(([^)]*)\)\*(\d+)", lambda match: match[1] * int(match[2]), layout.replace(",", ""))
+    return re.sub(r"(.)\*(\d+)", lambda match: match[1] * int(match[2]), layout).split("|")
 
 
 def test_torchtitan_toml():
     known, cases = schema("torchtitan")["sections"], list(written("torchtitan"))
     assert len(cases) >= 4
-    for one, text in cases:
-        found = tomllib.loads(text)
-        for section, values in found.items():
+    for job, text in cases:
+        settings = tomllib.loads(text)
+        for section, values in settings.items():
             for name, value in values.items():
                 assert is_of(value, known[section][name]), (section, name, value)
-        degrees, training, parallel = found["parallelism"], found["training"], one.parallel
+        degrees, training, parallel = settings["parallelism"], settings["training"], job.parallel
         data = degrees["data_parallel_replicate_degree"] * degrees["data_parallel_shard_degree"]
         assert data == parallel.dp
         assert training["global_batch_size"] % (training["local_batch_size"] * data) == 0
         if parallel.pp > 1:
             per_stage = degrees.get("pipeline_parallel_layers_per_stage")
-            stages = -(-(one.transformer.layers + 2) // per_stage) if per_stage else parallel.pp
+            stages = -(-(job.transformer.layers + 2) // per_stage) if per_stage else parallel.pp
             assert stages == parallel.pp * parallel.chunks
 
 
@@ -182,42 +182,42 @@ def test_torchtitan_takes_its_file(tmp_path):
     config = pytest.importorskip("torchtitan.config", reason="torchtitan 0.2 is not installed")
     if not hasattr(config, "JobConfig"):
         pytest.skip("torchtitan 0.2 is not installed, but another version, which reads no TOML")
-    for one, text in written("torchtitan"):
+    for job, text in written("torchtitan"):
         (tmp_path / "run.toml").write_text(text)
-        found = config.ConfigManager().parse_args([f"--job.config_file={tmp_path / 'run.toml'}"])
-        assert found.parallelism.tensor_parallel_degree == one.parallel.tp
+        job_config = config.ConfigManager().parse_args([f"--job.config_file={tmp_path / 'run.toml'}"])
+        assert job_config.parallelism.tensor_parallel_degree == job.parallel.tp
 
 
 def test_deepspeed_json():
     known, cases = schema("deepspeed")["keys"], list(written("deepspeed"))
     assert len(cases) >= 5
-    for one, text in cases:
-        found = json.loads(text)
-        for key, value in found.items():
+    for job, text in cases:
+        settings = json.loads(text)
+        for key, value in settings.items():
             kind = known[key]
             if isinstance(kind, dict):
                 assert all(is_of(inner, kind[name]) for name, inner in value.items()), (key, value)
             else:
                 assert is_of(value, kind), (key, value)
-        micro, count = found["train_micro_batch_size_per_gpu"], found["gradient_accumulation_steps"]
-        assert found["train_batch_size"] == micro * count * one.parallel.dp  # as DeepSpeed asserts
+        micro, count = settings["train_micro_batch_size_per_gpu"], settings["gradient_accumulation_steps"]
+        assert settings["train_batch_size"] == micro * count * job.parallel.dp  # as DeepSpeed asserts
 
 
 def test_deepspeed_takes_its_configuration():
     config = pytest.importorskip("deepspeed.runtime.config", reason="DeepSpeed is not installed")
-    for one, text in written("deepspeed"):
+    for job, text in written("deepspeed"):
         data = json.loads(text)
-        data["train_batch_size"] //= one.parallel.dp  # one process stands for all
-        assert config.DeepSpeedConfig(data).gradient_accumulation_steps == one.micro_batches
+        data["train_batch_size"] //= job.parallel.dp  # one process stands for all
+        assert config.DeepSpeedConfig(data).gradient_accumulation_steps == job.micro_batches
 
 
 def test_torchrun_takes_its_lines():
     run = pytest.importorskip("torch.distributed.run")
-    for one, text in [*written("torchrun"), *written("megatron")]:
+    for job, text in [*written("torchrun"), *written("megatron")]:
         words = shlex.split(text.replace("\\\n", " ").splitlines()[-1])
-        found = run.parse_args(words[words.index("torchrun") + 1 :])
-        assert int(found.nnodes) * int(found.nproc_per_node) == one.parallel.workers
-        assert found.training_script == ("executor" if found.module else "pretrain_gpt.py")
+        flags = run.parse_args(words[words.index("torchrun") + 1 :])
+        assert int(flags.nnodes) * int(flags.nproc_per_node) == job.parallel.workers
+        assert flags.training_script == ("executor" if flags.module else "pretrain_gpt.py")
 
 
 REFUSED = [
@@ -246,13 +246,13 @@ REFUSED = [
 
 @pytest.mark.parametrize(("target", "model", "parallel", "options", "why"), REFUSED)
 def test_what_an_engine_cannot_run_is_one_clause(target, model, parallel, options, why):
-    one = setup(model, parallel, 16, *options)
-    refusal = LAUNCHES[target].refusal(one)
-    assert refusal.startswith(f"{LAUNCHES[target].title} cannot run {one.parallel}: ")
+    job = setup(model, parallel, 16, *options)
+    refusal = LAUNCHES[target].refusal(job)
+    assert refusal.startswith(f"{LAUNCHES[target].title} cannot run {job.parallel}: ")
     assert why in refusal
     assert "\n" not in refusal
-    assert engines_of(one)[target] in refusal
-    assert engines_of(one)["torchrun"] == ""
+    assert engines_of(job)[target] in refusal
+    assert engines_of(job)["torchrun"] == ""
 
 
 def test_parallelism_of_plans():
@@ -265,9 +265,9 @@ def test_parallelism_of_plans():
 
 
 def test_what_fills_no_nodes():
-    one = Setup(planner.model("gpt2", batch=12), Parallel(dp=12), 8)
+    job = Setup(planner.model("gpt2", batch=12), Parallel(dp=12), 8)
     with pytest.raises(PlanError, match="fill nodes of 8 devices, found 12"):
-        LAUNCHES["torchrun"].write(one, "plan")
+        LAUNCHES["torchrun"].write(job, "plan")
 
 
 @pytest.mark.parametrize(("present", "expected"), [(None, "cpu"), ("cuda", "cuda"), ("xpu", "xpu")])

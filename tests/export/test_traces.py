@@ -52,11 +52,11 @@ def messages(path):
 def nodes(path):
     first, *rest = messages(path)
     assert KINDS["GlobalMetadata"].FromString(first).version == VERSION
-    return [KINDS["Node"].FromString(one) for one in rest]
+    return [KINDS["Node"].FromString(message) for message in rest]
 
 
 def values(node):
-    return {one.name: getattr(one, one.WhichOneof("value")) for one in node.attr}
+    return {attribute.name: getattr(attribute, attribute.WhichOneof("value")) for attribute in node.attr}
 
 
 def test_bytes_are_the_plans_for_every_pair(traced):
@@ -76,10 +76,10 @@ def test_computing_is_the_programs(traced):
 
 def test_nodes_depend_on_what_stands_before_them(traced):
     for path in traced[2]:
-        found = nodes(path)
-        assert [node.id for node in found] == list(range(len(found)))
-        assert all(dependency < node.id for node in found for dependency in node.data_deps)
-        computing = [node for node in found if node.type == 4]
+        trace = nodes(path)
+        assert [node.id for node in trace] == list(range(len(trace)))
+        assert all(dependency < node.id for node in trace for dependency in node.data_deps)
+        computing = [node for node in trace if node.type == 4]
         for before, node in pairwise(computing):
             assert before.id in node.data_deps
 
@@ -106,13 +106,13 @@ def test_collectives_move_what_their_sizes_say(traced):
                 sizes.setdefault(key, []).append(said["comm_size"])
                 sent[key] += sum(said["pair_bytes"].values)
     assert sizes
-    for (kind, name, _), found in sizes.items():
-        assert len(found) == len(name.split("-"))
-        assert kind == "all-gather" or len(set(found)) == 1
-    once = {key: sum(found) if key[0] == "all-gather" else found[0] for key, found in sizes.items()}
-    for key, found in sizes.items():
+    for (kind, name, _), shares in sizes.items():
+        assert len(shares) == len(name.split("-"))
+        assert kind == "all-gather" or len(set(shares)) == 1
+    once = {key: sum(shares) if key[0] == "all-gather" else shares[0] for key, shares in sizes.items()}
+    for key, shares in sizes.items():
         if key[0] in ("all-gather", "reduce-scatter", "broadcast", "reduce"):
-            assert sent[key] == (len(found) - 1) * once[key]
+            assert sent[key] == (len(shares) - 1) * once[key]
 
 
 def test_transfers_that_are_collectives_are_nothing_else(traced):
@@ -147,7 +147,9 @@ def test_a_message_that_nobody_receives(files):
     sender = max(files, key=lambda path: sum(node.type == 5 for node in nodes(path)))
     other = next(path for path in files if path != sender)
     metadata, *rest = messages(other)
-    kept = [one for one in rest if KINDS["Node"].FromString(one).type != 6]
-    other.write_bytes(b"".join(bytes([len(one) & 0x7F | 0x80, len(one) >> 7]) + one for one in (metadata, *kept)))
+    kept = [message for message in rest if KINDS["Node"].FromString(message).type != 6]
+    other.write_bytes(
+        b"".join(bytes([len(message) & 0x7F | 0x80, len(message) >> 7]) + message for message in (metadata, *kept))
+    )
     with pytest.raises(InputError, match="expected as many bytes received as sent, found 0 and"):
         read_traces(files)

@@ -56,8 +56,8 @@ def weight_gradients(graph):
     }
 
 
-def difference(found, expected, floor=1e-300):
+def difference(values, expected, floor=1e-300):
     """Largest difference relative to the largest expected value, or to `floor` where that is larger."""
-    found, expected = np.asarray(found, dtype=np.float64), np.asarray(expected, dtype=np.float64)
-    assert found.shape == expected.shape
-    return np.max(np.abs(found - expected)) / max(np.max(np.abs(expected)), floor)
+    values, expected = np.asarray(values, dtype=np.float64), np.asarray(expected, dtype=np.float64)
+    assert values.shape == expected.shape
+    return np.max(np.abs(values - expected)) / max(np.max(np.abs(expected)), floor)

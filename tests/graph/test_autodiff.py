@@ -30,8 +30,8 @@ def test_a_tensor_read_once_needs_no_addition():
 def test_an_addition_passes_its_gradient_on():
     b = GraphBuilder()
     v, w = (b.weight(name, (2,), Init("ones")) for name in "vw")
-    found = gradients(b, summed(b, b.apply("add", v, w, name="y")), ("v", "w"))
-    assert found["v"] == found["w"] == "y.grad"
+    gradient_of = gradients(b, summed(b, b.apply("add", v, w, name="y")), ("v", "w"))
+    assert gradient_of["v"] == gradient_of["w"] == "y.grad"
 
 
 def test_nothing_is_computed_for_data():

@@ -126,7 +126,7 @@ def test_a_frozen_weight_has_neither_gradient_nor_state():
 def test_whole_numbers_and_truth_values_go_where_results_are_such():
     b = GraphBuilder()
     x, n, t = b.input("x", (3,), dtype="float32"), b.input("n", (3,), dtype="int32"), b.input("t", (3,), dtype="bool")
-    made = {
+    accepted = {
         "add": ("int32", (n, n), {}),
         "lt": ("bool", (x, x), {}),
         "logical_xor": ("bool", (t, n), {}),
@@ -135,7 +135,7 @@ def test_whole_numbers_and_truth_values_go_where_results_are_such():
         "cast": ("int32", (t,), {"dtype": "int32"}),
         "sum": ("int32", (n,), {"dims": (0,)}),
     }
-    for op, (dtype, inputs, attrs) in made.items():
+    for op, (dtype, inputs, attrs) in accepted.items():
         assert b.tensors[b.apply(op, *inputs, name=f"{op}.out", **attrs)].dtype == dtype
     refused = {
         "exp": ((n,), {}, "operand x must be a floating-point tensor, found int32; cast it before"),

@@ -50,7 +50,7 @@ def total(b, tensors, name="loss"):
 
 
 def compare_with_central_differences(b, loss, wrt, labels=None):
-    found = gradients(b, loss, wrt)
+    gradient_of = gradients(b, loss, wrt)
     graph = b.finish({}, {})
     values = one_worker.draw(graph, seed=1)
     for tensor in wrt:
@@ -61,7 +61,7 @@ def compare_with_central_differences(b, loss, wrt, labels=None):
     results = one_worker.run(graph, values)
     for tensor in wrt:
         expected = central_differences(graph, values, tensor, loss)
-        assert one_worker.difference(results[found[tensor]], expected, floor=0.01) < 1e-7
+        assert one_worker.difference(results[gradient_of[tensor]], expected, floor=0.01) < 1e-7
 
 
 def central_differences(graph, values, tensor, loss, step=1e-5):

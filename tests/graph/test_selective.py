@@ -30,9 +30,9 @@ def test_scores_are_computed_again_with_the_same_bits():
     read = {name for node in again.nodes if node.forward and not is_recomputed(again, node) for name in node.inputs}
     assert matrices
     assert read.isdisjoint(matrices)
-    expected, found = trained(plain), trained(again)
+    expected, recomputed = trained(plain), trained(again)
     for name, values in expected.items():
-        np.testing.assert_array_equal(found[name], values, err_msg=name)
+        np.testing.assert_array_equal(recomputed[name], values, err_msg=name)
     assert arena_sizes(undivided(again)) < arena_sizes(undivided(plain))
 
 

@@ -71,7 +71,7 @@ def test_plans_are_those_of_the_twins(model, options):
     assert operands_as_terms(own) == operands_as_terms(graph)
     assert nodes_of_replicas(own) == nodes_of_replicas(graph)
     assert len(set(map(id, signatures(own).values()))) == len(set(map(id, signatures(graph).values())))
-    expected, plan = (planner.plan(one, workers=4) for one in (graph, own))
+    expected, plan = (planner.plan(version, workers=4) for version in (graph, own))
     assert (plan.layouts, plan.strategies, plan.total_bytes) == (
         expected.layouts, expected.strategies, expected.total_bytes,
     )  # fmt: skip

@@ -68,9 +68,9 @@ def written_out(graph):
     """The graph, and what its tensors and nodes are copies of."""
     count, often = graph.micro_batches, every_micro_batch(graph)
     sums = {node.name for node in graph.nodes if accumulates(node, graph.tensors)}
-    made = {name for node in graph.nodes if node.name in often for name in node.outputs}
-    own = made | {name for name, tensor in graph.tensors.items() if holds_samples(tensor)}
-    followed = {old: new for old, new in graph.updates.items() if new in made}
+    repeated = {name for node in graph.nodes if node.name in often for name in node.outputs}
+    own = repeated | {name for name, tensor in graph.tensors.items() if holds_samples(tensor)}
+    followed = {old: new for old, new in graph.updates.items() if new in repeated}
     producers = {name: node for node in graph.nodes for name in node.outputs}
     tensors, copied_tensors, copied_nodes = {}, {}, {}
     first, middle, totals, last = [], [], [], []

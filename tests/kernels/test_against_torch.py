@@ -66,8 +66,8 @@ def test_pooling_with_ties(rng, kernel, stride, padding):
     (grad_x,) = torch.autograd.grad(y, x, torch.tensor(grad))
     window = {"stride": stride, "padding": padding, "kernel": kernel}
     taps = {"dy": kernel[0], "dx": kernel[1]}
-    found, indices = apply("max_pool2d_with_indices", data, **window, extents=taps)
-    assert np.array_equal(found, y.detach().numpy())
+    pooled, indices = apply("max_pool2d_with_indices", data, **window, extents=taps)
+    assert np.array_equal(pooled, y.detach().numpy())
     rows = np.arange(y.shape[2])[:, None] * stride[0] - padding[0] + indices // kernel[1]
     columns = np.arange(y.shape[3]) * stride[1] - padding[1] + indices % kernel[1]
     assert np.array_equal(rows * data.shape[3] + columns, flat.numpy())
@@ -90,8 +90,8 @@ def test_cross_entropy_of_large_logits(rng):
 def test_sigmoid_of_large_arguments_neither_overflows_nor_warns():
     x = np.asarray([-1e4, -90, -20, 0, 20, 1e4], dtype=np.float32)
     with np.errstate(over="raise", divide="raise", invalid="raise"):
-        (found,) = apply("sigmoid", x)
-    assert_close(found, torch.sigmoid(torch.tensor(x)), 1e-7)
+        (out,) = apply("sigmoid", x)
+    assert_close(out, torch.sigmoid(torch.tensor(x)), 1e-7)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -107,6 +107,9 @@ def test_attention_in_blocks_of_rows(rng, causal, rows, monkeypatch):
     how = {"scale": 8**-0.5, "causal": causal}
     out, total = apply("attention", q, k, v, **how)
     operands = (grad, q, k, v, total, (grad * out).sum(-1))
-    found = (*apply("attention_backward_query", *operands, **how), *apply("attention_backward_keys", *operands, **how))
-    for array, tensor in zip((out, *found), (expected, *(tensor.grad for tensor in tensors)), strict=True):
+    gradients = (
+        *apply("attention_backward_query", *operands, **how),
+        *apply("attention_backward_keys", *operands, **how),
+    )
+    for array, tensor in zip((out, *gradients), (expected, *(tensor.grad for tensor in tensors)), strict=True):
         assert_close(array, tensor, 1e-12)

@@ -42,8 +42,8 @@ def test_blocks_have_every_element_once_beside_what_it_meets(arrays):
     finally:
         blocks.BLOCK_ELEMENTS = before
     for number, whole in enumerate(np.broadcast_arrays(*arrays)):
-        found = [np.broadcast_to(part[number], part[0].shape).reshape(-1) for part in parts]
-        assert np.array_equal(np.concatenate(found), whole.reshape(-1))
+        pieces = [np.broadcast_to(part[number], part[0].shape).reshape(-1) for part in parts]
+        assert np.array_equal(np.concatenate(pieces), whole.reshape(-1))
     assert all(part[0].size <= SMALL for part in parts) or arrays[0].size == 0
     assert all(np.shares_memory(part[0], arrays[0]) for part in parts if part[0].size)
 
@@ -73,9 +73,9 @@ ELEMENTWISE = {
 def test_the_same_bits_in_blocks_as_without(small_blocks, monkeypatch, name, shape, dtype):
     count, attributes = ELEMENTWISE[name]
     operands = [np.abs(np.random.default_rng(n).standard_normal(shape)).astype(dtype) for n in range(count)]
-    found = apply(name, *operands, **attributes)
+    in_blocks = apply(name, *operands, **attributes)
     monkeypatch.setattr(blocks, "BLOCK_ELEMENTS", 1 << 30)
-    for inside, whole in zip(found, apply(name, *operands, **attributes), strict=True):
+    for inside, whole in zip(in_blocks, apply(name, *operands, **attributes), strict=True):
         assert inside.tobytes() == whole.tobytes()
 
 
@@ -107,8 +107,8 @@ def test_batch_norm_in_blocks(small_blocks, shape):
         "batch_norm_backward": ((grad, x, mean, variance, weight, *sums), {"eps": 1e-5, "count": count}, (back,)),
     }
     for name, (operands, attributes, wanted) in expected.items():
-        for found, value in zip(apply(name, *operands, **attributes), wanted, strict=True):
-            np.testing.assert_allclose(found, value, rtol=1e-10, atol=1e-12)
+        for computed, value in zip(apply(name, *operands, **attributes), wanted, strict=True):
+            np.testing.assert_allclose(computed, value, rtol=1e-10, atol=1e-12)
 
 
 def test_gelu_in_single_precision_is_nearly_as_near_as_pytorchs():
@@ -154,5 +154,5 @@ def test_products_that_add_to_what_is_there(monkeypatch, name, attributes, shape
 def test_products_of_few_rows_with_a_transposed_matrix(rows, columns):
     a = np.random.default_rng(0).standard_normal((rows, 5))
     b = np.random.default_rng(1).standard_normal((columns, 5))
-    (found,) = apply("mm", a, b, transpose_b=True)
-    np.testing.assert_allclose(found, np.einsum("ik,jk->ij", a, b), rtol=1e-12, atol=1e-12)
+    (out,) = apply("mm", a, b, transpose_b=True)
+    np.testing.assert_allclose(out, np.einsum("ik,jk->ij", a, b), rtol=1e-12, atol=1e-12)

@@ -18,9 +18,9 @@ def called(name, operands, out, **attributes):
 @pytest.mark.parametrize("dtype", NARROW)
 def test_a_product_is_rounded_once(dtype):
     a, b = (random.uniform(-1, 1, (40, 40)).astype(dtype) for _ in range(2))
-    found = called("mm", (a, b), np.empty((40, 40), dtype))
+    out = called("mm", (a, b), np.empty((40, 40), dtype))
     expected = (a.astype(np.float32) @ b.astype(np.float32)).astype(dtype)
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(out, expected)
 
 
 @pytest.mark.parametrize("dtype", NARROW)
@@ -34,11 +34,11 @@ def test_an_output_may_be_the_memory_of_an_operand(dtype):
 @pytest.mark.parametrize("wide", ["float32", "float64"])
 def test_casts_round_to_nearest(dtype, wide):
     x = random.uniform(-4, 4, 1000).astype(wide)
-    found = called("cast", (x,), np.empty(1000, dtype), dtype=dtype)
+    narrow = called("cast", (x,), np.empty(1000, dtype), dtype=dtype)
     bits = 8 if dtype == "bfloat16" else 11
     spacing = 2.0 ** (np.floor(np.log2(np.abs(x))) - bits + 1)
-    assert (np.abs(found.astype(wide) - x) <= spacing / 2).all()
-    np.testing.assert_array_equal(called("cast", (found,), np.empty(1000, wide), dtype=wide), found.astype(wide))
+    assert (np.abs(narrow.astype(wide) - x) <= spacing / 2).all()
+    np.testing.assert_array_equal(called("cast", (narrow,), np.empty(1000, wide), dtype=wide), narrow.astype(wide))
 
 
 def test_other_operands_are_passed_as_they_are():
@@ -57,5 +57,5 @@ def test_products_of_halves_stay_halves_on_a_gpu(dtype, as_they_are):
         a, b, out = (cupy.asarray(random.integers(-3, 3, (4, 4)).astype(dtype)) for _ in range(3))
         kernels = KernelSet("observed", {"mm": lambda call: (seen.extend(call.inputs), KERNELS["mm"](call))}, {})
         kernels.bind("mm", KernelCall(cupy, (a, b), (out,), {}, {}, ()))()
-        assert [one.dtype.name == dtype for one in seen] == [as_they_are] * 2
+        assert [operand.dtype.name == dtype for operand in seen] == [as_they_are] * 2
         np.testing.assert_array_equal(out.get(), a.get().astype(int) @ b.get().astype(int))

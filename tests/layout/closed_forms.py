@@ -87,7 +87,7 @@ def moved_across(size: int, steps: Sequence[StoreStep]) -> tuple[int, ...]:
         for i, step in enumerate(steps)
     ]
     fetching = [workers * part for part in _levels(common, stored)]
-    return tuple(_whole(size * (one + other)) for one, other in zip(reducing, fetching, strict=True))
+    return tuple(_whole(size * (reduced + gathered)) for reduced, gathered in zip(reducing, fetching, strict=True))
 
 
 def _store_factors(steps: Sequence[StoreStep]) -> tuple[list[Fraction], list[Fraction]]:

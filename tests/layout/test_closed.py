@@ -92,19 +92,20 @@ def test_a_shared_fetch_moves_the_union(case, data):
 
 @st.composite
 def stores(draw, divide):
-    ways, shape, layout, made = draw(fetches(divide))
+    ways, shape, layout, computed = draw(fetches(divide))
     kinds = tuple(
-        draw(st.sampled_from(["reduce", "*"] if p == REPLICATE else ["reduce", "*", "output", "output"])) for p in made
+        draw(st.sampled_from(["reduce", "*"] if p == REPLICATE else ["reduce", "*", "output", "output"]))
+        for p in computed
     )
-    made = tuple(p if kind == "output" else REPLICATE for p, kind in zip(made, kinds, strict=True))
-    return ways, shape, layout, made, kinds
+    computed = tuple(p if kind == "output" else REPLICATE for p, kind in zip(computed, kinds, strict=True))
+    return ways, shape, layout, computed, kinds
 
 
-def production_of(ways, shape, made, kinds):
+def production_of(ways, shape, computed, kinds):
     return Production(
         shape,
-        owned_by_all(shape, made, ways),
-        made,
+        owned_by_all(shape, computed, ways),
+        computed,
         frozenset(i for i, kind in enumerate(kinds) if kind == "reduce"),
         frozenset(i for i, kind in enumerate(kinds) if kind == "*"),
         "Sum",
@@ -113,12 +114,12 @@ def production_of(ways, shape, made, kinds):
 
 @given(stores(divide=True))
 def test_store_closed_form(case):
-    ways, shape, layout, made, kinds = case
+    ways, shape, layout, computed, kinds = case
     steps = [
         StoreStep(k, kind == "reduce", kind == "*", p == REPLICATE, kind == "output" and m == p)
-        for k, p, m, kind in zip(ways, layout, made, kinds, strict=True)
+        for k, p, m, kind in zip(ways, layout, computed, kinds, strict=True)
     ]
-    hops = store(production_of(ways, shape, made, kinds), layout, ways)
+    hops = store(production_of(ways, shape, computed, kinds), layout, ways)
     total = sum((hop.moved() for hop in hops), np.zeros((math.prod(ways),) * 2, dtype=np.int64))
     assert moved(math.prod(shape), steps) == total.sum()
     assert moved_across(math.prod(shape), steps) == by_level(total, ways)
@@ -127,9 +128,9 @@ def test_store_closed_form(case):
 @given(stores(divide=False))
 @settings(max_examples=60)
 def test_store_counting_equals_masks(case):
-    ways, shape, layout, made, kinds = case
+    ways, shape, layout, computed, kinds = case
     k = math.prod(ways)
-    hops = store(production_of(ways, shape, made, kinds), layout, ways)
+    hops = store(production_of(ways, shape, computed, kinds), layout, ways)
     for hop in hops:
         have = [element_mask(region, shape) for region in hop.sources]
         want = [element_mask(region, shape) for region in hop.targets]
@@ -143,11 +144,11 @@ def test_store_counting_equals_masks(case):
 
 def _arrives(case, hops):
     """Carry values through the hops: every owner ends with the sum of all partial results, each counted once."""
-    ways, shape, layout, made, kinds = case
+    ways, shape, layout, computed, kinds = case
     k = math.prod(ways)
     reducing = [i for i, kind in enumerate(kinds) if kind == "reduce"]
     held = []
-    for w, region in enumerate(owned_by_all(shape, made, ways)):
+    for w, region in enumerate(owned_by_all(shape, computed, ways)):
         number = sum(ways.digits(w)[i] * 10**place for place, i in enumerate(reducing))
         held.append(np.where(element_mask(region, shape), 1 + number, 0))
     expected = sum(

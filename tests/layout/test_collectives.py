@@ -40,7 +40,7 @@ def numbers(shape, region):
 
 def listed(shape, exchange):
     """What the pieces bring: {(from, to): elements}."""
-    found = {}
+    by_pair = {}
     for worker, share in enumerate(map(Cut(exchange).share, range(len(exchange.targets)))):
         for source, pieces in (*share.receives, (worker, share.local[0])):
             held = numbers(shape, exchange.sources[source])
@@ -48,15 +48,15 @@ def listed(shape, exchange):
             wanted = numbers(shape, exchange.targets[worker])
             assert [wanted[piece.target_slices].ravel().tolist() for piece in pieces] == [m.tolist() for m in moved]
             if pieces:
-                found[source, worker] = sorted(np.concatenate(moved).tolist())
-    return found
+                by_pair[source, worker] = sorted(np.concatenate(moved).tolist())
+    return by_pair
 
 
-def brought(shape, exchange, found):
+def brought(shape, exchange, operation):
     """What the collectives of the groups bring, by their definitions: {(from, to): elements}."""
     result = {}
-    alone = [(w,) for w in range(exchange.ways.workers) if not any(w in group.workers for group in found.groups)]
-    for workers in (*(group.workers for group in found.groups), *alone):
+    alone = [(w,) for w in range(exchange.ways.workers) if not any(w in group.workers for group in operation.groups)]
+    for workers in (*(group.workers for group in operation.groups), *alone):
         for source in workers:
             for target in workers:
                 had, left = (
@@ -70,7 +70,7 @@ def brought(shape, exchange, found):
                     "reduce": left,
                     "all-reduce": had,
                     "all-to-all": had & left,
-                }[found.kind]
+                }[operation.kind]
                 if workers in alone:
                     what = had & left
                 if what:
@@ -78,22 +78,22 @@ def brought(shape, exchange, found):
     return result
 
 
-def check(shape, exchange, found):
+def check(shape, exchange, operation):
     """Compare an exchange with its collective; its groups are workers by digits at its steps, where any move."""
-    assert listed(shape, exchange) == brought(shape, exchange, found)
-    assert (exchange.reducer is not None) == (found.kind in ("reduce-scatter", "all-reduce", "reduce"))
-    members = [worker for group in found.groups for worker in group.workers]
+    assert listed(shape, exchange) == brought(shape, exchange, operation)
+    assert (exchange.reducer is not None) == (operation.kind in ("reduce-scatter", "all-reduce", "reduce"))
+    members = [worker for group in operation.groups for worker in group.workers]
     assert len({*members}) == len(members)
     assert {*np.concatenate(np.nonzero(exchange.moved())).tolist()} <= {*members}
-    for group in found.groups:
+    for group in operation.groups:
         digits = np.array([exchange.ways.digits(worker) for worker in group.workers])
-        assert set(np.flatnonzero((digits != digits[0]).any(axis=0))) == set(found.steps)
-        assert len(group.workers) == np.prod([exchange.ways[step] for step in found.steps])
+        assert set(np.flatnonzero((digits != digits[0]).any(axis=0))) == set(operation.steps)
+        assert len(group.workers) == np.prod([exchange.ways[step] for step in operation.steps])
 
 
 def kinds(plan):
     """Check every transfer of a plan; count what they are."""
-    found, checked = Counter(), set()
+    counts, checked = Counter(), set()
     for work in plan.traffic().work:
         transfers = [(read.tensor, (read.exchange,)) for read in work.reads if read.exchange is not None]
         for tensor, hops in [*transfers, *((write.tensor, write.hops) for write in work.writes)]:
@@ -102,8 +102,8 @@ def kinds(plan):
                     check(plan.graph.tensors[tensor].shape, exchange, kind)
                     checked.add(exchange)
                 if exchange.moved().any():
-                    found["messages" if kind is None else "all-reduce" if kind.is_half else kind.kind] += 1
-    return found
+                    counts["messages" if kind is None else "all-reduce" if kind.is_half else kind.kind] += 1
+    return counts
 
 
 @pytest.mark.parametrize("ways", [*WAYS, *SHARED_WAYS], ids=str)
@@ -112,9 +112,9 @@ def test_every_transfer_of_searched_plans(model, ways):
     """All that data parallelism of equal parts moves is all-reduces; other plans have some collective, too."""
     equal = not ways.shares and MODELS[model][1]["batch"] % ways.workers == 0
     for searcher, placements in SEARCHES:
-        found = kinds(Case(model, ways, searcher, placements).plan())
-        assert found["messages"] < found.total()
-        assert not (searcher == "data-parallel" and equal) or set(found) == {"all-reduce"}
+        counts = kinds(Case(model, ways, searcher, placements).plan())
+        assert counts["messages"] < counts.total()
+        assert not (searcher == "data-parallel" and equal) or set(counts) == {"all-reduce"}
 
 
 @pytest.mark.parametrize("ways", [*WAYS, *SHARED_WAYS], ids=str)
@@ -161,9 +161,9 @@ def test_by_hand(case):
 
 def test_uneven_parts_are_gathered_where_they_line_up():
     """Five rows over four: each half gathers its own two or three; what is cut anew at unlike places is messages."""
-    found = collective(exchange((S0, S0), (S0, R), shape=(5, 4)))
-    assert found == Collective("all-gather", (1,), (Group((0, 1), 8), Group((2, 3), 12)))
-    check((5, 4), exchange((S0, S0), (S0, R), shape=(5, 4)), found)
+    operation = collective(exchange((S0, S0), (S0, R), shape=(5, 4)))
+    assert operation == Collective("all-gather", (1,), (Group((0, 1), 8), Group((2, 3), 12)))
+    check((5, 4), exchange((S0, S0), (S0, R), shape=(5, 4)), operation)
     by_shares, equal = Ways((2,), (3, 1)), Ways((2,))
     sources, targets = (owned_by_all((8, 1), (S0,), ways) for ways in (by_shares, equal))
     assert collective(Exchange(equal, sources, targets)) is None
@@ -185,9 +185,9 @@ def test_groups_in_which_nothing_moves_take_no_part():
     ways, empty = Ways((2, 2)), ((), ((0, 4),))
     halves = owned_by_all((4, 4), (R, S0), ways)[:2]
     transfer = Exchange(ways, (*halves, empty, empty), (*owned_by_all((4, 4), (R, R), ways)[:2], empty, empty))
-    found = collective(transfer)
-    assert found == Collective("all-gather", (1,), (Group((0, 1), 16),))
-    check((4, 4), transfer, found)
+    operation = collective(transfer)
+    assert operation == Collective("all-gather", (1,), (Group((0, 1), 16),))
+    check((4, 4), transfer, operation)
 
 
 def test_two_hops_are_the_halves_of_an_all_reduce():
@@ -205,5 +205,5 @@ def test_tasks_say_what_transfers_are():
     moving = [task for task in tasks if task.messages]
     by_transfer = {task.transfer: task.collective for task in moving}
     assert all(task.collective == by_transfer[task.transfer] for task in moving)
-    assert {(found.kind, found.is_half) for found in by_transfer.values()} == {
+    assert {(operation.kind, operation.is_half) for operation in by_transfer.values()} == {
         ("reduce-scatter", True), ("all-gather", True), ("reduce", True), ("broadcast", True)}  # fmt: skip

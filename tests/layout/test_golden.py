@@ -32,7 +32,7 @@ def fetch_matrix(case):
 
 def store_matrix(case):
     shape, ways, steps = tuple(case["shape"]), Ways(tuple(case["ways"])), case["produced"]
-    made = Production(
+    production = Production(
         shape,
         owned_by_all(shape, layout_of(steps), ways),
         layout_of(steps),
@@ -40,7 +40,7 @@ def store_matrix(case):
         frozenset(i for i, step in enumerate(steps) if step == "*"),
         "Sum",
     )
-    hops = store(made, layout_of(case["layout"]), ways)
+    hops = store(production, layout_of(case["layout"]), ways)
     return sum((hop.moved() for hop in hops), np.zeros((ways.workers,) * 2, dtype=np.int64))
 
 

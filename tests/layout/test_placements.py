@@ -34,7 +34,7 @@ def held(shape, axes, worker):
             dim, chunks = axis.placement.dim, getattr(axis.placement, "split_factor", 1)
             parts = [np.array_split(chunk, axis.ways)[coordinate] for chunk in np.array_split(indices[dim], chunks)]
             indices[dim] = np.concatenate(parts)
-    return [found.tolist() for found in indices]
+    return [index.tolist() for index in indices]
 
 
 def by_layout(shape, layout, ways, worker):
@@ -61,8 +61,8 @@ def test_what_is_called_even_is_held_alike(ways):
         for extent, reason in enumerate(refused, start=1):
             if reason is None:
                 shape = (extent, 2 * workers)
-                found = [held(shape, axes_of(layout, ways), worker) for worker in range(workers)]
-                assert found == [by_layout(shape, layout, ways, worker) for worker in range(workers)]
+                by_mesh = [held(shape, axes_of(layout, ways), worker) for worker in range(workers)]
+                assert by_mesh == [by_layout(shape, layout, ways, worker) for worker in range(workers)]
 
 
 def test_adjacent_steps_with_the_same_placement_are_one_axis():

@@ -17,8 +17,8 @@ TINY = {"batch": 6, "image": 64, "classes": 5}
 
 
 def products_of(graph, op):
-    found = signatures(graph)
-    kinds = {id(found[node.name]): found[node.name] for node in graph.nodes if node.op == op}
+    signature_of = signatures(graph)
+    kinds = {id(signature_of[node.name]): signature_of[node.name] for node in graph.nodes if node.op == op}
     return [contraction(signature).product(signature.extents) for signature in kinds.values()]
 
 
@@ -58,9 +58,9 @@ def test_heads_are_a_batch():
 def test_products_do_the_operations_that_are_counted(name):
     graph = build(name, **TINY)
     for signature in signatures(graph).values():
-        found = contraction(signature)
-        if found is not None:
-            product = found.product(signature.extents)
+        contracted = contraction(signature)
+        if contracted is not None:
+            product = contracted.product(signature.extents)
             operations = signature.description.operations(signature.extents)
             multiplied = 2 * product.batch * product.m * product.n * product.k
             assert operations <= multiplied <= operations * 1.25  # a sum of 2.25 terms on average takes 3
@@ -69,9 +69,9 @@ def test_products_do_the_operations_that_are_counted(name):
 
 def test_other_operators_are_no_products():
     graph = build("wresnet-14-1", **TINY)
-    found = {node.op for node in graph.nodes if contraction(signatures(graph)[node.name]) is not None}
-    assert found <= {op for op, operator in tdl.catalog.items() if operator.category in ("matmul", "convolution")}
-    assert {"mm", "convolution", "convolution_backward_input", "convolution_backward_weight"} == found
+    products = {node.op for node in graph.nodes if contraction(signatures(graph)[node.name]) is not None}
+    assert products <= {op for op, operator in tdl.catalog.items() if operator.category in ("matmul", "convolution")}
+    assert {"mm", "convolution", "convolution_backward_input", "convolution_backward_weight"} == products
 
 
 def test_every_call_of_a_program_has_its_shape():

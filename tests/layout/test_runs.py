@@ -15,13 +15,13 @@ def indices(runs):
 
 @given(st.lists(RUNS, max_size=4), st.lists(RUNS, max_size=4))
 def test_lengths_in_common(rows, columns):
-    found = lengths_in_common(rows, columns)
-    assert found.shape == (len(rows), len(columns))
-    assert found.tolist() == [[len(indices(one) & indices(other)) for other in columns] for one in rows]
+    lengths = lengths_in_common(rows, columns)
+    assert lengths.shape == (len(rows), len(columns))
+    assert lengths.tolist() == [[len(indices(row) & indices(column)) for column in columns] for row in rows]
 
 
 @given(RUNS, RUNS)
-def test_subtract_runs(one, other):
-    left = subtract_runs(one, other)
-    assert indices(left) == indices(one) - indices(other)
+def test_subtract_runs(runs, other):
+    left = subtract_runs(runs, other)
+    assert indices(left) == indices(runs) - indices(other)
     assert left == normalize(left)

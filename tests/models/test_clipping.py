@@ -81,17 +81,17 @@ CLIPS = {
 @pytest.mark.parametrize("clip", CLIPS)
 def test_clips_as_pytorch_does(clip, ways):
     recipe, function = CLIPS[clip]
-    first, inputs, found = trained(perceptron(**recipe), ways)
+    first, inputs, weights = trained(perceptron(**recipe), ways)
     expected = by_pytorch(first, inputs, function)
     for name, array in expected.items():
-        np.testing.assert_allclose(found[name], array, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(weights[name], array, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("placements", ["S", "S,R,P"])
 def test_other_placements_clip_alike(placements):
-    first, inputs, found = trained(perceptron(clip_norm=0.7), (2, 2), placements=placements)
+    first, inputs, weights = trained(perceptron(clip_norm=0.7), (2, 2), placements=placements)
     for name, array in by_pytorch(first, inputs, CLIPS["norm"][1]).items():
-        np.testing.assert_allclose(found[name], array, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(weights[name], array, rtol=0, atol=1e-10)
 
 
 def test_what_micro_batches_add_up_to_is_unscaled_and_clipped():
@@ -103,19 +103,19 @@ def test_what_micro_batches_add_up_to_is_unscaled_and_clipped():
         torch.nn.utils.clip_grad_norm_(weights, 0.2)
 
     first, inputs, _ = trained(perceptron(), ())
-    found = trained(perceptron(clip_norm=0.2, how=Recipe(4, loss_scale=256.0)), (2,))[2]
+    weights = trained(perceptron(clip_norm=0.2, how=Recipe(4, loss_scale=256.0)), (2,))[2]
     for name, array in by_pytorch(first, inputs, quarter).items():
-        np.testing.assert_allclose(found[name], array, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(weights[name], array, rtol=0, atol=1e-10)
 
 
 def test_mixed_precision_clips_in_single():
     graph = perceptron("mixed", clip_norm=0.7)
-    made = [graph.tensors[node.outputs[0]].dtype for node in graph.nodes if node.name.startswith("clip.")]
-    assert set(made) == {"float32"}
-    found = trained(graph, (2,), steps=1)[2]
+    dtypes = [graph.tensors[node.outputs[0]].dtype for node in graph.nodes if node.name.startswith("clip.")]
+    assert set(dtypes) == {"float32"}
+    weights = trained(graph, (2,), steps=1)[2]
     expected = trained(perceptron("float32", clip_norm=0.7), (), steps=1)[2]
     for name in LAYERS:
-        assert np.abs(found[name] - expected[name]).max() < 0.05
+        assert np.abs(weights[name] - expected[name]).max() < 0.05
 
 
 def test_clipping_moves_little_beside_training():

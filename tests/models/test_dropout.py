@@ -64,25 +64,25 @@ def alone_run():
 @pytest.mark.parametrize("ways", [(2,), (2, 2, 2)])
 def test_every_number_of_workers_drops_the_same(ways, placements):
     _, _, metrics, weights = run(perceptron(), ways, 3, placements)
-    for found, expected in zip(metrics, alone_run()[2], strict=True):
-        np.testing.assert_array_equal(found["dropped"] == 0, expected["dropped"] == 0)
+    for step, expected in zip(metrics, alone_run()[2], strict=True):
+        np.testing.assert_array_equal(step["dropped"] == 0, expected["dropped"] == 0)
     for name, array in alone_run()[3].items():
         np.testing.assert_allclose(weights[name], array, rtol=0, atol=1e-13)
 
 
 def test_the_rate_and_a_mask_for_every_step():
-    masks = [found["dropped"] == 0 for found in alone_run()[2]]
+    masks = [step["dropped"] == 0 for step in alone_run()[2]]
     share = np.mean(masks)
     deviation = np.sqrt(RATE * (1 - RATE) / np.size(masks))
     assert abs(share - RATE) < 5 * deviation
-    for one, other in ((masks[0], masks[1]), (masks[1], masks[2])):
+    for mask, other in ((masks[0], masks[1]), (masks[1], masks[2])):
         agree = RATE**2 + (1 - RATE) ** 2
-        assert abs(np.mean(one == other) - agree) < 5 * np.sqrt(agree * (1 - agree) / one.size)
+        assert abs(np.mean(mask == other) - agree) < 5 * np.sqrt(agree * (1 - agree) / mask.size)
 
 
 def test_trains_as_pytorch_does_given_the_masks():
     """PyTorch is given the masks that the description of the operator says."""
-    first, inputs, _, found = alone_run()
+    first, inputs, _, final = alone_run()
     weights = [torch.tensor(first[name], requires_grad=True) for name in ("w0", "w1")]
     ones, describe = np.ones((ROWS, WIDTH)), tdl.catalog["dropout"].describe
     for step, given in enumerate(inputs):
@@ -96,14 +96,14 @@ def test_trains_as_pytorch_does_given_the_masks():
         with torch.no_grad():
             weights = [(w - LR * g).requires_grad_() for w, g in zip(weights, gradients, strict=True)]
     for name, weight in zip(("w0", "w1"), weights, strict=True):
-        np.testing.assert_allclose(found[name], weight.detach().numpy(), rtol=0, atol=1e-14)
+        np.testing.assert_allclose(final[name], weight.detach().numpy(), rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("recipe", [Recipe(micro_batches=4), Recipe(recompute="segments"), Recipe(2, "segments")])
 def test_micro_batches_and_recomputation_drop_the_same(recipe):
-    _, _, _, found = run(perceptron(recipe), (2,), 3)
+    _, _, _, weights = run(perceptron(recipe), (2,), 3)
     for name, array in alone_run()[3].items():
-        np.testing.assert_allclose(found[name], array, rtol=0, atol=1e-13)
+        np.testing.assert_allclose(weights[name], array, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("options", [{}, {"micro_batches": 2}, {"recompute": "segments"}])
@@ -111,9 +111,9 @@ def test_micro_batches_and_recomputation_drop_the_same(recipe):
 def test_transformers_of_the_zoo(dropped, options):
     """One and four workers train alike, and differently than without dropout."""
     graph = planner.model("transformer-1-8", **SMALL, **{dropped: 0.2}, **options)
-    expected, found = (run(graph, ways, 2)[3] for ways in ((), (2, 2)))
+    expected, weights = (run(graph, ways, 2)[3] for ways in ((), (2, 2)))
     for name, array in expected.items():
-        np.testing.assert_allclose(found[name], array, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(weights[name], array, rtol=0, atol=1e-12)
     plain = run(planner.model("transformer-1-8", **SMALL, **options), (), 2)[3]
     assert max(np.abs(plain[name] - expected[name]).max() for name in expected) > 1e-4
 
@@ -122,14 +122,14 @@ def test_evaluation_drops_nothing():
     graph = planner.model("transformer-1-8", **SMALL, dropout=0.5)
     plain = planner.model("transformer-1-8", **SMALL)
     scores = []
-    for one in (graph, plain):
-        plan = single_worker(search(one, SearchOptions(ways=(2,))))
+    for variant in (graph, plain):
+        plan = single_worker(search(variant, SearchOptions(ways=(2,))))
         trainer = Trainer(rank_programs(plan, 0, evaluate="loss"), single_rank(1), np, "p2p")
-        data = DATA_SETS["random"](one, 0)
+        data = DATA_SETS["random"](variant, 0)
         trainer.load(data, 0)
         program, worker = trainer._evaluator
         worker.run()
-        scores.append(float(worker.memory.views[program.tensors[one.metrics["loss"]]]))
+        scores.append(float(worker.memory.views[program.tensors[variant.metrics["loss"]]]))
     assert scores[0] == scores[1]
 
 
@@ -144,8 +144,8 @@ def test_nodes_that_differ_in_what_they_draw_alone_are_alike():
     graph = planner.model("transformer-4-8", **SMALL, dropout=0.2)
     seeds = {node.attrs["seed"] for node in graph.nodes if node.op == "dropout" and node.forward is None}
     assert len(seeds) == 9
-    found = signatures(graph)
-    forward = {found[node.name] for node in graph.nodes if node.op == "dropout" and node.forward is None}
+    signature_of = signatures(graph)
+    forward = {signature_of[node.name] for node in graph.nodes if node.op == "dropout" and node.forward is None}
     assert len(forward) == 1
 
 

@@ -46,10 +46,10 @@ def test_gpt_3_rounds_to_what_is_published():
 
 
 def operations(graph, ops=None):
-    found = signatures(graph)
+    signature_of = signatures(graph)
     chosen = (node for node in graph.nodes if ops is None or node.op.startswith(ops))
     chosen = [node for node in chosen if node.name != "rotary.angles"]
-    return sum(found[node.name].description.operations(found[node.name].extents) for node in chosen)
+    return sum(signature_of[node.name].description.operations(signature_of[node.name].extents) for node in chosen)
 
 
 @pytest.mark.parametrize(("name", "elementwise"), [("gpt2", 0.03), ("llama-3.1-8b", 0.01)])
@@ -161,11 +161,11 @@ class DoubleTorch:
 
 @pytest.fixture
 def transformers(monkeypatch):
-    found = pytest.importorskip("transformers", reason="Hugging Face's models are not installed")
+    package = pytest.importorskip("transformers", reason="Hugging Face's models are not installed")
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
     for part in ("modeling_rope_utils", *(f"models.{name}.modeling_{name}" for name in ("llama", "mixtral", "bloom"))):
         monkeypatch.setattr(importlib.import_module(f"transformers.{part}"), "torch", DoubleTorch())
-    return found
+    return package
 
 
 def configuration(transformers, name):
@@ -210,7 +210,7 @@ def test_loss_and_gradients_equal_hugging_face(transformers, name):
     values, gradients = computed(name, capacity=2.0)
     module, names = configuration(transformers, name)
     theirs = dict(module.named_parameters())
-    translate = lambda found: translated(found, names)  # noqa: E731
+    translate = lambda arrays: translated(arrays, names)  # noqa: E731
     with torch.no_grad():
         for parameter, array in translate({weight: values[weight] for weight in gradients}).items():
             theirs[parameter].copy_(torch.tensor(np.ascontiguousarray(array)))
@@ -218,20 +218,20 @@ def test_loss_and_gradients_equal_hugging_face(transformers, name):
     loss = F.cross_entropy(logits.flatten(0, 1), torch.tensor(values["labels"]).long())
     loss.backward()
     assert one_worker.difference(values["loss"], loss.item()) < tolerance
-    found = translate(gradients)
-    assert found.keys() == theirs.keys()
-    for parameter, array in found.items():
+    ours = translate(gradients)
+    assert ours.keys() == theirs.keys()
+    for parameter, array in ours.items():
         assert one_worker.difference(array, theirs[parameter].grad, floor=1e-6) < tolerance, parameter
 
 
-def translated(found, names):
+def translated(arrays, names):
     """Arrays by their names here as arrays by their names there."""
-    pairs = [(names[ours], array) for ours, array in found.items() if ours in names]
+    pairs = [(names[ours], array) for ours, array in arrays.items() if ours in names]
     result = {theirs: array if how is None else how(array) for (theirs, how), array in pairs}
-    for ours in found:
+    for ours in arrays:
         if ours.endswith("experts.gate.w"):
             layer = ours.split(".")[0].removeprefix("l")
-            both = [found[f"l{layer}.experts.{part}.w"].swapaxes(1, 2) for part in ("gate", "up")]
+            both = [arrays[f"l{layer}.experts.{part}.w"].swapaxes(1, 2) for part in ("gate", "up")]
             result[f"model.layers.{layer}.mlp.experts.gate_up_proj"] = np.concatenate(both, axis=1)
     return result
 
@@ -262,18 +262,18 @@ def test_llama_2_has_the_frequencies_of_rotary_positions():
 def test_experts_on_other_workers_take_an_exchange_of_all_with_all(workers):
     """Tokens get places sample by sample, experts are split: all pairs of workers move as much, there and back."""
     graph, ways = tiny("mixtral"), Ways((workers,))
-    found = {node.name: (node, signature) for node, signature in zip(graph.nodes, of_nodes(graph), strict=True)}
+    by_name = {node.name: (node, signature) for node, signature in zip(graph.nodes, of_nodes(graph), strict=True)}
     sent = (("dispatch", "gate"), ("down", "collect"))
     splits = {"dispatch": "b", "gate": "e", "down": "e", "collect": "b"}
     for maker, reader in sent:
-        (node, made), (reading, read) = found[f"l0.experts.{maker}"], found[f"l0.experts.{reader}"]
+        (node, writing), (reading, read) = by_name[f"l0.experts.{maker}"], by_name[f"l0.experts.{reader}"]
         operand = reading.inputs.index(node.outputs[0])
-        own = produced(made, 0, (splits[maker],), ways)
+        own = produced(writing, 0, (splits[maker],), ways)
         wanted = needed(read, operand, (splits[reader],), ways)
         moved = {(u, w): elements(intersect(own[u], wanted[w])) for u in range(workers) for w in range(workers)}
-        assert set(moved.values()) == {prod(made.outputs[0]) // workers**2}
+        assert set(moved.values()) == {prod(writing.outputs[0]) // workers**2}
 
 
 def of_nodes(graph):
-    found = signatures(graph)
-    return [found[node.name] for node in graph.nodes]
+    signature_of = signatures(graph)
+    return [signature_of[node.name] for node in graph.nodes]

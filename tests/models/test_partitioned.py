@@ -61,20 +61,20 @@ def trained(plan, steps=2):
     return {name: run.gather(name) for name in plan.graph.updates}, run
 
 
-def differences(found, expected):
+def differences(weights, expected):
     """Largest difference of each tensor relative to its largest value."""
     return {
-        name: np.abs(found[name] - values).max() / max(np.abs(values).max(), 1e-300)
+        name: np.abs(weights[name] - values).max() / max(np.abs(values).max(), 1e-300)
         for name, values in expected.items()
     }
 
 
 def check_run(name, plan):
     check_plan(plan)
-    found, run = trained(plan)
+    weights, run = trained(plan)
     np.testing.assert_array_equal(plan.bytes, run.program.bytes)
     np.testing.assert_array_equal(plan.bytes * 2, run.moved)
-    off = {tensor: value for tensor, value in differences(found, one_worker(name)).items() if not value <= TOLERANCE}
+    off = {tensor: value for tensor, value in differences(weights, one_worker(name)).items() if not value <= TOLERANCE}
     assert off == {}
 
 

@@ -39,7 +39,7 @@ NORMALIZED = {
 BATCH = 8
 
 
-def made(name, dtype="float64", **options):
+def graph_of(name, dtype="float64", **options):
     return build(name, batch=BATCH, dtype=dtype, **{**MODELS, **NORMALIZED}[name], **options)
 
 
@@ -57,46 +57,46 @@ def cut(graph, ways=(2, 2)):
 
 @cache
 def whole_batch(name):
-    return trained(single_worker(cut(made(name))))[0]
+    return trained(single_worker(cut(graph_of(name))))[0]
 
 
-def furthest(found, expected):
-    assert found.keys() == expected.keys()
-    return max(one_worker.difference(found[name], expected[name]) for name in expected)
+def furthest(values, expected):
+    assert values.keys() == expected.keys()
+    return max(one_worker.difference(values[name], expected[name]) for name in expected)
 
 
 @pytest.mark.parametrize(("name", "count"), [*((name, 4) for name in MODELS), ("mlp-3-8", 2), ("mlp-3-8", 8)])
 def test_micro_batches_equal_the_whole_batch(name, count):
     """Two steps on the very same samples, however the batch is cut."""
-    graph = made(name, micro_batches=count)
+    graph = graph_of(name, micro_batches=count)
     assert (batch_size(graph), graph.micro_batches) == (BATCH, count)
     assert furthest(trained(single_worker(cut(graph)))[0], whole_batch(name)) < 1e-10
 
 
 @pytest.mark.parametrize("name", NORMALIZED)
 def test_batch_norm_is_of_a_micro_batch(name):
-    found, _ = trained(single_worker(cut(made(name, micro_batches=2))))
-    expected, _ = trained(single_worker(cut(made(name))))
-    assert furthest(found, expected) > 1e-6
+    updated, _ = trained(single_worker(cut(graph_of(name, micro_batches=2))))
+    expected, _ = trained(single_worker(cut(graph_of(name))))
+    assert furthest(updated, expected) > 1e-6
 
 
 @pytest.mark.parametrize("name", [*MODELS, *NORMALIZED])
 def test_recomputation_changes_no_bit(name):
-    plain, again = (made(name, "float32", recompute=recompute) for recompute in ("none", "segments"))
+    plain, again = (graph_of(name, "float32", recompute=recompute) for recompute in ("none", "segments"))
     assert recomputed(again) > 0 == recomputed(plain)
-    expected, found = (trained(single_worker(cut(graph)))[0] for graph in (plain, again))
+    expected, updated = (trained(single_worker(cut(graph)))[0] for graph in (plain, again))
     for tensor, values in expected.items():
-        np.testing.assert_array_equal(found[tensor], values)
+        np.testing.assert_array_equal(updated[tensor], values)
 
 
 def test_recomputation_in_parts_changes_no_bit():
     """Data parallel, where both graphs' plans reduce in the same order."""
     options = SearchOptions(ways=(2, 2), searcher="data-parallel", placements="S,R")
-    plain, again = (search(made("mlp-3-8", recompute=recompute), options) for recompute in ("none", "segments"))
+    plain, again = (search(graph_of("mlp-3-8", recompute=recompute), options) for recompute in ("none", "segments"))
     assert plain.total_bytes == again.total_bytes
-    expected, found = trained(plain)[0], trained(again)[0]
+    expected, updated = trained(plain)[0], trained(again)[0]
     for tensor, values in expected.items():
-        np.testing.assert_array_equal(found[tensor], values)
+        np.testing.assert_array_equal(updated[tensor], values)
 
 
 DEEP = {"mlp-24-32": {"batch": 512}, "transformer-8-32": {"batch": 4, "sequence": 16, "vocabulary": 31}}
@@ -125,10 +125,10 @@ def test_micro_batches_need_less_memory():
 
 @pytest.mark.parametrize("name", MODELS)
 def test_parts_compute_what_the_whole_does(name):
-    plan = cut(made(name, micro_batches=2, recompute="segments"))
+    plan = cut(graph_of(name, micro_batches=2, recompute="segments"))
     check_plan(plan)
-    found, run = trained(plan)
-    assert furthest(found, whole_batch(name)) < 1e-10
+    updated, run = trained(plan)
+    assert furthest(updated, whole_batch(name)) < 1e-10
     np.testing.assert_array_equal(plan.bytes, run.program.bytes)
     np.testing.assert_array_equal(plan.bytes * 2, run.moved)
     np.testing.assert_array_equal(plan.bytes, Recount(plan).count())
@@ -141,37 +141,37 @@ HALF = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 @pytest.mark.parametrize("dtype", [*HALF, "mixed", "mixed-float16"])
 @pytest.mark.parametrize("name", ["mlp-3-8", "cnn-2-4"])
 def test_parts_compute_what_the_whole_does_in_16_bits(name, dtype):
-    plan = cut(made(name, dtype, micro_batches=2, recompute="segments"))
-    found, run = trained(plan, steps=1)
+    plan = cut(graph_of(name, dtype, micro_batches=2, recompute="segments"))
+    updated, run = trained(plan, steps=1)
     expected, _ = trained(single_worker(plan), steps=1)
-    assert furthest(found, expected) < 32 * HALF["float16" if dtype in {"float16", "mixed-float16"} else "bfloat16"]
+    assert furthest(updated, expected) < 32 * HALF["float16" if dtype in {"float16", "mixed-float16"} else "bfloat16"]
     np.testing.assert_array_equal(plan.bytes, run.moved)
 
 
 def test_a_loss_scale_saves_small_gradients():
     """In half precision gradients below 2^-24 are zero; scaled, they are not."""
-    found = []
+    gradients = []
     for scale in (1.0, 2.0**12):
         graph = build("mlp-3-8", batch=8, dtype="mixed-float16", optimizer="sgd", loss_scale=scale)
         values = one_worker.draw(graph, seed=1)
         values["fc3.w"] = values["fc3.w"] * np.float32(2.0**-23)
         results = one_worker.run(graph, values)
-        found.append(results[one_worker.weight_gradients(graph)["fc1.w"]])
-    plain, scaled = found
+        gradients.append(results[one_worker.weight_gradients(graph)["fc1.w"]])
+    plain, scaled = gradients
     assert np.count_nonzero(plain) < np.count_nonzero(scaled) / 2
 
 
 @pytest.mark.parametrize("scale", [0.25, 1024.0])
 def test_a_power_of_two_as_loss_scale_changes_no_bit_in_double_precision(scale):
-    found, _ = trained(single_worker(cut(made("mlp-3-8", loss_scale=scale))))
+    updated, _ = trained(single_worker(cut(graph_of("mlp-3-8", loss_scale=scale))))
     for tensor, values in whole_batch("mlp-3-8").items():
-        np.testing.assert_array_equal(found[tensor], values)
+        np.testing.assert_array_equal(updated[tensor], values)
 
 
 @pytest.mark.parametrize("dtype", HALF)
 def test_16_bits_halve_the_bytes(dtype):
     options = {"batch": 16, "sequence": 8, "vocabulary": 32, "heads": 2}
-    wide, narrow = (build("transformer-1-16", dtype=one, **options) for one in ("float32", dtype))
+    wide, narrow = (build("transformer-1-16", dtype=precision, **options) for precision in ("float32", dtype))
     moved = []
     for graph in (wide, narrow):
         plan = search(graph, SearchOptions(ways=(2, 2), searcher="data-parallel", placements="S,R"))
@@ -197,21 +197,21 @@ def test_gradients_are_reduced_once(count, dtype):
 
 
 def test_a_tied_embedding_is_reduced_once():
-    graph = made("transformer-2-12", micro_batches=4)
+    graph = graph_of("transformer-2-12", micro_batches=4)
     plan = search(graph, SearchOptions(ways=(2,), searcher="data-parallel", placements="S,R"))
     reduced = {write.tensor for work in plan.traffic().work for write in work.writes if write.hops}
     assert {name for name in reduced if name.startswith("embedding.w.grad")} == {"embedding.w.grad"}
 
 
 def test_timesteps_of_all_micro_batches_are_summed_at_once():
-    graph = made("rnn-2-6", micro_batches=2)
+    graph = graph_of("rnn-2-6", micro_batches=2)
     assert "lstm1.wh.grad" in graph.accumulated
     plan = search(graph, SearchOptions(ways=(2, 2), searcher="data-parallel", placements="S,R"))
     assert {runs for tensor, _, runs in plan.traffic().exchanges() if tensor == "lstm1.wh.grad"} == {1}
 
 
 def test_what_does_not_depend_on_samples_is_made_once():
-    graph = made("rnn-2-6", "mixed", micro_batches=2)
+    graph = graph_of("rnn-2-6", "mixed", micro_batches=2)
     casts = [node for node in graph.nodes if node.op == "cast" and graph.tensors[node.outputs[0]].role == "weight"]
     phases = phases_of_nodes(graph)
     assert [phases[node.name] for node in casts] == [BEFORE] * 5
@@ -229,4 +229,4 @@ def test_what_does_not_depend_on_samples_is_made_once():
 )
 def test_what_is_refused(options, message):
     with pytest.raises(GraphError, match=message):
-        made("mlp-3-8", **{"dtype": "float32", **options})
+        graph_of("mlp-3-8", **{"dtype": "float32", **options})

@@ -43,9 +43,9 @@ def built(folder):
     subprocess.run([compiler, *FLAGS, str(source), "-o", str(library)], check=True)
     entry = ctypes.CDLL(str(library)).launch
 
-    def launch(made):
-        pointers = [ctypes.c_void_p(np.ascontiguousarray(t).ctypes.data) for t in (made.segments, made.terms)]
-        first = ctypes.c_void_p(made.first_blocks.ctypes.data)
-        entry(made.blocks, THREADS, *pointers, first, len(made.segments))
+    def launch(table):
+        pointers = [ctypes.c_void_p(np.ascontiguousarray(t).ctypes.data) for t in (table.segments, table.terms)]
+        first = ctypes.c_void_p(table.first_blocks.ctypes.data)
+        entry(table.blocks, THREADS, *pointers, first, len(table.segments))
 
     return launch

@@ -21,10 +21,10 @@ def pieces(task):
 
 @pytest.mark.parametrize("model", ["cnn-3-8", "rnn-1-16"])
 def test_one_launch_for_each_half_of_a_transfer(monkeypatch, model):
-    made = []
+    launches = []
 
     def launch(_xp, moves):
-        made.append(moves)
+        launches.append(moves)
         return exchange.nothing
 
     monkeypatch.setattr(exchange, "MultiFetch", launch)
@@ -34,6 +34,6 @@ def test_one_launch_for_each_half_of_a_transfer(monkeypatch, model):
         arena = Arena(cupy, program.arena_bytes)
         Worker(program, arena, lambda memory: PointToPoint(memory, MPI.COMM_SELF, False))
     halves = [task for task in program.tasks if isinstance(task, Send | Receive) and pieces(task)]
-    assert len(made) == len(halves)
-    assert sum(map(len, made)) >= len(made)
-    assert sum(pieces(task) for task in halves) > 1.5 * len(made)
+    assert len(launches) == len(halves)
+    assert sum(map(len, launches)) >= len(launches)
+    assert sum(pieces(task) for task in halves) > 1.5 * len(launches)

@@ -27,8 +27,8 @@ def cupy():
 def kernels(cupy, tmp_path_factory):
     """The double's reading of the tables, and the source compiled for the host."""
 
-    def double(made):
-        cupy._multifetch.run(made.segments, made.terms, made.first_blocks, made.blocks, lambda *_range: None)
+    def double(table):
+        cupy._multifetch.run(table.segments, table.terms, table.first_blocks, table.blocks, lambda *_range: None)
 
     return {"double": double, "source": built(tmp_path_factory.mktemp("host"))}
 
@@ -76,8 +76,8 @@ def test_copies_of_random_boxes(kernels, which, seed):
         result[(*(slice(1, 1 + extent) for extent in shape), ...)] = source
         expected.append((whole, result))
     kernels[which](tables(copies(pairs)))
-    for found, wanted in expected:
-        assert found.tobytes() == wanted.tobytes()
+    for copied, wanted in expected:
+        assert copied.tobytes() == wanted.tobytes()
 
 
 @pytest.mark.parametrize("which", ["double", "source"])
@@ -116,23 +116,23 @@ def test_sixteen_bits_round_as_numpys(kernels, dtype):
     bits = np.arange(1 << 16, dtype=np.uint16)
     generator = np.random.default_rng(1)
     for _ in range(3):
-        one, other = bits.view(DTYPES[dtype]), generator.permutation(bits).view(DTYPES[dtype])
-        found = np.empty(len(bits), DTYPES[dtype])
-        kernels["source"](tables(reduction(found, [(found, one), (found, other)], "Sum")))
+        values, other = bits.view(DTYPES[dtype]), generator.permutation(bits).view(DTYPES[dtype])
+        sums = np.empty(len(bits), DTYPES[dtype])
+        kernels["source"](tables(reduction(sums, [(sums, values), (sums, other)], "Sum")))
         with np.errstate(all="ignore"):
-            expected = (DTYPES[dtype](0) + one) + other
+            expected = (DTYPES[dtype](0) + values) + other
         number = ~np.isnan(expected.astype(np.float32))
-        assert np.array_equal(np.isnan(found.astype(np.float32)), ~number)
-        assert np.array_equal(found[number].view(np.uint16), expected[number].view(np.uint16))
+        assert np.array_equal(np.isnan(sums.astype(np.float32)), ~number)
+        assert np.array_equal(sums[number].view(np.uint16), expected[number].view(np.uint16))
 
 
 def test_blocks_share_large_segments(kernels):
     values = np.arange(100_003, dtype=np.float32)
     first, second, third = np.zeros_like(values), np.zeros((7, 3), np.float32), np.zeros_like(values)
     pairs = [(first, values), (second, values[:21].reshape(7, 3)), (third[::2], values[::2])]
-    made = tables(copies(pairs))
-    assert made.blocks == -(-100_003 // 2048) + 1 + -(-50_002 // 2048)
-    kernels["source"](made)
+    table = tables(copies(pairs))
+    assert table.blocks == -(-100_003 // 2048) + 1 + -(-50_002 // 2048)
+    kernels["source"](table)
     assert np.array_equal(first, values)
     assert np.array_equal(second.reshape(-1), values[:21])
     assert np.array_equal(third, np.where(values % 2, 0, values))

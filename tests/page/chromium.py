@@ -132,16 +132,16 @@ class Chromium:
 
     def complaints(self):
         """What the console has of warnings and errors, and exceptions."""
-        found = []
+        texts = []
         for event in self.events:
             method, params = event.get("method"), event.get("params", {})
             if method == "Runtime.exceptionThrown":
-                found.append(params["exceptionDetails"].get("exception", {}).get("description", "exception"))
+                texts.append(params["exceptionDetails"].get("exception", {}).get("description", "exception"))
             if method == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning", "assert"):
-                found.append(str(params["args"]))
+                texts.append(str(params["args"]))
             if method == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
-                found.append(params["entry"]["text"])
-        return found
+                texts.append(params["entry"]["text"])
+        return texts
 
     def pdf(self, path):
         Path(path).write_bytes(base64.b64decode(self.send("Page.printToPDF", printBackground=True)["data"]))

@@ -50,7 +50,9 @@ def test_schedules_take_what_closed_forms_say(pipelined, schedule, seconds, stag
     for lane in timeline.lanes:
         busy = sum(span.end_s - span.begin_s for span in lane.spans)
         assert busy == pytest.approx(3 * micro_batches)
-        assert all(one.end_s <= other.begin_s + 1e-12 for one, other in zip(lane.spans, lane.spans[1:], strict=False))
+        assert all(
+            before.end_s <= after.begin_s + 1e-12 for before, after in zip(lane.spans, lane.spans[1:], strict=False)
+        )
 
 
 def test_a_long_schedule_is_cut(pipelined):

@@ -108,13 +108,13 @@ def test_nothing_overlaps_or_is_cut_off(opened, width):
     assert sum(map(len, pictures)) > 10
     for picture in pictures:
         assert all(left >= -1 and right <= width + 1 for _, left, _, right, _ in picture), picture
-        for one, other in itertools.combinations(picture, 2):
-            assert not overlap(one[1:], other[1:]), (one, other)
+        for box, other in itertools.combinations(picture, 2):
+            assert not overlap(box[1:], other[1:]), (box, other)
 
 
-def overlap(one, other, slack=2):
+def overlap(box, other, slack=2):
     return (
-        min(one[2], other[2]) - max(one[0], other[0]) > slack and min(one[3], other[3]) - max(one[1], other[1]) > slack
+        min(box[2], other[2]) - max(box[0], other[0]) > slack and min(box[3], other[3]) - max(box[1], other[1]) > slack
     )
 
 
@@ -146,8 +146,8 @@ def test_a_tip_can_be_read(browser, pages, theme):
     browser.open(pages["decision"])
     browser.hover("#shares svg rect")
     ground, ink = browser.evaluate(TIP)
-    one, other = luminance(rgb(ground)), luminance(rgb(ink))
-    assert (max(one, other) + 0.05) / (min(one, other) + 0.05) >= 4.5
+    background, foreground = luminance(rgb(ground)), luminance(rgb(ink))
+    assert (max(background, foreground) + 0.05) / (min(background, foreground) + 0.05) >= 4.5
 
 
 def rgb(color):
@@ -356,8 +356,8 @@ def test_pictures_show_who_holds_what(browser, pages, plan):
     assert drawn
     for spelled, shape, pieces in drawn:
         owned = owned_by_all(tuple(shape), layouts[tuple(spelled)], plan.ways)
-        for (one, mine), (other, its) in itertools.combinations(zip(owned, pieces, strict=True), 2):
-            assert (one == other) == (mine == its), spelled
+        for (region, mine), (other, its) in itertools.combinations(zip(owned, pieces, strict=True), 2):
+            assert (region == other) == (mine == its), spelled
 
 
 def test_the_filled_cell_moves_with_the_worker(browser, pages):

@@ -30,7 +30,7 @@ COUNTS = (2, 4)
 SAME_BITS = ("mlp-3-8", "rnn-2-6")
 
 
-def made(name, count, dtype="float32", **options):
+def graph_of(name, count, dtype="float32", **options):
     return build(name, batch=8, micro_batches=count, dtype=dtype, **MODELS[name], **options)
 
 
@@ -45,12 +45,12 @@ def run(plan, program, steps=2):
 
 def same_bits(plan):
     program = lower(plan)
-    found, losses, loop = run(plan, program)
+    updated, losses, loop = run(plan, program)
     written_out = unrolled_plan(replace(plan, schedule=ACCUMULATION))
     expected, expected_losses, _ = run(written_out, lower(written_out))
     assert losses == expected_losses
     for name, values in expected.items():
-        np.testing.assert_array_equal(found[name], values, err_msg=name)
+        np.testing.assert_array_equal(updated[name], values, err_msg=name)
     np.testing.assert_array_equal(program.bytes, plan.bytes)
     np.testing.assert_array_equal(loop.moved, 2 * plan.bytes)
     return written_out
@@ -59,12 +59,12 @@ def same_bits(plan):
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("name", MODELS)
 def test_one_worker_computes_the_same_bits(name, count):
-    same_bits(single_worker(random_plan(made(name, count), (2,), random.Random(name))))
+    same_bits(single_worker(random_plan(graph_of(name, count), (2,), random.Random(name))))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "mixed"])
 def test_one_worker_computes_the_same_bits_in_16(dtype):
-    same_bits(single_worker(random_plan(made("mlp-3-8", 4, dtype), (2,), random.Random(dtype))))
+    same_bits(single_worker(random_plan(graph_of("mlp-3-8", 4, dtype), (2,), random.Random(dtype))))
 
 
 def penalized(count):
@@ -81,11 +81,11 @@ def penalized(count):
 @pytest.mark.parametrize("count", COUNTS)
 def test_what_is_made_once_is_there_for_every_micro_batch(count):
     """Though it is read last by the last task of a backward pass, which may not write its sum there."""
-    (found, losses, _), (expected, of_whole, _) = (
+    (updated, losses, _), (expected, of_whole, _) = (
         run(plan, lower(plan)) for plan in (undivided(penalized(count)), undivided(penalized(1)))
     )
     np.testing.assert_allclose(losses, of_whole, rtol=1e-14)
-    np.testing.assert_allclose(found["w"], expected["w"], rtol=1e-14)
+    np.testing.assert_allclose(updated["w"], expected["w"], rtol=1e-14)
 
 
 def plan_of(graph, how):
@@ -98,7 +98,7 @@ def plan_of(graph, how):
 @pytest.mark.parametrize("how", ["random", "data-parallel", "recursive"])
 @pytest.mark.parametrize("name", SAME_BITS)
 def test_parts_compute_the_same_bits_and_move_the_same_bytes(name, how):
-    plan = plan_of(made(name, 4), how if "rnn" not in name else "recursive")
+    plan = plan_of(graph_of(name, 4), how if "rnn" not in name else "recursive")
     check_plan(plan)
     np.testing.assert_array_equal(plan.bytes, same_bits(plan).bytes)
 
@@ -106,9 +106,9 @@ def test_parts_compute_the_same_bits_and_move_the_same_bytes(name, how):
 @pytest.mark.parametrize("name", SAME_BITS)
 def test_no_order_of_micro_batches_changes_a_bit(name):
     """All forward before any goes backward: every micro-batch keeps what it needs in a slot of its own."""
-    plan = plan_of(made(name, 4), "recursive")
+    plan = plan_of(graph_of(name, 4), "recursive")
     apart = replace(plan, schedule="gpipe")
-    sizes = [Lowering(one).worker(0).arena_bytes for one in (plan, apart)]
+    sizes = [Lowering(scheduled).worker(0).arena_bytes for scheduled in (plan, apart)]
     assert sizes[0] < sizes[1]
     same_bits(apart)
 
@@ -137,7 +137,7 @@ def live_bytes(program):
 @pytest.mark.parametrize("name", MODELS)
 def test_buffers_that_live_at_one_time_never_overlap(name, schedule):
     """Micro-batch by micro-batch, task by task; what is overwritten in place passes its bytes on."""
-    plan = replace(plan_of(made(name, 4), "recursive"), schedule=schedule)
+    plan = replace(plan_of(graph_of(name, 4), "recursive"), schedule=schedule)
     program = in_order(Lowering(plan).worker(0), apart=True)
     assert live_bytes(program) <= program.arena_bytes
     for at in range(len(program.tasks)):
@@ -146,9 +146,9 @@ def test_buffers_that_live_at_one_time_never_overlap(name, schedule):
             for b in program.buffers
             if b.nbytes and b.first <= at <= b.last
         )
-        for one, other in pairwise(alive):
-            in_place = one[:2] == other[:2] and at in (one[2], other[2]) and at in (one[3], other[3])
-            assert other[0] >= one[1] or in_place
+        for buffer, other in pairwise(alive):
+            in_place = buffer[:2] == other[:2] and at in (buffer[2], other[2]) and at in (buffer[3], other[3])
+            assert other[0] >= buffer[1] or in_place
 
 
 @pytest.mark.parametrize("count", [1, 64])

@@ -73,8 +73,8 @@ def test_chunks_make_the_bubble_as_many_times_smaller(stages, groups, chunks):
 @pytest.mark.parametrize(("stages", "count"), [(p, m) for p, m in product(STAGES, MICRO_BATCHES) if m >= 2 * p - 1])
 def test_late_gradients_of_weights_leave_a_third_of_the_bubble(stages, count):
     """Of passes of equal time; 1f1b's takes gradients of inputs and of weights together."""
-    found = bubble(SCHEDULES["zero-bubble"](stages, count, 1), THIRDS)
-    assert found == pytest.approx((stages - 1) / (3 * count), abs=1e-9)
+    idle = bubble(SCHEDULES["zero-bubble"](stages, count, 1), THIRDS)
+    assert idle == pytest.approx((stages - 1) / (3 * count), abs=1e-9)
 
 
 @pytest.mark.parametrize(("stages", "count"), [*product(STAGES, MICRO_BATCHES)])
@@ -103,7 +103,7 @@ def test_every_pass_is_made_once(name, stages, count):
     chunks = 2 if name == "interleaved" else 1
     phases = (FORWARD, BACKWARD, WEIGHTS) if name == "zero-bubble" else (FORWARD, BACKWARD)
     for steps in SCHEDULES[name](stages, count, chunks):
-        assert sorted(steps) == sorted(Step(*one) for one in product(phases, range(count), range(chunks)))
+        assert sorted(steps) == sorted(Step(*fields) for fields in product(phases, range(count), range(chunks)))
 
 
 def test_chunks_go_through_groups_of_micro_batches():

@@ -99,7 +99,7 @@ def test_plans(refused, tmp_path, case):
     refused(simulate, file, "--topo", "uniform-8", match=rf"bad\.json: .*(?:{match})")
 
 
-FOUND = {
+RECORD = {
     "winner": "recursive",
     "bytes": {"recursive": 128},
     "lower_bound": 64,
@@ -149,7 +149,7 @@ SEARCHES = {
 def test_what_is_said_of_a_search_does_not_contradict_the_plan(refused, tmp_path, case):
     more, match = SEARCHES[case]
     file = tmp_path / "bad.json"
-    file.write_text(json.dumps(changed(PRODUCT, "reported", "search", to={**FOUND, **more})))
+    file.write_text(json.dumps(changed(PRODUCT, "reported", "search", to={**RECORD, **more})))
     refused(plan, file, match=rf"bad\.json: .*(?:{match})")
 
 
@@ -167,8 +167,8 @@ def test_what_agrees_is_shown(tmp_path, capsys):
     file = tmp_path / "good.json"
     tried = [{"ways": [2, 2], "cost": 128, "seconds": 0.1}, {"ways": [4], "cost": 128, "seconds": 0.1}]
     once_stored = {"gap": 1.0, "space": "placements S, ways 2 x 2"}
-    found = {**FOUND, **once_stored, "factorisations": tried}
-    file.write_text(json.dumps(changed(PRODUCT, "reported", "search", to=found)))
+    record = {**RECORD, **once_stored, "factorisations": tried}
+    file.write_text(json.dumps(changed(PRODUCT, "reported", "search", to=record)))
     with pytest.raises(SystemExit) as ended:
         plan([str(file)])
     assert ended.value.code == 0

@@ -79,14 +79,14 @@ def test_the_worked_example_is_what_the_code_finds_and_stores():
 
 def documented(heading):
     """The keys that a section of docs/reference/reports.md describes, by part; those of the report itself under ""."""
-    found, part = {}, ""
+    by_part, part = {}, ""
     section = REPORTS.split(f"## {heading}\n")[1].split("\n## ")[0]
     for row in re.findall(r"^\|(.*`\w+`.*)\|$", section, re.MULTILINE):
         cells = [cell.strip() for cell in row.split("|")]
         if heading == "Parts of a report":
             part = cells.pop(0).strip("`") or part
-        found.setdefault(part, []).extend(re.findall(r"`(\w+)`", cells[0]))
-    return {name: sorted(keys) for name, keys in found.items()}
+        by_part.setdefault(part, []).extend(re.findall(r"`(\w+)`", cells[0]))
+    return {name: sorted(keys) for name, keys in by_part.items()}
 
 
 PARTS = {

@@ -13,8 +13,8 @@ PRODUCT = "examples/product.plan.json"
 
 def test_plan_simulate_execute_compare(command, mpirun, tmp_path):
     plan, simulated, executed = (tmp_path / name for name in ("plan.json", "simulated.json", "executed.json"))
-    made = command("plan", "examples/own_model.py:two_layers", "--workers", "4", "-o", plan)
-    assert made.returncode == 0, made.stderr
+    planned = command("plan", "examples/own_model.py:two_layers", "--workers", "4", "-o", plan)
+    assert planned.returncode == 0, planned.stderr
     priced = command("simulate", plan, "--topo", "p2.8xlarge", "--json", simulated)
     assert priced.returncode == 0, priced.stderr
     options = ("--data", "digits", "--steps", "30", "--eval", "--check", "--json", executed)
@@ -34,8 +34,8 @@ def test_plan_simulate_execute_compare(command, mpirun, tmp_path):
 
 def test_an_operator_of_ones_own(command, mpirun, tmp_path):
     file, plan, executed = "examples/own_operator.py", tmp_path / "plan.json", tmp_path / "executed.json"
-    made = command("plan", f"{file}:model", "--ways", "2,2", "-o", plan)
-    assert made.returncode == 0, made.stderr
+    planned = command("plan", f"{file}:model", "--ways", "2,2", "-o", plan)
+    assert planned.returncode == 0, planned.stderr
     refused = command("execute", plan, launcher=(mpirun, "-n", "4"))
     assert refused.returncode == 2
     assert "squared_relu" in one_error(refused)

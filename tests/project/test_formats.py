@@ -17,9 +17,9 @@ FIRST = Path(__file__).with_name("product.plan_1.json")
 def test_a_plan_of_the_first_format(tmp_path):
     data = json.loads(FIRST.read_text())
     assert data["format"] == "plan/1"
-    found = planner.load(FIRST)
-    assert found.total_bytes == data["reported"]["bytes"]["total"]
-    found.save(tmp_path / "plan.json")
+    loaded = planner.load(FIRST)
+    assert loaded.total_bytes == data["reported"]["bytes"]["total"]
+    loaded.save(tmp_path / "plan.json")
     written = json.loads((tmp_path / "plan.json").read_text())
     assert written["format"] == "plan/2"
     training = {"batch": 4, "micro_batches": 1, "recomputed_nodes": 0, "precision": "float32"}

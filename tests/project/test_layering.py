@@ -113,7 +113,11 @@ def breaches(module, tree):
         if room is not None and room not in MAY_IMPORT[layer]:
             yield where
         for floor, forbidden in NEVER_IMPORT.items():
-            if is_within(module, floor) and module not in DOORS and any(is_within(imported, one) for one in forbidden):
+            if (
+                is_within(module, floor)
+                and module not in DOORS
+                and any(is_within(imported, package) for package in forbidden)
+            ):
                 yield where
     if module in PRODUCT:
         for imported, line in statements(tree):
@@ -266,7 +270,7 @@ ABOVE_RANKS = ("planner.search", "planner.models", "planner.explanations", "plan
 )
 def test_what_is_not_asked_for_is_not_loaded(code, absent):
     modules = loaded(code)
-    assert not [module for module in modules if any(is_within(module, one) for one in absent)]
+    assert not [module for module in modules if any(is_within(module, package) for package in absent)]
 
 
 def packages_of(module):

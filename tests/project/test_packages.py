@@ -41,8 +41,8 @@ def wheel(tmp_path_factory):
     for file in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, sources)
     run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", built, cwd=sources)
-    (found,) = built.glob("*.whl")
-    return found
+    (path,) = built.glob("*.whl")
+    return path
 
 
 @pytest.fixture(scope="module")

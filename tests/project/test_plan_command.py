@@ -23,12 +23,12 @@ def test_plan_is_written_and_described(tmp_path, capsys):
     assert run(main, "mlp-2-8", *options, "-o", plan, "--json", description) == 0
     shown = capsys.readouterr()
     assert shown.err == ""
-    found = load_plan(plan)
-    assert (found.ways.factors, found.seed, found.search.model) == ((3, 2), 5, "mlp-2-8")
-    assert found.graph.tensors["labels"].shape == (12,)
-    assert any(node.op == "adam" for node in found.graph.nodes)
+    saved = load_plan(plan)
+    assert (saved.ways.factors, saved.seed, saved.search.model) == ((3, 2), 5, "mlp-2-8")
+    assert saved.graph.tensors["labels"].shape == (12,)
+    assert any(node.op == "adam" for node in saved.graph.nodes)
     data = json.loads(description.read_text())
-    assert data["bytes"] == found.total_bytes == sum(data["step_bytes"])
+    assert data["bytes"] == saved.total_bytes == sum(data["step_bytes"])
     assert f"{data['bytes']:,}" in shown.out
 
 
@@ -63,8 +63,8 @@ def test_a_graph_file_and_a_function_give_the_same_plan(tmp_path):
     graph = json.loads((tmp_path / "one.json").read_text())["graph"]
     (tmp_path / "graph.json").write_text(json.dumps(graph))
     assert run(main, tmp_path / "graph.json", "--ways", "2,2", "-o", tmp_path / "two.json") == 0
-    one, two = (load_plan(tmp_path / name) for name in ("one.json", "two.json"))
-    assert (one.layouts, one.strategies) == (two.layouts, two.strategies)
+    first, second = (load_plan(tmp_path / name) for name in ("one.json", "two.json"))
+    assert (first.layouts, first.strategies) == (second.layouts, second.strategies)
 
 
 def shown_of(capsys, *arguments):
@@ -97,15 +97,15 @@ def test_an_explanation_says_how_far_from_the_best_the_plan_can_be(tmp_path, cap
         shown = shown_of(capsys, *command, "--explain", "-o", file)
         placements = load_plan(file).search.placements
         best = search(load_plan(file).graph, SearchOptions((2, 2), "joint", placements)).total_bytes
-        found = load_plan(file).search
-        assert found.bound_by == "joint"
+        record = load_plan(file).search
+        assert record.bound_by == "joint"
         assert re.search(r"lower bound .*, (gap \d+\.\d %|exact) \(by joint\)", shown)
         assert f"placements {placements}, ways 2 x 2" in shown
-        if found.objective == "bytes":
-            assert found.lower_bound == best <= load_plan(file).total_bytes
-            assert found.gap == pytest.approx(load_plan(file).total_bytes / best - 1, abs=1e-6)
+        if record.objective == "bytes":
+            assert record.lower_bound == best <= load_plan(file).total_bytes
+            assert record.gap == pytest.approx(load_plan(file).total_bytes / best - 1, abs=1e-6)
         else:
-            assert found.cost / 2 < found.lower_bound <= found.cost * (1 + 1e-12)
+            assert record.cost / 2 < record.lower_bound <= record.cost * (1 + 1e-12)
         assert "lower bound" in shown_of(capsys, file)
         assert "(by joint)" not in shown_of(capsys, *command)
 
@@ -118,12 +118,12 @@ def test_an_example_plan_is_explained(capsys):
 
 
 def test_two_plans_are_compared(tmp_path, capsys):
-    one, other, data = tmp_path / "one.json", tmp_path / "other.json", tmp_path / "data.json"
-    assert run(main, "mlp-2-16", "--ways", "4", "-o", one) == 0
+    first, other, data = tmp_path / "one.json", tmp_path / "other.json", tmp_path / "data.json"
+    assert run(main, "mlp-2-16", "--ways", "4", "-o", first) == 0
     assert run(main, "mlp-2-16", "--ways", "2,2", "--placements", "S,R", "-o", other) == 0
     capsys.readouterr()
-    shown = shown_of(capsys, "--diff", one, other, "--json", data)
-    totals = [load_plan(file).total_bytes for file in (one, other)]
+    shown = shown_of(capsys, "--diff", first, other, "--json", data)
+    totals = [load_plan(file).total_bytes for file in (first, other)]
     assert all(f"{total:,}" in shown for total in totals)
     assert json.loads(data.read_text())["facts"]["bytes per iteration"] == totals
 

@@ -223,16 +223,16 @@ def test_the_bottleneck_is_what_is_busy_for_most_of_the_step(report):
 
 
 def test_bottlenecks_of_phases_are_named(report):
-    one = Bottleneck(phase="backward", worker=1, begin_s=0.05, end_s=0.2, kind="wire", seconds=0.1, name="a->b")
-    text = render(summary(replace(report, bottlenecks=(one,))))
+    bottleneck = Bottleneck(phase="backward", worker=1, begin_s=0.05, end_s=0.2, kind="wire", seconds=0.1, name="a->b")
+    text = render(summary(replace(report, bottlenecks=(bottleneck,))))
     assert "bottleneck of backward" in text
     assert "wire on a->b: 100 ms of 150 ms, worker 1" in text
 
 
 def test_what_workers_spend_the_step_on(report):
     parts = {"compute_s": 0.1, "copies_s": 0.02, "launches_s": 0.01, "wire_s": 0.05, "latency_s": 0.03}
-    one = Spending(worker=1, **parts, waiting_s=0.04, hidden_s=0.06)
-    (row,) = [line for line in render(*tables(replace(report, spending=(one,)))).splitlines() if "100 ms" in line]
+    spending = Spending(worker=1, **parts, waiting_s=0.04, hidden_s=0.06)
+    (row,) = [line for line in render(*tables(replace(report, spending=(spending,)))).splitlines() if "100 ms" in line]
     assert re.findall(r"(\d+) ms", row) == ["100", "20", "10", "50", "30", "40", "60"]
 
 

@@ -93,14 +93,14 @@ def test_what_pytorch_takes_for_a_resnet_18():
     """44.6904296875 MiB, as torch.cuda.memory_allocated() said (github.com/pytorch/pytorch/issues/107667)."""
     float32, int64 = 4, 8
 
-    def convolved(made, read, taps):  # a convolution, and its batch norm's weight, bias, mean, variance and counter
-        return [made * read * taps * taps * float32, *[made * float32] * 4, int64]
+    def convolved(out, read, taps):  # a convolution, and its batch norm's weight, bias, mean, variance and counter
+        return [out * read * taps * taps * float32, *[out * float32] * 4, int64]
 
     sizes = convolved(64, 3, 7)
-    for made, read in ((64, 64), (128, 64), (256, 128), (512, 256)):
-        sizes += convolved(made, read, 3) + convolved(made, made, 3)
-        sizes += convolved(made, read, 1) if made != read else []
-        sizes += convolved(made, made, 3) + convolved(made, made, 3)
+    for out, read in ((64, 64), (128, 64), (256, 128), (512, 256)):
+        sizes += convolved(out, read, 3) + convolved(out, out, 3)
+        sizes += convolved(out, read, 1) if out != read else []
+        sizes += convolved(out, out, 3) + convolved(out, out, 3)
     sizes += [512 * 1000 * float32, 1000 * float32]
     allocator = CachingAllocator()
     for size in sizes:
@@ -118,9 +118,9 @@ def test_what_pytorch_takes_for_a_convolution_and_its_images():
 
 
 def test_requests_come_before_what_ends_at_their_position_is_given_back():
-    one = Storage(10 * MIB, 0, 1)
-    assert reserved_bytes([one, Storage(10 * MIB, 1, 1)]) == 20 * MIB
-    assert reserved_bytes([one, Storage(10 * MIB, 2, 2)]) == 10 * MIB
+    storage = Storage(10 * MIB, 0, 1)
+    assert reserved_bytes([storage, Storage(10 * MIB, 1, 1)]) == 20 * MIB
+    assert reserved_bytes([storage, Storage(10 * MIB, 2, 2)]) == 10 * MIB
     assert reserved_bytes([Storage(0, 0, 9)]) == 0
 
 

@@ -49,8 +49,8 @@ def test_enumeration(problem, unit, shift):
     tables = problem.tables
     terms = tuple((scope, tables.intern(tables[number] * unit + shift * unit)) for scope, number in problem.terms)
     problem = Problem(tables, problem.sizes, terms, problem.constant)
-    found = certified(problem)
-    assert problem.value(found.states) == found.cost == least(problem)
+    certificate = certified(problem)
+    assert problem.value(certificate.states) == certificate.cost == least(problem)
 
 
 def test_every_family_is_there():
@@ -63,8 +63,8 @@ def test_joint_is_exact(name, placements):
     graph = build(name, **SMALL[name])
     for ways, ties in SPACES:
         space = space_of(graph, SearchOptions(ways, "joint", placements, ties))
-        found = SEARCHERS["joint"].search(space, Limits())
-        assert found.lower_bound == found.cost == certified(whole_problem(space)).cost
+        outcome = SEARCHERS["joint"].search(space, Limits())
+        assert outcome.lower_bound == outcome.cost == certified(whole_problem(space)).cost
 
 
 @pytest.mark.parametrize(("graph", "ways"), [(build("mlp-2-12", batch=6), ()), (Graph({}, (), {}, {}), (2,))])
@@ -82,12 +82,12 @@ def test_costs_of_real_size():
 def test_what_was_recorded_is_what_is_found(row):
     graph = build(row["model"], batch=row["batch"])
     space = space_of(graph, SearchOptions((2, 2, 2), "joint", row["placements"], Ties()))
-    found = SEARCHERS["joint"].search(space, Limits())
-    assert found.lower_bound == found.cost == certified(whole_problem(space)).cost == row["toulbar2"]["bytes"]
+    outcome = SEARCHERS["joint"].search(space, Limits())
+    assert outcome.lower_bound == outcome.cost == certified(whole_problem(space)).cost == row["toulbar2"]["bytes"]
 
 
 @pytest.mark.parametrize("seed", random_graphs.SEEDS)
 def test_random_graphs(seed):
     for placements in random_graphs.PLACEMENTS:
         space = random_graphs.space(seed, random_graphs.ways_of(seed), placements)
-        assert certified(whole_problem(space)).cost == random_graphs.found(seed, placements, "joint").cost
+        assert certified(whole_problem(space)).cost == random_graphs.searched(seed, placements, "joint").cost

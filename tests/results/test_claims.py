@@ -24,13 +24,13 @@ def _paper_operators():
 
 
 def test_every_sentence_is_a_row_or_left_out_for_a_reason():
-    every = {(one["paper"], one["number"]) for one in DATA["sentences"]}
+    every = {(sentence["paper"], sentence["number"]) for sentence in DATA["sentences"]}
     in_rows = {(row["paper"], number) for row in DATA["rows"] for number in row["numbers"]}
-    left_out = {(one["paper"], one["number"]) for one in DATA["not_checkable"]}
+    left_out = {(sentence["paper"], sentence["number"]) for sentence in DATA["not_checkable"]}
     assert in_rows | left_out == every
     assert in_rows & left_out == set()
     assert len(every) == len(DATA["sentences"]) > 400
-    assert {one["reason"] for one in DATA["not_checkable"]} == REASONS.keys()
+    assert {sentence["reason"] for sentence in DATA["not_checkable"]} == REASONS.keys()
 
 
 def test_reasons_name_a_sentence_once():
@@ -44,7 +44,7 @@ def test_there_are_enough_rows_and_failures_stay():
     assert len(DATA["rows"]) >= 40
     verdicts = Counter(row["verdict"] for row in DATA["rows"])
     assert verdicts.keys() <= {*VERDICTS}
-    assert min(verdicts[one] for one in (HOLDS, OTHER, FAILS)) > 5
+    assert min(verdicts[verdict] for verdict in (HOLDS, OTHER, FAILS)) > 5
     text = (ROOT / "results" / "claims" / "README.md").read_text()
     failed = text.partition("## What does not hold")[2].partition("## All rows")[0]
     assert failed.count("\n- ") + failed.startswith("- ") == verdicts[FAILS]
@@ -57,9 +57,9 @@ def test_a_row_lacks_a_figure_only_where_its_experiment_is_not_there():
         assert row["verdict"] != MISSING or not (ROOT / "results" / folder / "data.json").exists(), folder
 
 
-@pytest.mark.parametrize("one", CLAIMS, ids=lambda one: f"{one.paper}-{one.numbers[0]}")
-def test_rows_are_worked_out_again(one):
-    row, answer = ROWS[one.paper, one.numbers, one.says], answered(one)
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: f"{claim.paper}-{claim.numbers[0]}")
+def test_rows_are_worked_out_again(claim):
+    row, answer = ROWS[claim.paper, claim.numbers, claim.says], answered(claim)
     assert (answer.got, answer.verdict, answer.why) == (row["got"], row["verdict"], row["why"]), (
         "run python -m results claims"
     )
@@ -84,12 +84,12 @@ This goes on over a
 page and is two lines long.
 """
     (tmp_path / "toy.txt").write_text(text)
-    found = list(sentences("toy", tmp_path))
-    assert [one.text.split()[0] for one in found] == ["It", "Plan", "RNN"]
-    assert [one.number for one in found] == [1, 2, 3]
-    assert {one.section for one in found} == {"1 Introduction"}
-    assert found[0].text == "It takes 8.3 seconds, e.g. on a GPU."
-    assert "8.4" in found[2].text
+    texts = list(sentences("toy", tmp_path))
+    assert [sentence.text.split()[0] for sentence in texts] == ["It", "Plan", "RNN"]
+    assert [sentence.number for sentence in texts] == [1, 2, 3]
+    assert {sentence.section for sentence in texts} == {"1 Introduction"}
+    assert texts[0].text == "It takes 8.3 seconds, e.g. on a GPU."
+    assert "8.4" in texts[2].text
     assert not says_something("As shown in Figure 3 and in Table 2 of [4, 5].")
     assert tuple(EXCLUDED) == PAPERS
 

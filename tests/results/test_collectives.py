@@ -25,21 +25,21 @@ from results.collectives.run import (
 from results.experiment import ROOT, read_data, read_published
 from topologies import library, load_topology
 
-FOUND = read_data(HERE)
+DATA = read_data(HERE)
 MEASURED = ROOT.parent / "shared" / "measured" / "collectives.csv"
 OUTLIERS = {("P6-B200", 4)}
 """Of which payloads below 256 KiB took longer than 64 MiB."""
 
 
 def test_machines_say_what_is_fitted():
-    assert msgspec.json.decode(msgspec.json.encode(fits())) == FOUND["fits"]
-    for machine, entries in FOUND["fits"].items():
+    assert msgspec.json.decode(msgspec.json.encode(fits())) == DATA["fits"]
+    for machine, entries in DATA["fits"].items():
         stated = load_topology(machine).collectives
         for entry in entries:
-            alike = [one for one in stated if one.algorithm == entry["algorithm"]]
+            alike = [choice for choice in stated if choice.algorithm == entry["algorithm"]]
             shown = ("latency_s", "hop_s", "bandwidth_share")
             figures = {name: entry[name] for name in shown if name in entry}
-            assert figures in [{name: getattr(one, name) for name in figures} for one in alike]
+            assert figures in [{name: getattr(choice, name) for name in figures} for choice in alike]
 
 
 def test_no_row_is_fitted_on_and_judges():
@@ -47,21 +47,21 @@ def test_no_row_is_fitted_on_and_judges():
     fitted, judged = halves(rows())
     assert not {row.point for row in fitted} & {row.point for row in judged}
     assert {row.point for row in fitted} | {row.point for row in judged} == {row.point for row in rows()}
-    assert [row in judged for row in rows()] == FOUND["judged"]
+    assert [row in judged for row in rows()] == DATA["judged"]
     assert 0.9 < len(fitted) / len(judged) < 1
 
 
 def test_predictions_are_as_near_as_claimed():
     """Of the rows that judge, from 1 MiB on and below: nearly all of them within what is tolerated."""
-    found = [(row, error) for row, error in errors(FOUND, judged=True) if row.name != A100]
-    large = [(row, error) for row, error in found if row.nbytes >= MIB]
-    small = [(row, error) for row, error in found if row.nbytes < MIB and (row.name, row.nodes) not in OUTLIERS]
+    judged = [(row, error) for row, error in errors(DATA, judged=True) if row.name != A100]
+    large = [(row, error) for row, error in judged if row.nbytes >= MIB]
+    small = [(row, error) for row, error in judged if row.nbytes < MIB and (row.name, row.nodes) not in OUTLIERS]
     assert len(large) >= 30
     assert len(small) >= 5
     assert sum(abs(error) > 0.15 for _, error in large) <= 3
     assert all(abs(error) <= 0.33 for _, error in large)
     assert all(abs(error) <= 0.30 for _, error in small)
-    a100 = [(row, error) for row, error in errors(FOUND, judged=True) if row.name == A100]
+    a100 = [(row, error) for row, error in errors(DATA, judged=True) if row.name == A100]
     assert sum(abs(error) > row.tolerance for row, error in a100) <= 1
 
 
@@ -73,16 +73,16 @@ def test_predictions_are_found_again_by_simulating_a_plan():
             n for n, row in enumerate(everything) if (row.name, row.nbytes, row.devices) == (A100, nbytes, gpus)
         )
         (seconds,) = simulated.seconds(load_topology("p4d.24xlarge"), gpus, [nbytes], library=True)
-        assert seconds == pytest.approx(FOUND["predicted_s"][place], rel=1e-6)
+        assert seconds == pytest.approx(DATA["predicted_s"][place], rel=1e-6)
         assert predicted(load_topology("p4d.24xlarge"), everything[place]) == pytest.approx(seconds, rel=1e-6)
 
 
 def test_the_link_is_as_fitted_for_pairs():
-    stated = library.link_types()[FOUND["pairs"]["link"]].half_bandwidth_bytes
-    assert stated == FOUND["pairs"]["fitted_half_bandwidth_bytes"] == FOUND["pairs"]["half_bandwidth_bytes"]
+    stated = library.link_types()[DATA["pairs"]["link"]].half_bandwidth_bytes
+    assert stated == DATA["pairs"]["fitted_half_bandwidth_bytes"] == DATA["pairs"]["half_bandwidth_bytes"]
     points = pairs_points()
     assert pairs_loss(stated, points) < min(pairs_loss(stated + change, points) for change in (-20_000, 20_000))
-    assert all(abs(error) <= 0.15 for row, error in pairs_errors(FOUND) if row.nbytes >= 8 * MIB)
+    assert all(abs(error) <= 0.15 for row, error in pairs_errors(DATA) if row.nbytes >= 8 * MIB)
 
 
 def test_messages_between_pairs_by_hand():

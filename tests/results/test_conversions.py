@@ -43,22 +43,22 @@ def holds(shape, layout, ways, worker):
 
 def spread(values, layout, ways, rng):
     """What every worker holds: random terms that add up to the values, and nan where it holds nothing."""
-    found = {worker: values.copy() for worker in workers(ways)}
+    held = {worker: values.copy() for worker in workers(ways)}
     for step in [step for step, placement in enumerate(layout) if placement == PARTIAL]:
         for worker in workers(ways):
             if worker[step] == 0:
                 sharing = [(*worker[:step], digit, *worker[step + 1 :]) for digit in range(ways[step])]
-                whole = found[worker]
+                whole = held[worker]
                 terms = rng.integers(-5, 6, (ways[step] - 1, *values.shape)).astype(float)
                 # Copies at a replicated step must be the same terms.
                 for other, term in zip(sharing, [whole - terms.sum(axis=0), *terms], strict=True):
-                    found[other] = np.array(term)
+                    held[other] = np.array(term)
     for worker in workers(ways):
         copy = tuple(0 if placement == REPLICATE else d for placement, d in zip(layout, worker, strict=True))
-        found[worker] = found[copy].copy()
+        held[worker] = held[copy].copy()
     for worker in workers(ways):
-        found[worker][~holds(values.shape, layout, ways, worker)] = np.nan
-    return found
+        held[worker][~holds(values.shape, layout, ways, worker)] = np.nan
+    return held
 
 
 def joined(values, held, layout, ways):
@@ -84,11 +84,11 @@ def mask_of(region, shape):
 def exchanged(exchange, held, shape, everyone):
     """Carry out an exchange element by element: what everyone holds then, and how many elements moved."""
     moved, after = 0, []
-    for reader, one in enumerate(everyone):
+    for reader, digits in enumerate(everyone):
         wanted = mask_of(exchange.targets[reader], shape)
         values, seen = np.zeros(shape), np.zeros(shape, dtype=int)
         for source, other in enumerate(everyone):
-            if all(one[step] == other[step] for step in exchange.fixed):
+            if all(digits[step] == other[step] for step in exchange.fixed):
                 common = wanted & mask_of(exchange.sources[source], shape)
                 values[common] += held[source][common]
                 seen += common
@@ -179,9 +179,9 @@ def counted(shape, source, target, step, ways):
 def test_no_chain_of_atomic_conversions_moves_less(shape, ways, most):
     layouts = every_layout(shape, ways)
     for source, target in list(product(layouts, layouts))[:: len(ways) * 3 - 2]:
-        found = convert(shape, source, target, ways)
-        assert len(found.hops) <= most
-        assert found.elements == chains(shape, source, target, ways, most)
+        chain = convert(shape, source, target, ways)
+        assert len(chain.hops) <= most
+        assert chain.elements == chains(shape, source, target, ways, most)
 
 
 @given(st.data())
@@ -221,8 +221,8 @@ def test_division_and_or():
 
 
 def test_signatures_of_a_matrix_product_are_the_published_ones():
-    found = inferences(tdl.catalog["mm"].describe((2, 2), {}))
-    rows = {tuple(str(p) for p in (*row.operands, *row.outputs)) for row in found}
+    inferred = inferences(tdl.catalog["mm"].describe((2, 2), {}))
+    rows = {tuple(str(p) for p in (*row.operands, *row.outputs)) for row in inferred}
     published = read_published(run.HERE)["matmul"]
     assert rows == {tuple(row) for row in published}
 

@@ -74,14 +74,18 @@ def test_no_alternative_beats_a_default_plan():
     rows = default_plans()
     assert {case(row) for row in rows} <= set(CASES)
     assert all(
-        [(one["search"], one["placements"]) for one in row["alternatives"]] == measure.alternatives() for row in rows
+        [(alternative["search"], alternative["placements"]) for alternative in row["alternatives"]]
+        == measure.alternatives()
+        for row in rows
     )
     assert beaten(rows) == []
 
 
 def test_an_alternative_that_beats_a_default_plan_is_found():
     row = default_plans()[0]
-    worse = row | {"default": row["default"] | {"bytes": 1 + min(one["bytes"] for one in row["alternatives"])}}
+    worse = row | {
+        "default": row["default"] | {"bytes": 1 + min(alternative["bytes"] for alternative in row["alternatives"])}
+    }
     assert beaten([worse])[0][0] == worse
 
 
@@ -90,16 +94,16 @@ def test_default_plans_are_found_again(number):
     quick = [
         row
         for row in default_plans()
-        if sum(one["seconds"] for one in [row["default"], *row["alternatives"]]) < QUICK_S
+        if sum(searched["seconds"] for searched in [row["default"], *row["alternatives"]]) < QUICK_S
     ]
     row = random.Random(0).sample(quick, 3)[number]
     graph = planner.model(row["model"], batch=row["batch"])
     plan = planner.plan(graph, workers=row["workers"])
     assert plan.total_bytes == row["default"]["bytes"]
-    ways = [one.ways for one in plan.search.factorisations]
-    for one in row["alternatives"]:
-        again = measure.measure(graph, ways, one["search"], one["placements"], seconds=100.0)
-        assert plan.total_bytes <= again["bytes"] == one["bytes"], (case(row), one)
+    ways = [tried.ways for tried in plan.search.factorisations]
+    for alternative in row["alternatives"]:
+        again = measure.measure(graph, ways, alternative["search"], alternative["placements"], seconds=100.0)
+        assert plan.total_bytes <= again["bytes"] == alternative["bytes"], (case(row), alternative)
 
 
 def test_the_cpu_seconds_of_a_block_are_limited():

@@ -54,8 +54,8 @@ def test_search_time(model):
 def test_coarsening(model):
     wanted = {"model": model, "placements": "S", "search": "recursive", "rules_called": "all"}
     row = only(data("coarsening")["searches"], **wanted)
-    found = measure(model, row["batch"], row["placements"], row["search"], set(row["rules"]))
-    assert {key: row[key] for key in ("bytes", "variables", "factors", "nodes")}.items() <= found.items()
+    measured = measure(model, row["batch"], row["placements"], row["search"], set(row["rules"]))
+    assert {key: row[key] for key in ("bytes", "variables", "factors", "nodes")}.items() <= measured.items()
 
 
 @pytest.mark.parametrize("model", ["mlp-4-8192", "transformer-24-2048"])
@@ -67,5 +67,5 @@ def test_plan_bytes(model):
     assert len(rows) > 8
     for row in rows:
         options = SearchOptions(prime_factors(8), "recursive", row["placements"])
-        found = SEARCHERS[row["search"]].search(space_of(of, options, known), Limits())
-        assert (row["search"], found.cost, found.lower_bound) == (row["search"], row["bytes"], row["lower_bound"])
+        outcome = SEARCHERS[row["search"]].search(space_of(of, options, known), Limits())
+        assert (row["search"], outcome.cost, outcome.lower_bound) == (row["search"], row["bytes"], row["lower_bound"])

@@ -64,23 +64,23 @@ def test_workers_of_a_shared_device_take_as_long_as_one_after_the_other():
     program = lower(plan(of, 4, "SoyBean"))
     together = simulated(program, shared(4))
     apart = simulated(program, load_topology(P2))
-    kernels_s = sum(one.compute_s for one in apart.breakdown)
+    kernels_s = sum(worker.compute_s for worker in apart.breakdown)
     assert together.seconds_without_communication == pytest.approx(kernels_s, rel=0.05)
     assert together.seconds > together.seconds_without_communication
 
 
 @pytest.mark.parametrize("model", ["mlp", "cnn"])
 def test_gathering_sums_at_one_worker_and_changes_no_value(model):
-    made = random_plan(small(model, "float64", "sgd"), (2, 2), random.Random(model))
-    gathering = GatheringPlan(**{field.name: getattr(made, field.name) for field in fields(made)})
-    found = {}
-    for name, one in (("spread", made), ("gathered", gathering)):
-        run = Loopback(one, lower(one))
+    spread = random_plan(small(model, "float64", "sgd"), (2, 2), random.Random(model))
+    gathering = GatheringPlan(**{field.name: getattr(spread, field.name) for field in fields(spread)})
+    updated = {}
+    for name, variant in (("spread", spread), ("gathered", gathering)):
+        run = Loopback(variant, lower(variant))
         run.step()
         np.testing.assert_array_equal(run.moved, run.program.bytes)
-        found[name] = {tensor: run.gather(tensor) for tensor in made.graph.updates}
-    for tensor, expected in found["spread"].items():
-        np.testing.assert_allclose(found["gathered"][tensor], expected, rtol=1e-9, atol=1e-12)
+        updated[name] = {tensor: run.gather(tensor) for tensor in spread.graph.updates}
+    for tensor, expected in updated["spread"].items():
+        np.testing.assert_allclose(updated["gathered"][tensor], expected, rtol=1e-9, atol=1e-12)
     sums = [write for work in gathering.traffic().work for write in work.writes if write.production.reducing]
     hops = [write.hops[0] for write in sums if write.hops and write.hops[0].reducer]
     assert hops

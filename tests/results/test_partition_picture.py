@@ -14,8 +14,8 @@ def test_the_drawn_plan():
     plan = found.plan()
     blocks = found.blocks(found.convolutions(plan))
     assert (plan.total_bytes, blocks) == (written["bytes"], written["blocks"])
-    assert [one["blocks"] for one in blocks] == [1, 1, 2, 1, 7, 1, 35, 1, 2]
-    kept = [{choice for conv in one["convolutions"].values() for choice in conv["x"]} for one in blocks]
+    assert [block["blocks"] for block in blocks] == [1, 1, 2, 1, 7, 1, 35, 1, 2]
+    kept = [{choice for conv in block["convolutions"].values() for choice in conv["x"]} for block in blocks]
     assert kept[:3] == [{"S0"}] * 3
     assert kept[6:] == [{"S1"}] * 3
     moved = found.moved(plan)

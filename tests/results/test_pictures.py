@@ -21,20 +21,20 @@ LETTER = 0.56
 def boxes(picture):
     """Yield what is written, with where it lies: left, top, right, bottom; text that is turned is left out."""
     root = ET.fromstring(picture)
-    for one in root.iter("{http://www.w3.org/2000/svg}text"):
-        if "transform" in one.attrib:
+    for label in root.iter("{http://www.w3.org/2000/svg}text"):
+        if "transform" in label.attrib:
             continue
-        size = float(one.get("font-size", root.get("font-size")))
-        x, y, width = float(one.get("x")), float(one.get("y")), LETTER * size * len(one.text or "")
-        left = x - width * {"start": 0.0, "middle": 0.5, "end": 1.0}[one.get("text-anchor", "start")]
-        yield one.text, (left, y - 0.75 * size, left + width, y + 0.2 * size)
+        size = float(label.get("font-size", root.get("font-size")))
+        x, y, width = float(label.get("x")), float(label.get("y")), LETTER * size * len(label.text or "")
+        left = x - width * {"start": 0.0, "middle": 0.5, "end": 1.0}[label.get("text-anchor", "start")]
+        yield label.text, (left, y - 0.75 * size, left + width, y + 0.2 * size)
 
 
 def overlapping(picture):
-    def together(one, other):
-        return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+    def together(box, other):
+        return box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3]
 
-    return [(a, b) for (a, one), (b, other) in itertools.combinations(boxes(picture), 2) if together(one, other)]
+    return [(a, b) for (a, box), (b, other) in itertools.combinations(boxes(picture), 2) if together(box, other)]
 
 
 def test_there_are_pictures():
@@ -61,8 +61,8 @@ def drawn(*heights, fits=True):
 
 
 def test_heights_are_to_scale():
-    found = [float(height) for height in re.findall(r'height="([\d.]+)" stroke', drawn(1.0, 2.0, 4.0))]
-    assert [one / found[0] for one in found] == pytest.approx([1, 2, 4], rel=0.01)
+    heights = [float(height) for height in re.findall(r'height="([\d.]+)" stroke', drawn(1.0, 2.0, 4.0))]
+    assert [height / heights[0] for height in heights] == pytest.approx([1, 2, 4], rel=0.01)
 
 
 def test_what_does_not_fit_is_hollow():
@@ -77,7 +77,7 @@ def test_text_over_text_is_found():
 
 @pytest.mark.parametrize("most", [0.054, 0.9, 1.0, 7.4, 13.5, 418.0, 2600.0])
 def test_ticks_are_few_and_reach(most):
-    found = bars.ticks(most)
-    assert found[0] == 0
-    assert found[-1] <= most < 2 * found[-1]
-    assert 4 <= len(found) <= 11
+    ticks = bars.ticks(most)
+    assert ticks[0] == 0
+    assert ticks[-1] <= most < 2 * ticks[-1]
+    assert 4 <= len(ticks) <= 11

@@ -18,12 +18,12 @@ def test_a_step_trains_like_eager(name):
     torch.manual_seed(0)
     module, inputs = ARCHITECTURES[name]()
     module = module.double()
-    for one in module.parameters():  # so that none is zero, which would hide what it is multiplied with
-        one.data += 0.1 * torch.randn_like(one)
-    inputs = {key: one.double() if one.is_floating_point() else one for key, one in inputs.items()}
+    for parameter in module.parameters():  # so that none is zero, which would hide what it is multiplied with
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    inputs = {key: tensor.double() if tensor.is_floating_point() else tensor for key, tensor in inputs.items()}
     with InDouble():
         graph, of_loss, of_parameters = differences(module, inputs, steps=1)
-    trained = {key for key, one in module.named_parameters() if one.requires_grad}
+    trained = {key for key, parameter in module.named_parameters() if parameter.requires_grad}
     assert trained <= set(of_parameters)
     assert of_loss < 1e-12
     assert max(of_parameters.values()) < 1e-10, max(of_parameters.items(), key=lambda item: item[1])

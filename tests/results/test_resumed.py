@@ -20,11 +20,11 @@ def trainings(tmp_path_factory):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_killed_and_resumed(trainings, tmp_path, seed):
-    found = kills.killed(trainings[0], tmp_path / "run", random.Random(seed))
-    assert found["status"] != 0
-    assert found["processes_left"] == 0
-    assert found["arenas_left"] == []
-    assert found["bitwise"], found
+    record = kills.killed(trainings[0], tmp_path / "run", random.Random(seed))
+    assert record["status"] != 0
+    assert record["processes_left"] == 0
+    assert record["arenas_left"] == []
+    assert record["bitwise"], record
 
 
 def test_under_another_plan(trainings, tmp_path):

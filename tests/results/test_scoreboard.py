@@ -112,8 +112,8 @@ def test_seconds_of_megatron_2021_are_those_of_the_paper():
     """The operations that it counts over the rate that it says: "s/step" as its readers compute it."""
     expected = [3.53, 3.70, 3.70, 9.40, 14.45, 16.06, 24.82, 37.61, 54.08, 102.63]
     measured = read_set(*find_sets("megatron_2021"))
-    found = [measured_s(row, run_of(row, measured.folder)) for row in measured.rows]
-    assert found == pytest.approx(expected, rel=2e-3)
+    seconds = [measured_s(row, run_of(row, measured.folder)) for row in measured.rows]
+    assert seconds == pytest.approx(expected, rel=2e-3)
 
 
 @pytest.mark.parametrize(
@@ -302,8 +302,8 @@ def test_a_row_that_cannot_be_read_says_why(tmp_path, columns, cells, message):
     ],
 )
 def test_a_column_that_is_not_read_is_named(tmp_path, column, note):
-    (found,) = written(tmp_path, f"seconds,{column}\n1,2\n").notes
-    assert note in found
+    (message,) = written(tmp_path, f"seconds,{column}\n1,2\n").notes
+    assert note in message
 
 
 def test_bfloat16_is_mixed_unless_it_is_said_pure(tmp_path):
@@ -396,14 +396,14 @@ def test_the_command_scores_a_set_from_elsewhere(tmp_path):
         cwd=tmp_path, env={"PYTHONPATH": str(ROOT), "PATH": ""}, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert "mine: 3 of 4 rows expressed" in done.stdout
-    (found,) = json.loads((tmp_path / "scores.json").read_text())["sets"]
-    assert (found["rows"], found["expressed"], found["failed"]) == (4, 3, 0)
-    assert [one["lines"] for one in found["not_expressed"]] == [[5]]
-    assert found["scores"]["all"]["time"]["rows"] == found["scores"]["all"]["null"]["rows"] == 2
-    assert found["scores"]["all"]["null_of_others"]["rows"] == 2
-    assert found["scores"]["all"]["memory"]["rows"] == 1
-    assert found["scores"]["all"]["fits"]["of_those_out_of_memory"] == [1, 1]
-    assert found["scores"]["test"]["time"]["groups"] == 1
+    (row_set,) = json.loads((tmp_path / "scores.json").read_text())["sets"]
+    assert (row_set["rows"], row_set["expressed"], row_set["failed"]) == (4, 3, 0)
+    assert [entry["lines"] for entry in row_set["not_expressed"]] == [[5]]
+    assert row_set["scores"]["all"]["time"]["rows"] == row_set["scores"]["all"]["null"]["rows"] == 2
+    assert row_set["scores"]["all"]["null_of_others"]["rows"] == 2
+    assert row_set["scores"]["all"]["memory"]["rows"] == 1
+    assert row_set["scores"]["all"]["fits"]["of_those_out_of_memory"] == [1, 1]
+    assert row_set["scores"]["test"]["time"]["groups"] == 1
 
 
 def test_a_model_may_be_a_function_in_a_file_beside_the_set(tmp_path):
@@ -431,19 +431,19 @@ def test_a_module_of_pytorch_may_be_a_model(tmp_path):
         tmp_path,
         "model,gpu,devices,global_batch,precision,seconds\n" + "".join(f"gpt.py:make,4090,{run},1\n" for run in runs),
     )
-    one, own, single, half, four, pure = (predict_row(row, tmp_path) for row in measured.rows)
-    assert own.predicted_s == single.predicted_s > one.predicted_s
+    alone, own, single, half, four, pure = (predict_row(row, tmp_path) for row in measured.rows)
+    assert own.predicted_s == single.predicted_s > alone.predicted_s
     assert half.predicted_bytes < single.predicted_bytes
     assert four.predicted_s > half.predicted_s
     assert "expected a function with parameters for --dtype" in pure.why
-    assert not any(found.failed for found in (one, own, single, half, four, pure))
+    assert not any(predicted.failed for predicted in (alone, own, single, half, four, pure))
 
 
 def test_gpts_whose_queries_share_keys_are_expressed():
     row = Row(line=2, model="nemotron-15b", gpu="H100", devices=16, tp=2, global_batch=64, micro_batch=2, seconds=2.66)
-    found = predict_row(row, Path())
-    assert not found.why
-    assert found.predicted_s == pytest.approx(2.66, rel=0.25)
+    predicted = predict_row(row, Path())
+    assert not predicted.why
+    assert predicted.predicted_s == pytest.approx(2.66, rel=0.25)
 
 
 def test_many_nodes_have_adapters():
@@ -523,9 +523,9 @@ def test_the_null_of_others_knows_nothing_of_a_row(tmp_path):
         f"gpt2,A100,8,64,{seconds}\n" for seconds in (1, 2)
     ))  # fmt: skip
     (measured,) = (read_set(path) for path in find_sets(str(tmp_path / "two.csv")))
-    found = scored.score(measured)["scores"]["all"]
-    assert found["null_of_others"]["error_mean"] == pytest.approx((1.0 + 0.5) / 2)
-    assert found["null"]["error_mean"] < found["null_of_others"]["error_mean"]
+    of_all = scored.score(measured)["scores"]["all"]
+    assert of_all["null_of_others"]["error_mean"] == pytest.approx((1.0 + 0.5) / 2)
+    assert of_all["null"]["error_mean"] < of_all["null_of_others"]["error_mean"]
 
 
 def test_a_csv_alone_passes_a_check(tmp_path, capsys):
@@ -570,13 +570,13 @@ def test_a_check_of_all_sets_names_the_rows_that_cannot_be_expressed(capsys):
 def test_the_published_scores_are_those_of_the_predictor(number):
     """A few rows drawn from the data, predicted again."""
     data = read_data(FOLDER)["sets"]
-    chosen = random.Random(number).choice([one for one in data if one["scores"]["all"]["time"]["rows"]])
-    one = random.Random(number).choice([row for row in chosen["predictions"] if "error" in row])
+    chosen = random.Random(number).choice([entry for entry in data if entry["scores"]["all"]["time"]["rows"]])
+    prediction = random.Random(number).choice([row for row in chosen["predictions"] if "error" in row])
     measured = read_set(HERE / f"{chosen['set']}.yaml")
-    row = next(row for row in measured.rows if row.line == one["line"])
-    found = predict_row(row, measured.folder)
-    assert found.predicted_s == pytest.approx(one["predicted_s"], rel=1e-4)
-    assert found.measured_s == pytest.approx(one["measured_s"], rel=1e-4)
+    row = next(row for row in measured.rows if row.line == prediction["line"])
+    predicted = predict_row(row, measured.folder)
+    assert predicted.predicted_s == pytest.approx(prediction["predicted_s"], rel=1e-4)
+    assert predicted.measured_s == pytest.approx(prediction["measured_s"], rel=1e-4)
 
 
 @pytest.mark.skipif(calculon_rows.version() is None, reason="Calculon is not on the path")
@@ -587,10 +587,10 @@ def test_calculon_on_its_own_rows():
 
 
 def test_calculon_multiplies_in_8_bits_where_a_run_does():
-    (data,) = (one for one in read_data(FOLDER)["sets"] if one["set"] == "nemo_h100")
+    (data,) = (entry for entry in read_data(FOLDER)["sets"] if entry["set"] == "nemo_h100")
     known = {row.line: row.precision for row in read_set(HERE / "nemo_h100.yaml").rows}
-    found = {}
+    seconds = {}
     for row in data["predictions"]:
         if "calculon_s" in row:
-            found.setdefault(known[row["line"]], []).append(row["calculon_s"])
-    assert max(found["mixed-float8"]) < min(found["mixed"])
+            seconds.setdefault(known[row["line"]], []).append(row["calculon_s"])
+    assert max(seconds["mixed-float8"]) < min(seconds["mixed"])

@@ -26,9 +26,9 @@ def test_tau_is_scipys(count, values):
     for _ in range(20):
         drawn_pairs = pairs(count, values)
         expected = scipy.stats.kendalltau(*zip(*drawn_pairs, strict=True)).statistic
-        found = scores.kendall(drawn_pairs)
-        assert (found is None) == np.isnan(expected)
-        assert found is None or found == pytest.approx(expected)
+        tau = scores.kendall(drawn_pairs)
+        assert (tau is None) == np.isnan(expected)
+        assert tau is None or tau == pytest.approx(expected)
 
 
 def test_percentiles_are_numpys():
@@ -46,18 +46,18 @@ def test_regret_by_hand():
 
 def test_ranking_is_within_groups_by_sample():
     rows = [Timed("a", 1, 1.0, 10.0), Timed("a", 2, 1.0, 12.0), Timed("b", 1, 5.0, 1.0), Timed("b", 1, 6.0, 0.9)]
-    found = scores.ranking([*rows, Timed("alone", 1, 1.0, 1.0)])
-    assert found["groups"] == 2
-    assert found["tau"] == mean([1.0, -1.0])  # of a the second is faster a sample, as predicted
-    assert found["regret_mean"] == pytest.approx(mean([0.0, 0.2]))
+    ranked = scores.ranking([*rows, Timed("alone", 1, 1.0, 1.0)])
+    assert ranked["groups"] == 2
+    assert ranked["tau"] == mean([1.0, -1.0])  # of a the second is faster a sample, as predicted
+    assert ranked["regret_mean"] == pytest.approx(mean([0.0, 0.2]))
 
 
 def test_errors_of_times():
     rows = [Timed("a", 1, 1.0, 1.1), Timed("a", 1, 2.0, 1.4)]
-    found = scores.times(rows)
-    assert found["error_mean"] == pytest.approx(0.2)
-    assert found["bias_mean"] == pytest.approx(-0.1)
-    assert found["same_batch"]["groups"] == 1
+    errors = scores.times(rows)
+    assert errors["error_mean"] == pytest.approx(0.2)
+    assert errors["bias_mean"] == pytest.approx(-0.1)
+    assert errors["same_batch"]["groups"] == 1
     assert scores.times([]) == {"rows": 0}
 
 
@@ -68,15 +68,15 @@ def test_the_constant_rate_is_the_best_of_all():
         def loss(factor, measured=measured):
             return mean(abs(factor * amount / seconds - 1) for seconds, amount in measured)
 
-        found = loss(scores.constant_rate(measured))
+        least = loss(scores.constant_rate(measured))
         assert all(
-            found <= loss(seconds / amount * near) + 1e-12 for seconds, amount in measured for near in (0.9, 1, 1.1)
+            least <= loss(seconds / amount * near) + 1e-12 for seconds, amount in measured for near in (0.9, 1, 1.1)
         )
 
 
 def test_verdicts():
-    found = scores.verdicts([(True, True), (True, False), (False, False), (False, False), (False, True)])
-    assert found == {"rows": 5, "right": 3, "of_those_that_ran": [1, 2], "of_those_out_of_memory": [2, 3]}
+    verdicts = scores.verdicts([(True, True), (True, False), (False, False), (False, False), (False, True)])
+    assert verdicts == {"rows": 5, "right": 3, "of_those_that_ran": [1, 2], "of_those_out_of_memory": [2, 3]}
 
 
 @pytest.mark.parametrize(
@@ -110,13 +110,13 @@ def test_sizes_have_the_published_number_of_parameters(name):
 
 def test_sizes_are_the_zoos():
     for name, size in {**gpt.SIZES, **llama.SIZES}.items():
-        found = known_sizes()[name.replace("-", "")]
-        assert (found.layers, found.hidden, found.heads, found.vocabulary) == (
+        known = known_sizes()[name.replace("-", "")]
+        assert (known.layers, known.hidden, known.heads, known.vocabulary) == (
             size.layers,
             size.width,
             size.heads,
             size.vocabulary,
         )
-        assert found.sequence == size.sequence
-        assert found.ffn == getattr(size, "hidden", 4 * size.width)
-        assert found.kv_heads == getattr(size, "groups", size.heads)
+        assert known.sequence == size.sequence
+        assert known.ffn == getattr(size, "hidden", 4 * size.width)
+        assert known.kv_heads == getattr(size, "groups", size.heads)

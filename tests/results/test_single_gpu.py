@@ -7,19 +7,19 @@ from results.single_gpu.devices import convolutions, described, products
 from results.single_gpu.fitting import error
 from results.single_gpu.run import HERE, P100_PCIE, PUBLISHED, changed
 
-FOUND = read_data(HERE)
+DATA = read_data(HERE)
 
 
 @pytest.mark.parametrize(("name", "key"), [("gk210", "gk210"), ("p100-sxm2-16gb", "p100")])
 def test_devices_are_as_fitted(name, key):
     device = described(name)
     figures = {**device["efficiency"], **device["products"]}
-    assert {name: figures[name] for name in FOUND["fits"][key]} == FOUND["fits"][key]
+    assert {name: figures[name] for name in DATA["fits"][key]} == DATA["fits"][key]
 
 
 @pytest.mark.parametrize(("name", "kind", "most"), [("gk210", "held out", 0.15), ("p100", "own peaks", 0.2)])
 def test_predictions_are_as_near_as_claimed(name, kind, most):
-    rates = FOUND[name]
+    rates = DATA[name]
     assert all(abs(rates[kind][run] / figure - 1) <= most for run, figure in rates["measured"].items())
 
 
@@ -31,7 +31,7 @@ def test_both_devices_have_the_same_functions_of_shape():
 def test_what_is_measured_is_what_was_published():
     for name in ("gk210", "p100"):
         published = {f"{model}, {batch}": figure for model, batch, figure in PUBLISHED["throughput"][name]}
-        assert FOUND[name]["measured"] == published
+        assert DATA[name]["measured"] == published
 
 
 def test_single_kernels_are_predicted_better_than_without_their_shape():

@@ -14,7 +14,7 @@ PUBLISHED, WRITTEN = read_published(HERE), read_data(HERE)
 
 
 def test_accounts():
-    rows = [row for one in examples(PUBLISHED) for row in accounts_of(one)]
+    rows = [row for example in examples(PUBLISHED) for row in accounts_of(example)]
     assert rows == WRITTEN["accounts"]
     for row in rows[:3]:
         assert row["text"] / MB == pytest.approx(PUBLISHED["megabytes"][row["scheme"]])
@@ -24,8 +24,8 @@ def test_accounts():
 def test_plans_are_at_least_as_good_as_the_hybrid():
     plans = plans_of(examples(PUBLISHED)[0])
     assert plans == WRITTEN["plans"]
-    found = {(row["searcher"], row["placements"], tuple(row["ways"])): row["bytes"] for row in plans}
+    nbytes = {(row["searcher"], row["placements"], tuple(row["ways"])): row["bytes"] for row in plans}
     for ways in ((4, 4), (2, 2, 2, 2)):
         for searcher in ("recursive", "joint"):
-            assert found[searcher, "S", ways] < PUBLISHED["megabytes"]["hybrid"] * MB
-            assert found[searcher, "S,R", ways] <= found["hybrid", "S,R", ways]
+            assert nbytes[searcher, "S", ways] < PUBLISHED["megabytes"]["hybrid"] * MB
+            assert nbytes[searcher, "S,R", ways] <= nbytes["hybrid", "S,R", ways]

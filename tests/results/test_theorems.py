@@ -24,22 +24,24 @@ def _paper_operators():
 
 
 def test_the_record_is_of_these_statements():
-    expected = [(one.source, one.says, one.account, one.draws) for one in statements.STATEMENTS]
-    assert [(one["source"], one["says"], one["account"], one["draws"]) for one in RECORDED] == expected
-    for one, statement in zip(RECORDED, statements.STATEMENTS, strict=True):
-        assert (one["held"] == one["draws"]) == statement.holds, one["says"]
+    expected = [
+        (statement.source, statement.says, statement.account, statement.draws) for statement in statements.STATEMENTS
+    ]
+    assert [(record["source"], record["says"], record["account"], record["draws"]) for record in RECORDED] == expected
+    for record, statement in zip(RECORDED, statements.STATEMENTS, strict=True):
+        assert (record["held"] == record["draws"]) == statement.holds, record["says"]
 
 
 def test_what_holds():
-    for one in statements.STATEMENTS:
-        if one.holds:
-            verdict = statements.try_statement(one, FEW)
-            assert verdict.held == verdict.draws, (one.source, one.account, verdict.counter_example)
+    for statement in statements.STATEMENTS:
+        if statement.holds:
+            verdict = statements.try_statement(statement, FEW)
+            assert verdict.held == verdict.draws, (statement.source, statement.account, verdict.counter_example)
 
 
 def test_what_fails_fails_on_the_recorded_case():
-    for one, record in zip(statements.STATEMENTS, RECORDED, strict=True):
-        if not one.holds:
-            trial = one.draw(Random(record["seed"]))
+    for statement, record in zip(statements.STATEMENTS, RECORDED, strict=True):
+        if not statement.holds:
+            trial = statement.draw(Random(record["seed"]))
             assert not trial.holds
             assert trial.what() == record["counter_example"]

@@ -46,7 +46,7 @@ def test_a_buffer_is_free_when_a_task_depends_on_all_its_users():
     # a: free before 4, as in the order; b and c: before 5; the others have no descendants behind all their users
     lasts = [3, 4, 5, 4, 5, 5]
     for reuse in (Reuse.OPERATORS, Reuse.DATA):
-        assert [one.last for one in requests(alone, reuse)] == lasts
+        assert [storage.last for storage in requests(alone, reuse)] == lasts
 
 
 def exchange():
@@ -85,7 +85,7 @@ def test_fetching():
 def test_only_as_between_operators_does_the_end_of_a_transfer_depend_on_what_is_sent():
     names = [b.name for b in exchange().buffers]
     lasts = {
-        reuse: dict(zip(names, (one.last for one in requests(exchange(), reuse)), strict=True))
+        reuse: dict(zip(names, (storage.last for storage in requests(exchange(), reuse)), strict=True))
         for reuse in (Reuse.OPERATORS, Reuse.DATA)
     }
     # "made" is free when 5 reads what 4 put together, where 1, which sends it, comes before that
@@ -96,11 +96,11 @@ def test_only_as_between_operators_does_the_end_of_a_transfer_depend_on_what_is_
 @pytest.mark.parametrize("model", MODELS)
 def test_no_allocation_is_below_what_lives_and_less_frugal_rules_keep_more(model):
     program = lower(search(build(model, batch=16, **MODELS[model]), SearchOptions((2, 2), placements="S")))
-    one = max(program.workers, key=lambda worker: worker.arena_bytes)
-    found = {(reuse, way): requests(one, reuse, way) for reuse in Reuse for way in Fetching}
-    alive = {rule: peak_live_bytes(asked) for rule, asked in found.items()}
-    assert alive[Reuse.ORDER, Fetching.STAGED] <= one.arena_bytes
-    for rule, asked in found.items():
+    largest = max(program.workers, key=lambda worker: worker.arena_bytes)
+    requested = {(reuse, way): requests(largest, reuse, way) for reuse in Reuse for way in Fetching}
+    alive = {rule: peak_live_bytes(asked) for rule, asked in requested.items()}
+    assert alive[Reuse.ORDER, Fetching.STAGED] <= largest.arena_bytes
+    for rule, asked in requested.items():
         assert alive[rule] <= reserved_bytes(asked)
         assert alive[rule] <= plan_arena([], asked)[2]
     for way in Fetching:

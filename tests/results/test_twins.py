@@ -46,9 +46,9 @@ def differentiate(name, graph, values):
     return loss.detach().numpy(), logits.detach().numpy(), gradients
 
 
-def furthest(found, expected):
-    assert found.keys() == expected.keys()
-    return max(one_worker.difference(found[name], expected[name]) for name in expected)
+def furthest(values, expected):
+    assert values.keys() == expected.keys()
+    return max(one_worker.difference(values[name], expected[name]) for name in expected)
 
 
 def in_two(name, dtype="float64", **options):
@@ -65,15 +65,15 @@ def test_loss_and_gradients(name, dtype):
     # PyTorch always computes in double precision: the tolerance is then about this graph's rounding alone.
     wide = {key: value.astype("float64") if value.dtype == "float32" else value for key, value in values.items()}
     loss, logits, gradients = differentiate(name, graph, wide)
-    found = one_worker.weight_gradients(graph)
-    assert found.keys() == gradients.keys()
+    gradient_of = one_worker.weight_gradients(graph)
+    assert gradient_of.keys() == gradients.keys()
     differences = {
         "loss": one_worker.difference(results[graph.metrics["loss"]], loss),
         "logits": one_worker.difference(results[graph.metrics["logits"]], logits),
-        **{weight: one_worker.difference(results[found[weight]], gradients[weight]) for weight in gradients},
+        **{weight: one_worker.difference(results[gradient_of[weight]], gradients[weight]) for weight in gradients},
     }
     assert {tensor: value for tensor, value in differences.items() if not value < TOLERANCE[dtype]} == {}
-    assert all(results[tensor].dtype == dtype for tensor in found.values())
+    assert all(results[tensor].dtype == dtype for tensor in gradient_of.values())
 
 
 def test_the_first_input_gradient():
@@ -121,8 +121,8 @@ def test_micro_batches_equal_pytorch(name):
     graph = in_two(name, recompute="segments" if name.startswith("rnn") else "none")
     values = one_worker.draw(graph, seed=3)
     results, (loss, gradients) = one_worker.run(graph, values), by_torch(name, graph, values)
-    found = {weight: results[gradient] for weight, gradient in one_worker.weight_gradients(graph).items()}
-    assert furthest(found, gradients) < 1e-10
+    computed = {weight: results[gradient] for weight, gradient in one_worker.weight_gradients(graph).items()}
+    assert furthest(computed, gradients) < 1e-10
     assert one_worker.difference(results[graph.metrics["loss"]], loss) < 1e-10
 
 
@@ -134,7 +134,7 @@ def test_mixed_precision_equals_pytorch_with_the_same_casts(name, dtype, half):
     assert precision(graph) == f"{half}, weights float32"
     values = one_worker.draw(graph, seed=5)
     results, (loss, gradients) = one_worker.run(graph, values), by_torch(name, graph, values, getattr(torch, half))
-    found = {weight: results[gradient] for weight, gradient in one_worker.weight_gradients(graph).items()}
-    assert {str(gradient.dtype) for gradient in found.values()} == {"float32"}
-    assert furthest(found, gradients) < 16 * HALF[half]
+    computed = {weight: results[gradient] for weight, gradient in one_worker.weight_gradients(graph).items()}
+    assert {str(gradient.dtype) for gradient in computed.values()} == {"float32"}
+    assert furthest(computed, gradients) < 16 * HALF[half]
     assert one_worker.difference(results[graph.metrics["loss"]], loss) < 2 * HALF[half]

@@ -44,9 +44,9 @@ def _cost(problem, terms, chosen, count):
 
 def _groups(problem, nodes):
     """Nodes whose strategies meet in one term."""
-    found = [{v} for v in sorted(nodes)]
+    groups = [{v} for v in sorted(nodes)]
     for scope, _ in problem.terms:
-        touched = [group for group in found if group & set(scope)]
+        touched = [group for group in groups if group & set(scope)]
         if len(touched) > 1:
-            found = [group for group in found if group not in touched] + [set().union(*touched)]
-    return [sorted(group) for group in found]
+            groups = [group for group in groups if group not in touched] + [set().union(*touched)]
+    return [sorted(group) for group in groups]

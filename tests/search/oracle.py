@@ -20,7 +20,7 @@ def shares_below(ways, prefix):
 @cache
 def digit_table(extent, ways, worker=None):
     """[index, step]: the part of each nested split that an index falls in, as this worker cuts."""
-    found = np.zeros((extent, len(ways)), dtype=int)
+    table = np.zeros((extent, len(ways)), dtype=int)
     worker = worker or (0,) * len(ways)
 
     def cut(low, high, step):
@@ -30,11 +30,11 @@ def digit_table(extent, ways, worker=None):
         for j in range(ways[step]):
             a = low + (high - low) * sum(below[:j]) // sum(below)
             b = low + (high - low) * sum(below[: j + 1]) // sum(below)
-            found[a:b, step] = j
+            table[a:b, step] = j
             cut(a, b, step + 1)
 
     cut(0, extent, 0)
-    return found
+    return table
 
 
 def eligible(extent, ways, step):
@@ -87,18 +87,18 @@ def reached(index, extent, strategy, ranges, extents):
     if not set(names) & set(strategy):
         return set(range(extent))
     if isinstance(index, tdl.Digits):
-        found = set()
+        indices = set()
         for values in product(*(ranges[name] for name in names)):
             at = 0
             for name, value in zip(names, values, strict=True):
                 at = at * extents[name] + value
-            found.add(at)
-        return found
-    found = set()
+            indices.add(at)
+        return indices
+    indices = set()
     for bounds in product(*(contiguous(ranges[name]) for name in names)):
         low, high = index.image(dict(zip(names, map(tuple, bounds), strict=True)))
-        found |= set(range(max(low, 0), min(high, extent)))
-    return found
+        indices |= set(range(max(low, 0), min(high, extent)))
+    return indices
 
 
 def needed(signature, operand, strategy, ways, worker):
@@ -160,7 +160,7 @@ def share(signature, output, strategy, layout, ways, worker):  # noqa: PLR0917
 def moved(signature, output, strategy, layout, ways):
     """Elements moved to store an output."""
     shape, everyone = signature.outputs[output], workers(ways)
-    made = {w: produced(signature, output, strategy, ways, w) for w in everyone}
+    computed = {w: produced(signature, output, strategy, ways, w) for w in everyone}
     own = {w: owned(shape, layout, ways, w) for w in everyone}
     reducing = [s for s, choice in enumerate(strategy) if choice in signature.description.reduction_variables]
     same = [s for s, choice in enumerate(strategy) if choice == "*"]
@@ -168,7 +168,7 @@ def moved(signature, output, strategy, layout, ways):
 
     def pulled(wanted, fixed):
         return sum(
-            int((wanted[w] & made[u]).sum())
+            int((wanted[w] & computed[u]).sum())
             for w in everyone
             for u in everyone
             if u != w and all(u[step] == w[step] for step in fixed)
@@ -176,7 +176,7 @@ def moved(signature, output, strategy, layout, ways):
 
     if reducing and not replicates:
         return pulled(own, same)
-    shares = {w: share(signature, output, strategy, layout, ways, w) if reducing else made[w] for w in everyone}
+    shares = {w: share(signature, output, strategy, layout, ways, w) if reducing else computed[w] for w in everyone}
     alike = same if ways.shares else [s for s in range(len(ways)) if s not in reducing]
     total = pulled(shares, alike) if reducing else 0
     return total + sum(int((own[w] & ~shares[w]).sum()) for w in everyone)

@@ -147,12 +147,12 @@ def readers_of_one_tensor(draw):
 def some_strategies(draw, node, ways):
     """A few strategies of a node, `*` among them where it may be."""
 
-    def one():
+    def strategy():
         return tuple(
             draw(st.sampled_from(choices_at_step(node, ways, step, replicate=True))) for step in range(len(ways))
         )
 
-    return tuple(dict.fromkeys(one() for _ in range(3)))
+    return tuple(dict.fromkeys(strategy() for _ in range(3)))
 
 
 def all_layouts(shape, ways):
@@ -200,21 +200,21 @@ def training_graphs(draw, most_layers=3):
 def loose_ends(draw):
     """A forward graph of one to three operators, of which nobody need read what they make."""
     b = GraphBuilder()
-    found = [b.input("x", (draw(st.integers(2, 4)), draw(st.integers(2, 6))))]
+    tensors = [b.input("x", (draw(st.integers(2, 4)), draw(st.integers(2, 6))))]
     for number in range(draw(st.integers(1, 3))):
-        x, name = draw(st.sampled_from(found)), f"{number}"
+        x, name = draw(st.sampled_from(tensors)), f"{number}"
         kind = draw(st.sampled_from(["mm", "sum", "relu", "mul", "slice"]))
         if kind == "mm" and len(b.shape(x)) == 2:
             weight = b.weight(f"w{number}", (b.shape(x)[1], draw(st.integers(1, 4))), Init("uniform", 1.0))
-            found.append(b.apply("mm", x, weight, name=name))
+            tensors.append(b.apply("mm", x, weight, name=name))
         elif kind == "sum" and b.shape(x):
-            found.append(b.apply("sum", x, name=name, dims=(draw(st.integers(0, len(b.shape(x)) - 1)),)))
+            tensors.append(b.apply("sum", x, name=name, dims=(draw(st.integers(0, len(b.shape(x)) - 1)),)))
         elif kind == "slice" and b.shape(x):
-            found.append(b.apply("slice", x, name=name, dim=0, skip=b.shape(x)[0] // 2))
+            tensors.append(b.apply("slice", x, name=name, dim=0, skip=b.shape(x)[0] // 2))
         elif kind == "mul":
-            found.append(
-                b.apply("mul", x, draw(st.sampled_from([y for y in found if b.shape(y) == b.shape(x)])), name=name)
+            tensors.append(
+                b.apply("mul", x, draw(st.sampled_from([y for y in tensors if b.shape(y) == b.shape(x)])), name=name)
             )
         else:
-            found.append(b.apply("relu", x, name=name))
+            tensors.append(b.apply("relu", x, name=name))
     return b.finish({}, {})

@@ -163,9 +163,9 @@ def test_allrow_splits_the_first_dimension_that_can_be_split(name, ways, placeme
 @pytest.mark.parametrize("name", MODELS)
 def test_icml18_reduces_only_where_nothing_else_can_be_split(name, ways, placements):
     plan = search(model(name), SearchOptions(ways, "icml18", placements))
-    found = signatures(plan.graph)
+    signature_of = signatures(plan.graph)
     for node, strategy in plan.strategies.items():
-        description, extents = found[node].description, found[node].extents
+        description, extents = signature_of[node].description, signature_of[node].extents
         for step, choice in enumerate(strategy):
             if choice in description.reduction_variables:
                 outputs = set(description.output_variables) & set(description.strategies)

@@ -84,8 +84,8 @@ def least_with(problem):
 def test_marginals(problem, beyond):
     best = least(problem)
     elimination = eliminate_variables(problem, greedy_order_of_problem(problem).variables, whole=True)
-    found = elimination.min_marginals(best, best + beyond, MANY)
-    for costs, expected in zip(found, least_with(problem), strict=True):
+    marginals = elimination.min_marginals(best, best + beyond, MANY)
+    for costs, expected in zip(marginals, least_with(problem), strict=True):
         assert (costs == np.minimum(expected, best + beyond)).all()
 
 
@@ -246,9 +246,9 @@ def test_work_stays_within_limits():
 def exact(seed):
     """A seed's space, a plan to begin with, and the least cost."""
     of = space_of(random_graph(seed), SearchOptions((2, 2), placements=PLACEMENTS[seed // 3 % 3]))
-    found = joint(of, Limits())
-    assert found.lower_bound == found.cost
-    return of, recursive(of, Limits()).choice, found.cost
+    outcome = joint(of, Limits())
+    assert outcome.lower_bound == outcome.cost
+    return of, recursive(of, Limits()).choice, outcome.cost
 
 
 def coarse_to_fine(space, start, limits, monkeypatch):
@@ -262,8 +262,8 @@ def coarse_to_fine(space, start, limits, monkeypatch):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_graphs(monkeypatch, seed):
     of, start, least_cost = exact(seed)
-    found = coarse_to_fine(of, start, tuned(), monkeypatch)
-    assert found.lower_bound == found.cost == of.cost(found.choice) == least_cost
+    outcome = coarse_to_fine(of, start, tuned(), monkeypatch)
+    assert outcome.lower_bound == outcome.cost == of.cost(outcome.choice) == least_cost
 
 
 @pytest.mark.parametrize("quick_operations", [1e9, 0])
@@ -272,5 +272,5 @@ def test_layers_that_look_alike_are_proved(monkeypatch, quick_operations):
     graph = build("transformer-4-16", batch=4, sequence=8, vocabulary=32)
     of = space_of(graph, SearchOptions((2, 2), untie=("elementwise", "updates")))
     start, least_cost = recursive(of, Limits()).choice, joint(of, Limits()).cost
-    found = coarse_to_fine(of, start, tuned(quick_operations=quick_operations), monkeypatch)
-    assert found.lower_bound == found.cost == least_cost
+    outcome = coarse_to_fine(of, start, tuned(quick_operations=quick_operations), monkeypatch)
+    assert outcome.lower_bound == outcome.cost == least_cost

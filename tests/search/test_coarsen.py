@@ -109,18 +109,18 @@ def test_identical_layers_stand_for_each_other():
 def test_identical_layers_lose_nothing(name, placements):
     graph = build("transformer-3-8", **BLOCKS)
     plans = [search(graph, SearchOptions((2, 2), name, placements, Ties(repeats=repeats))) for repeats in (False, True)]
-    one, other = (plan.search.bytes for plan in plans)  # the smaller problem may be small enough to try more
-    assert name in one
-    assert {tried: other[tried] for tried in one} == one
+    plain, repeated = (plan.search.bytes for plan in plans)  # the smaller problem may be small enough to try more
+    assert name in plain
+    assert {tried: repeated[tried] for tried in plain} == plain
     assert all(plan.total_bytes == plan.search.bytes[plan.search.winner] for plan in plans)
 
 
 def test_terms_of_one_sum_lie_alike_and_apart_from_it():
     graph = build("rnn-1-8", batch=4, unroll=4, input_width=6, classes=5)
-    found = operands_as_terms(graph)
-    assert {len(operands) for operands in found.values()} >= {4}
+    operands_of = operands_as_terms(graph)
+    assert {len(operands) for operands in operands_of.values()} >= {4}
     coarse = coarsen(graph, Ties(unrolled=False))
-    for node in (node for node in graph.nodes if node.name in found):
+    for node in (node for node in graph.nodes if node.name in operands_of):
         (terms,) = tensors(coarse, *node.inputs)
         assert terms not in tensors(coarse, *node.outputs)
 
@@ -182,11 +182,11 @@ def test_coarse_graphs_do_not_depend_on_what_was_asked_before(seed):
     chance.shuffle(asked)
     known = Coarsenings(graph)
     for ties, partial, kept in asked:
-        found = known.of(ties, partial=partial, untied=kept)
+        coarse = known.of(ties, partial=partial, untied=kept)
         alone = coarsen(graph, ties, partial=partial, untied=kept)
-        assert [one.members for one in found.variables] == [one.members for one in alone.variables]
-        assert [told(factor) for factor in found.factors] == [told(factor) for factor in alone.factors]
-        assert found.variable_of == alone.variable_of
+        assert [variable.members for variable in coarse.variables] == [variable.members for variable in alone.variables]
+        assert [told(factor) for factor in coarse.factors] == [told(factor) for factor in alone.factors]
+        assert coarse.variable_of == alone.variable_of
 
 
 def test_the_command_switches_rules_off(tmp_path, capsys):

@@ -100,14 +100,14 @@ def test_volumes_in_32_bits_are_those_in_64(monkeypatch, rows):
     node = signatures(b.finish({}, {}))["node"]
     strategies = strategies_domain(node, ways, all_strategies(node, ways))
     layouts = layouts_domain(node.shapes[0], ways, all_layouts(node.shapes[0], ways))
-    found, bits = {}, set()
+    tables, bits = {}, set()
     for large in (0, math.inf):
         monkeypatch.setattr(volumes, "LARGE_ELEMENTS", large)
         for nodes in (1, 2):
             read = FetchCost(node.shapes[0], ((operand_need(node, 0),),) * nodes)
             table = read.table([strategies] * nodes, layouts)
             traffic = [(sign, part.tolist()) for sign, part in read.level_traffic([strategies] * nodes, layouts).parts]
-            found.setdefault(nodes, []).append((table.tolist(), traffic))
+            tables.setdefault(nodes, []).append((table.tolist(), traffic))
             bits.add(table.dtype.itemsize * 8)
-    assert all(narrow == wide for narrow, wide in found.values())
+    assert all(narrow == wide for narrow, wide in tables.values())
     assert bits == ({32, 64} if rows < 1 << 15 else {64})

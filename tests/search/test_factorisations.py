@@ -40,18 +40,18 @@ def test_factorisations(workers, expected):
 @pytest.mark.parametrize("workers", range(1, 40))
 def test_primes_come_first_and_no_product_is_missing(workers):
     """A sequence of factors, largest first, is there exactly where its product is the number."""
-    found = factorisations(workers)
-    assert found[0] == prime_factors(workers)
+    sequences = factorisations(workers)
+    assert sequences[0] == prime_factors(workers)
     if workers <= Tuning().factored_workers:
-        assert set(found) == {ways for ways in descending(workers, workers) if math.prod(ways) == workers}
+        assert set(sequences) == {ways for ways in descending(workers, workers) if math.prod(ways) == workers}
 
 
 def descending(largest, most):
     """Every non-increasing sequence of numbers from 2 to `largest` whose product is at most `most`."""
-    found = [()]
+    sequences = [()]
     for number in range(2, min(largest, most) + 1):
-        found += [(number, *rest) for rest in descending(number, most // number)]
-    return found
+        sequences += [(number, *rest) for rest in descending(number, most // number)]
+    return sequences
 
 
 def test_more_workers_than_there_can_be():
@@ -65,17 +65,17 @@ def test_the_best_is_kept_and_all_are_told(graph, workers, placements):
     """What is tried once is as good as if it were tried for every factorisation."""
     plan = best_plan(graph, workers, SearchOptions((), placements=placements))
     alone = {ways: search(graph, SearchOptions(ways, placements=placements)) for ways in factorisations(workers)}
-    tried = {one.ways: one.cost for one in plan.search.factorisations}
+    tried = {trial.ways: trial.cost for trial in plan.search.factorisations}
     assert tried.keys() == alone.keys()
     assert plan.total_bytes == plan.search.cost == min(tried.values()) == tried[plan.ways.factors]
-    assert plan.total_bytes <= min(found.total_bytes for found in alone.values())
+    assert plan.total_bytes <= min(other.total_bytes for other in alone.values())
 
 
 def test_the_finest_is_not_always_the_best():
     """A first step of two misleads the recursion and no alternative helps; one of four sees further, as joint does."""
     graph, asked = chain(32, [8, 24, 8, 8]), SearchOptions((), placements="S")
     plan = best_plan(graph, 8, asked)
-    costs = {one.ways: one.cost for one in plan.search.factorisations}
+    costs = {trial.ways: trial.cost for trial in plan.search.factorisations}
     assert costs[4, 2] < costs[2, 2, 2] < costs[8,]
     assert plan.ways.factors == (4, 2)
     assert search(graph, SearchOptions((2, 2, 2), "joint", "S")).total_bytes <= costs[4, 2]
@@ -84,7 +84,7 @@ def test_the_finest_is_not_always_the_best():
 def test_of_equals_the_first():
     assert best_plan(chain(8, [8, 8]), 1, SearchOptions()).ways.factors == ()
     plan = best_plan(chain(8, [8, 8]), 4, SearchOptions((), "data-parallel"))
-    assert len({one.cost for one in plan.search.factorisations}) == 1
+    assert len({trial.cost for trial in plan.search.factorisations}) == 1
     assert plan.ways.factors == (2, 2)
     assert plan.search.data_parallel_bytes == plan.total_bytes
 
@@ -102,7 +102,7 @@ def test_the_default_is_not_worse_than_any_alternative(name):
     graph = build(name, batch=64)
     plan = best_plan(graph, 4, SearchOptions())
     for placements in ("S", "S,R"):
-        for searcher in (one for one in SEARCHERS if one not in ("joint", "ilp")):
+        for searcher in (searcher for searcher in SEARCHERS if searcher not in ("joint", "ilp")):
             other = best_plan(graph, 4, SearchOptions((), searcher, placements))
             assert plan.total_bytes <= other.total_bytes, (placements, searcher)
 

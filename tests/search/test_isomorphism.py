@@ -39,19 +39,19 @@ def work(problem, order):
     """Entries of the sums to minimise, equal sums counted once, by following the order."""
     terms = list(problem.terms)
     open_states = [set(positions) for positions in terms_by_variable(terms, len(problem.sizes))]
-    made = {}
+    numbers = {}
     for v in order.variables:
         mine = sorted(open_states[v])
         neighbours, shape = surroundings_of_variable(v, [terms[position] for position in mine])
         sizes = (problem.sizes[v], *(problem.sizes[u] for u in neighbours))
-        made.setdefault((shape, sizes), -1 - len(made))
+        numbers.setdefault((shape, sizes), -1 - len(numbers))
         for position in mine:
             for u in terms[position][0]:
                 open_states[u].discard(position)
         for u in neighbours:
             open_states[u].add(len(terms))
-        terms.append((neighbours, made[shape, sizes]))
-    return sum(prod(sizes) for _, sizes in made)
+        terms.append((neighbours, numbers[shape, sizes]))
+    return sum(prod(sizes) for _, sizes in numbers)
 
 
 def chain(length):

@@ -35,19 +35,19 @@ def exact(seed):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_bounds_of_messages_hold(seed):
     of, best = space(seed), exact(seed)
-    found = joint(of, BOUNDED)
+    outcome = joint(of, BOUNDED)
     assert best.lower_bound == best.cost
-    assert 0 <= found.lower_bound <= best.cost <= found.cost == of.cost(found.choice)
+    assert 0 <= outcome.lower_bound <= best.cost <= outcome.cost == of.cost(outcome.choice)
 
 
 @pytest.mark.parametrize("batch", [1 << 10, 1 << 31])
 def test_bounds_of_messages_hold_where_tensors_are_huge(batch):
     graph = build("mlp-1-1048576", batch=batch)
     of = space_of(graph, SearchOptions((2, 2)))
-    found, best = joint(of, BOUNDED), joint(of, Limits())
+    outcome, best = joint(of, BOUNDED), joint(of, Limits())
     assert most_moved_bytes(graph, 4) > (1 << 58 if batch > 1 << 10 else 1 << 40)
     assert best.lower_bound == best.cost
-    assert 0 < found.lower_bound <= best.cost <= found.cost == of.cost(found.choice)
+    assert 0 < outcome.lower_bound <= best.cost <= outcome.cost == of.cost(outcome.choice)
 
 
 def test_shared_fetches_of_huge_tensors_are_relaxed_within_64_bits():
@@ -58,10 +58,10 @@ def test_shared_fetches_of_huge_tensors_are_relaxed_within_64_bits():
     few, many = relaxed_fetches(coarse, 4), relaxed_fetches(coarse, workers)
     assert few.scale > many.scale == 1
     domains = [space.domain(v, space.candidates(v)) for v in range(len(coarse.variables))]
-    views = [SharedFetchModel(coarse, one, domains, BYTES) for one in (few, many)]
+    views = [SharedFetchModel(coarse, relaxed, domains, BYTES) for relaxed in (few, many)]
     choices = np.random.default_rng(0).integers(0, views[0].sizes, (50, len(domains)))
     for choice in choices.tolist():
-        assert all(one.relaxed_problem.value(choice) <= one.scale * one.value(choice) for one in views)
+        assert all(model.relaxed_problem.value(choice) <= model.scale * model.value(choice) for model in views)
 
 
 def test_out_of_time_it_is_no_worse_than_the_recursion():
@@ -77,23 +77,23 @@ def test_too_large_for_tables_it_is_the_recursion_without_a_bound(seed, placemen
     of = space_of(random_graph(seed), SearchOptions((2, 2, 2), placements=placements))
     little = Limits(memory_bytes=1 << 12)
     assert not pair_tables_fit_in_memory(of, little)
-    found, recursion = joint(of, little), recursive(of, little)
-    assert found.lower_bound is None
-    assert (found.choice, found.cost) == (recursion.choice, recursion.cost)
-    assert found.cost >= joint(of, Limits()).lower_bound
+    outcome, recursion = joint(of, little), recursive(of, little)
+    assert outcome.lower_bound is None
+    assert (outcome.choice, outcome.cost) == (recursion.choice, recursion.cost)
+    assert outcome.cost >= joint(of, Limits()).lower_bound
 
 
 @pytest.mark.parametrize("search", [joint, recursive])
 def test_out_of_time_before_there_is_a_bound_it_is_zero(search):
     of = space(0, (2,))
-    found = search(of, Limits(seconds=-1))
-    assert found.lower_bound == 0 <= exact_in(of) <= found.cost
+    outcome = search(of, Limits(seconds=-1))
+    assert outcome.lower_bound == 0 <= exact_in(of) <= outcome.cost
 
 
 def exact_in(of):
-    found = joint(of, Limits())
-    assert found.lower_bound == found.cost
-    return found.cost
+    outcome = joint(of, Limits())
+    assert outcome.lower_bound == outcome.cost
+    return outcome.cost
 
 
 def test_a_table_of_nodes_of_one_variable_counts_with_all_its_axes():

@@ -39,11 +39,11 @@ def by_level(matrix, ways):
 
 def fetches(shape, needs, layout, ways):
     """The levels of fetches one after the other, each copying what those before it fetched."""
-    found = []
+    matrices = []
     for number, need in enumerate(needs):
         plain = fetch(shape, layout, need, ways)
-        found.append(Exchange(ways, plain.sources, need, plain.fixed, already=tuple(needs[:number])).moved())
-    return [by_level(matrix, ways) for matrix in found]
+        matrices.append(Exchange(ways, plain.sources, need, plain.fixed, already=tuple(needs[:number])).moved())
+    return [by_level(matrix, ways) for matrix in matrices]
 
 
 def check(cost, strategies, layouts, expected):
@@ -54,9 +54,9 @@ def check(cost, strategies, layouts, expected):
     parts = [(sign, traffic.table_over_strategies(part)) for sign, part in traffic.parts]
     for states in np.ndindex(levels.shape[1:]):
         *chosen, at = states
-        found = [part[(slice(None), *states)].tolist() for sign, part in parts if sign > 0]
+        counted = [part[(slice(None), *states)].tolist() for sign, part in parts if sign > 0]
         wanted = expected([s.states[n] for s, n in zip(strategies, chosen, strict=True)], layouts.states[at])
-        assert sorted(filter(any, found)) == sorted(filter(any, wanted))
+        assert sorted(filter(any, counted)) == sorted(filter(any, wanted))
 
 
 @given(st.data())

@@ -88,8 +88,8 @@ def test_a_tighter_limit_costs_more_and_is_kept(name, searcher, objective):
         except DoesNotFitError as error:
             assert error.least > limit  # noqa: PT017
             break
-        found = plan.search.memory
-        assert max(arena_sizes(plan)) == found.arena_bytes <= limit == found.limit_bytes
+        memory = plan.search.memory
+        assert max(arena_sizes(plan)) == memory.arena_bytes <= limit == memory.limit_bytes
         if searcher == "joint":
             assert max(cost, plan.search.lower_bound) <= plan.search.cost
 
@@ -116,11 +116,11 @@ def found_within(graph, options, limit, plans):
     """Search under a limit; what is said must be true of every plan. Returns whether it is the cheapest that fits."""
     fitting = [cost for cost, size in plans if size <= limit]
     try:
-        found = search(graph, replace(options, memory_bytes=limit, arena_of=arena_sizes)).search
+        report = search(graph, replace(options, memory_bytes=limit, arena_of=arena_sizes)).search
     except DoesNotFitError as error:
         failed = error
     else:
-        return found_truly(found, fitting)
+        return found_truly(report, fitting)
     more = failed.least - limit
     assert f"takes {failed.least}, {more} more; no plan's arenas take less than {failed.floor}" in str(failed)
     assert failed.floor <= min(size for _, size in plans) <= failed.least
@@ -128,11 +128,11 @@ def found_within(graph, options, limit, plans):
     return not fitting
 
 
-def found_truly(found, fitting):
-    cost = found.cost
+def found_truly(report, fitting):
+    cost = report.cost
     assert cost in fitting
-    assert found.lower_bound <= min(fitting) <= cost
-    assert (found.gap == 0) == (cost == found.lower_bound)
+    assert report.lower_bound <= min(fitting) <= cost
+    assert (report.gap == 0) == (cost == report.lower_bound)
     return cost == min(fitting)
 
 
@@ -248,10 +248,10 @@ def test_the_least_is_that_of_all_factorisations():
     with pytest.raises(DoesNotFitError) as error:
         best_plan(random_graph(9001), 8, asked)
     for ways in ((2, 2, 2), (4, 2), (8,)):
-        with pytest.raises(DoesNotFitError) as one:
+        with pytest.raises(DoesNotFitError) as refused:
             search(random_graph(9001), replace(asked, ways=ways))
-        assert error.value.floor <= one.value.floor
-        assert error.value.least <= one.value.least
+        assert error.value.floor <= refused.value.floor
+        assert error.value.least <= refused.value.least
 
 
 def test_a_limit_without_a_way_to_size_arenas():

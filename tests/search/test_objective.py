@@ -136,8 +136,8 @@ def test_predicted_time_is_the_plans(name, machine, ways, placements):
         plan, space = search(graph, options), space_of(graph, options)
         report = plan.search
         expected = recounted_ticks(plan, space.objective)
-        found = report.cost / space.objective.tick_s
-        assert found == pytest.approx(expected, abs=len(graph.nodes), rel=1e-12)
+        ticks = report.cost / space.objective.tick_s
+        assert ticks == pytest.approx(expected, abs=len(graph.nodes), rel=1e-12)
         parts = sum(report.predicted.level_s) + report.predicted.latency_s + report.predicted.compute_s
         assert parts == pytest.approx(report.cost)
         assert list(report.predicted.level_bytes) == by_level(plan.bytes, plan.ways)
@@ -152,9 +152,9 @@ def test_joint_takes_the_least_time_of_all(graph, ways, placements):
     space = space_of(graph, options)
     least = least_bytes(space)
     assume(least is not None)
-    found = {name: SEARCHERS[name].search(space, options.limits) for name in ("joint", "recursive", "equalchop")}
-    assert found["joint"].cost == found["joint"].lower_bound == least
-    for outcome in found.values():
+    outcomes = {name: SEARCHERS[name].search(space, options.limits) for name in ("joint", "recursive", "equalchop")}
+    assert outcomes["joint"].cost == outcomes["joint"].lower_bound == least
+    for outcome in outcomes.values():
         assert least <= outcome.cost == space.cost(outcome.choice)
 
 
@@ -202,8 +202,8 @@ def test_the_order_of_steps_matters_to_time_alone(p2, uniform):
     assert by_level(other.bytes, other.ways) != by_level(plan.bytes, plan.ways)
     for machine, alike in ((p2, False), (uniform, True)):
         objective = space_of(graph, timed((2, 2, 2), machine)).objective
-        one, two = recounted_ticks(plan, objective), recounted_ticks(other, objective)
-        assert (one == pytest.approx(two, rel=0.01)) == alike
+        ticks, reversed_ticks = recounted_ticks(plan, objective), recounted_ticks(other, objective)
+        assert (ticks == pytest.approx(reversed_ticks, rel=0.01)) == alike
 
 
 @pytest.mark.parametrize("machine", ["p2.8xlarge", "uniform-8", "p4d.24xlarge"])

@@ -41,10 +41,10 @@ def test_of_a_problem(case):
     assert outline.sizes == part.sizes
     assert [scope for scope, _ in outline.terms] == [scope for scope, _ in part.terms]
     tables = {}
-    for (scope, number), (_, made) in zip(outline.terms, part.terms, strict=True):
-        assert tables.setdefault(number, made) == made
-        assert part.tables[made].size == prod(outline.sizes[v] for v in scope)
-    assert outline.entries == sum(part.tables[made].size for made in tables.values())
+    for (scope, number), (_, interned) in zip(outline.terms, part.terms, strict=True):
+        assert tables.setdefault(number, interned) == interned
+        assert part.tables[interned].size == prod(outline.sizes[v] for v in scope)
+    assert outline.entries == sum(part.tables[interned].size for interned in tables.values())
 
 
 def test_one_table_over_other_states_is_another():
@@ -85,14 +85,14 @@ def test_of_shared_fetches(name, placements):
     model = model_of_graph(coarse, domains, space.objective)
     assert isinstance(model, SharedFetchModel)
     outline = model.outline_of_problem([tuple(range(size)) for size in model.sizes])
-    tables, made = Tables(), {}
+    tables, contents = Tables(), {}
     for factor, (scope, number) in zip(coarse.factors, outline.terms, strict=True):
         alone = problem_of(replace(coarse, factors=(factor,)), domains, tables, space.objective)
         parts = tuple((tuple(map(scope.index, part)), of) for part, of in alone.terms), alone.constant
         sizes = tuple(model.sizes[v] for v in scope)
-        assert made.setdefault(number, (parts, sizes)) == (parts, sizes)
-    assert outline.entries == sum(prod(sizes) for _, sizes in made.values())
-    assert len(made) < len(outline.terms) / 2
+        assert contents.setdefault(number, (parts, sizes)) == (parts, sizes)
+    assert outline.entries == sum(prod(sizes) for _, sizes in contents.values())
+    assert len(contents) < len(outline.terms) / 2
 
 
 @pytest.mark.parametrize("placements", ["S", "S,R"])

@@ -88,7 +88,8 @@ def test_tokens_go_to_experts_and_back_all_with_all(spec):
         exchange.moved()
         for work in plan.traffic().work
         for _, exchange, _ in work.exchanges()
-        if (one := collectives((exchange,))[0]) is not None and (one.kind, one.steps) == ("all-to-all", (at,))
+        if (collective := collectives((exchange,))[0]) is not None
+        and (collective.kind, collective.steps) == ("all-to-all", (at,))
     ]
     elements = samples * experts * tokens * width
     assert [exchange.sum() for exchange in moved] == [elements * others // (others + 1)] * 4

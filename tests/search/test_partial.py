@@ -63,21 +63,21 @@ def strategies_with_terms(draw, node, ways):
     """A few strategies of a node, among them some that carry terms, as the search names them."""
     sets = [choice_carrying_operands(chosen) for chosen in linear_sets(node.description)]
 
-    def one():
+    def strategy():
         return tuple(
             draw(st.sampled_from([*choices_at_step(node, ways, step, replicate=True), *sets]))
             for step in range(len(ways))
         )
 
-    return strategies_domain(node, ways, tuple(dict.fromkeys(one() for _ in range(3))))
+    return strategies_domain(node, ways, tuple(dict.fromkeys(strategy() for _ in range(3))))
 
 
 def layouts_with_terms(draw, shape, ways):
-    def one():
+    def layout():
         fits = ([Shard(d) for d, n in enumerate(shape) if eligible(n, ways, step)] for step in range(len(ways)))
         return tuple(draw(st.sampled_from([*options, REPLICATE, PARTIAL, PARTIAL])) for options in fits)
 
-    return layouts_domain(shape, ways, tuple(dict.fromkeys(one() for _ in range(3))))
+    return layouts_domain(shape, ways, tuple(dict.fromkeys(layout() for _ in range(3))))
 
 
 def plain(strategy):
@@ -160,9 +160,11 @@ def test_readers_share_what_they_fetch_alike(data):
             earlier, moved = {}, []
             for node, strategy in zip(nodes, chosen, strict=True):
                 need = needed(node, 0, plain(strategy), ways)
-                one = fetch(shape, layout, need, ways, terms_of(strategy))
-                had = earlier.setdefault(one.fixed, [])
-                moved.append(Exchange(ways, one.sources, need, one.fixed, one.reducer, tuple(had)).moved())
+                exchange = fetch(shape, layout, need, ways, terms_of(strategy))
+                had = earlier.setdefault(exchange.fixed, [])
+                moved.append(
+                    Exchange(ways, exchange.sources, need, exchange.fixed, exchange.reducer, tuple(had)).moved()
+                )
                 had.append(need)
             total = sum(table[(*(states[n] for n in group), at)] for group, table in tables)
             assert total == sum(matrix.sum() for matrix in moved)
@@ -196,14 +198,14 @@ def check_stores(node, ways, strategies, layouts):
     table, across = write.table([strategies], layouts), crossed(write, [strategies], layouts)
     flags = write.infeasibility_flags([strategies], layouts)
     for s, strategy in enumerate(strategies.states):
-        made = production(node, 0, plain(strategy), ways)
+        written = production(node, 0, plain(strategy), ways)
         for at, layout in enumerate(layouts.states):
             rules = node.description.strategies
             sums = [c.startswith(TERMS) or (c != EVERYWHERE and rules[c].reducer == "Sum") for c in strategy]
             feasible = all(sum_ for sum_, placement in zip(sums, layout, strict=True) if placement == PARTIAL)
             assert feasible == (flags is None or not flags[s, at])
             if feasible:
-                moved = [hop.moved() for hop in store(made, layout, ways)]
+                moved = [hop.moved() for hop in store(written, layout, ways)]
                 assert table[s, at] == sum(matrix.sum() for matrix in moved)
                 assert across[:, s, at].tolist() == levels(moved, ways)
 
@@ -234,16 +236,16 @@ def test_two_partial_sums_are_added_and_reduced_once(ways, searcher):
     assert PARTIAL in plan.layouts["first"]
     assert TERMS in plan.strategies["total"]
     trained = {}
-    for one in (plan, single_worker(plan)):
-        program = lower(one)
-        run = Loopback(one, program)
+    for version in (plan, single_worker(plan)):
+        program = lower(version)
+        run = Loopback(version, program)
         for _ in range(2):
             run.step()
-        np.testing.assert_array_equal(run.moved, 2 * one.bytes)
-        trained[one.workers] = {name: run.gather(name) for name in graph.updates}
+        np.testing.assert_array_equal(run.moved, 2 * version.bytes)
+        trained[version.workers] = {name: run.gather(name) for name in graph.updates}
     for name, expected in trained.pop(1).items():
-        found = next(iter(trained.values()))[name]
-        assert np.abs(found - expected).max() <= 1e-10 * np.abs(expected).max()
+        values = next(iter(trained.values()))[name]
+        assert np.abs(values - expected).max() <= 1e-10 * np.abs(expected).max()
 
 
 @given(training_graphs(most_layers=2), st.sampled_from([(2,), (2, 2), (3,)]), st.booleans())
@@ -253,8 +255,8 @@ def test_joint_is_the_best_of_all(graph, ways, tied):
     space = space_of(graph, options)
     least = least_bytes(space)
     assume(least is not None)
-    found = SEARCHERS["joint"].search(space, options.limits)
-    assert found.cost == found.lower_bound == least == space.cost(found.choice)
+    outcome = SEARCHERS["joint"].search(space, options.limits)
+    assert outcome.cost == outcome.lower_bound == least == space.cost(outcome.choice)
     recursive = SEARCHERS["recursive"].search(space, options.limits)
     without = SEARCHERS["recursive"].search(space.without_optional_partial_sums(), options.limits)
     assert least <= recursive.cost <= without.cost
@@ -278,8 +280,8 @@ def test_no_plan_is_below_what_joint_proves(graph, ways):
     space = space_of(graph, SearchOptions(ways, "joint", "S,R,P", UNTIED))
     least = least_bytes(anything_partial(space))
     assume(least is not None)
-    found = SEARCHERS["joint"].search(space, Limits())
-    assert found.cost == found.lower_bound == least
+    outcome = SEARCHERS["joint"].search(space, Limits())
+    assert outcome.cost == outcome.lower_bound == least
 
 
 def test_what_nobody_reads_stays_partial():
@@ -382,8 +384,8 @@ def test_a_bounded_search_finds_a_plan_too(memory_bytes, is_bounded):
     limits = Limits(memory_bytes=memory_bytes, operations=0, seconds=0.5)
     graph = two_products()
     space = space_of(graph, SearchOptions((2, 2), placements="S,R,P"))
-    found = SEARCHERS["joint"].search(space, limits)
-    plan = Plan(graph, 0, space.ways, space.layouts(found.choice), space.strategies(found.choice))
+    outcome = SEARCHERS["joint"].search(space, limits)
+    plan = Plan(graph, 0, space.ways, space.layouts(outcome.choice), space.strategies(outcome.choice))
     check_plan(plan)
-    assert (found.lower_bound is not None) is is_bounded
-    assert plan.total_bytes == found.cost >= (found.lower_bound or 0)
+    assert (outcome.lower_bound is not None) is is_bounded
+    assert plan.total_bytes == outcome.cost >= (outcome.lower_bound or 0)

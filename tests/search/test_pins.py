@@ -45,15 +45,15 @@ def as_options(rules):
 
 def candidates_by_hand(space, rules):
     """Return the states of every variable that the rules leave; nothing of pins is used."""
-    found = [list(space.candidates(v)) for v in range(len(space.coarse.variables))]
+    candidates = [list(space.candidates(v)) for v in range(len(space.coarse.variables))]
     for kind, name, steps, forbids in rules:
         v = space.coarse.variable_of[kind, name]
-        found[v] = [
+        candidates[v] = [
             state
-            for state in found[v]
+            for state in candidates[v]
             if all((str(option) == step) != forbids for option, step in zip(state, steps, strict=True))
         ]
-    return found
+    return candidates
 
 
 def drawn_case(seed):

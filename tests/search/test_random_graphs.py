@@ -29,8 +29,10 @@ def ways_of(seed):
     return next(fit, (2,))
 
 
-def _entries(found):
-    problem = found.problem([found.candidates(variable) for variable in range(len(found.coarse.variables))])
+def _entries(search_space):
+    problem = search_space.problem(
+        [search_space.candidates(variable) for variable in range(len(search_space.coarse.variables))]
+    )
     return sum(problem.sizes) + sum(problem.tables[number].size for scope, number in problem.terms if len(scope) > 1)
 
 
@@ -46,7 +48,7 @@ def space(seed, ways, placements):
 
 
 @cache
-def found(seed, placements, name):
+def searched(seed, placements, name):
     ways = ways_of(seed)
     return SEARCHERS[name].search(space(seed, ways, placements), SearchOptions(ways).limits)
 
@@ -81,7 +83,7 @@ def test_the_graphs_differ_and_all_kinds_of_ways_occur():
 @pytest.mark.parametrize("seed", SEEDS)
 def test_joint_is_brute_force(seed):
     for placements in PLACEMENTS:
-        joint = found(seed, placements, "joint")
+        joint = searched(seed, placements, "joint")
         assert joint.lower_bound == joint.cost
         assert enumerated(seed, placements) in {None, joint.cost}
 
@@ -95,9 +97,9 @@ def test_brute_force_runs_on_most():
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_alternative_is_below_joint(seed):
     placements = placements_of(seed)
-    least = found(seed, placements, "joint").cost
+    least = searched(seed, placements, "joint").cost
     for name in in_space(placements):
-        outcome = found(seed, placements, name)
+        outcome = searched(seed, placements, name)
         assert least <= outcome.cost == space(seed, ways_of(seed), placements).cost(outcome.choice)
 
 
@@ -106,10 +108,10 @@ def test_reported_bytes_are_the_plans_own_count(seed):
     graph, ways, placements = random_graph(seed), ways_of(seed), placements_of(seed)
     of = space(seed, ways, placements)
     for name in in_space(placements):
-        choice = found(seed, placements, name).choice
+        choice = searched(seed, placements, name).choice
         plan = Plan(graph, 0, ways, of.layouts(choice), of.strategies(choice))
         check_plan(plan)
-        assert plan.total_bytes == found(seed, placements, name).cost
+        assert plan.total_bytes == searched(seed, placements, name).cost
 
 
 def test_a_heuristic_that_beats_the_recursion_is_returned_and_named():
@@ -118,24 +120,24 @@ def test_a_heuristic_that_beats_the_recursion_is_returned_and_named():
             plan = search(random_graph(seed), asked(seed, ways_of(seed), placements))
             costs, winner = plan.search.bytes, plan.search.winner
             assert plan.total_bytes == costs[winner] == min(costs.values())
-            assert costs["recursive"] == found(seed, placements, "recursive").cost
+            assert costs["recursive"] == searched(seed, placements, "recursive").cost
             assert (winner == "recursive") == (costs["recursive"] == costs[winner])
             if costs["recursive"] != plan.search.lower_bound:
-                others = {name: found(seed, placements, name).cost for name in tried(placements)}
+                others = {name: searched(seed, placements, name).cost for name in tried(placements)}
                 assert {
                     name: cost for name, cost in costs.items() if name not in ("S", "tied")
                 }.items() <= others.items()
 
 
 def test_the_recursion_is_sometimes_beaten():
-    beaten = [seed for seed in SEEDS if found(seed, "S", "joint").cost < found(seed, "S", "recursive").cost]
+    beaten = [seed for seed in SEEDS if searched(seed, "S", "joint").cost < searched(seed, "S", "recursive").cost]
     assert beaten
 
 
 @pytest.mark.parametrize("seed", [9081, 9129])
 def test_more_placements_never_cost_more(seed):
-    found = [search(random_graph(seed), SearchOptions((2, 2, 2), placements=p)).total_bytes for p in PLACED]
-    assert found == sorted(found, reverse=True)
+    nbytes = [search(random_graph(seed), SearchOptions((2, 2, 2), placements=p)).total_bytes for p in PLACED]
+    assert nbytes == sorted(nbytes, reverse=True)
 
 
 @pytest.mark.parametrize("seed", [5236, 5340, 6747])

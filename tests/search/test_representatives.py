@@ -11,7 +11,7 @@ from planner.search.recursive import recursive
 from planner.search.representatives import representatives_of_states
 
 
-def found(name, options, placements="S", choose=None):
+def stand_ins(name, options, placements="S", choose=None):
     """What stands for each state, by kind and first member of variables, for a plan of the recursion or one chosen."""
     space = space_of(build(name, **options), SearchOptions((2, 2), searcher="joint", placements=placements))
     domains = [space.domain(v, space.candidates(v)) for v in range(len(space.coarse.variables))]
@@ -19,15 +19,15 @@ def found(name, options, placements="S", choose=None):
     of = representatives_of_states(space.coarse, domains, choice)
     return {
         ("node" if isinstance(variable, NodeVariable) else "tensor", variable.members[0]): {
-            state: domain.states[at] for state, at in zip(domain.states, one, strict=True)
+            state: domain.states[at] for state, at in zip(domain.states, indices, strict=True)
         }
-        for variable, domain, one in zip(space.coarse.variables, domains, of, strict=True)
+        for variable, domain, indices in zip(space.coarse.variables, domains, of, strict=True)
     }
 
 
 @pytest.fixture(scope="module")
 def images():
-    return found("wresnet-50-1", {"batch": 4})
+    return stand_ins("wresnet-50-1", {"batch": 4})
 
 
 N, C, Y, X = map(Shard, range(4))
@@ -54,7 +54,7 @@ def test_weights_stand_for_themselves(images):
 
 
 def test_sequences_are_for_the_batch_to_stand_for():
-    of = found("transformer-2-16", {"batch": 4, "sequence": 8, "vocabulary": 64}, "S,R")
+    of = stand_ins("transformer-2-16", {"batch": 4, "sequence": 8, "vocabulary": 64}, "S,R")
     stands = of["tensor", "l0.mlp.up"]
     assert stands[Shard(1), Shard(2)] == (Shard(0), Shard(2))
     assert len(set(stands.values())) < len(stands)
@@ -66,7 +66,7 @@ def test_where_the_batch_cannot_be_split_again_a_state_stands_for_itself():
         unused = {Y, X, "y", "x", "i2", "i3", "r1", "r2", "dy", "dx"}
         return next((state for state in states if not unused & set(state)), states[0])
 
-    stands = found("wresnet-50-1", {"batch": 2}, choose=choose)["tensor", "stage1.unit2.conv2"]
+    stands = stand_ins("wresnet-50-1", {"batch": 2}, choose=choose)["tensor", "stage1.unit2.conv2"]
     assert stands[Y, X] == (Y, X)
     assert stands[Y, C] == (N, C)
 
@@ -75,13 +75,13 @@ def test_where_the_batch_cannot_be_split_again_a_state_stands_for_itself():
 @pytest.mark.parametrize("name", ["wresnet-50-1", "transformer-2-16", "rnn-1-8"])
 def test_who_stands_for_a_group_is_of_it(name, placements):
     options = {"batch": 4, "sequence": 8, "vocabulary": 32} if "transformer" in name else {"batch": 4}
-    for stands in found(name, options, placements).values():
+    for stands in stand_ins(name, options, placements).values():
         assert all(stands[state] == state for state in stands.values())
 
 
 def test_a_plan_that_uses_all_axes_leaves_nothing_to_stand_for():
     space = space_of(build("mlp-2-8", batch=8), SearchOptions((2, 2), searcher="joint"))
     domains = [space.domain(v, space.candidates(v)) for v in range(len(space.coarse.variables))]
-    everything = [tuple({one for state in domain.states for one in state}) for domain in domains]
+    everything = [tuple({option for state in domain.states for option in state}) for domain in domains]
     for of in representatives_of_states(space.coarse, domains, everything):
         assert (of == np.arange(len(of))).all()

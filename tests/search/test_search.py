@@ -48,13 +48,13 @@ def test_joint_is_the_best_of_all(graph, ways, placements):
     space = space_of(graph, SearchOptions(ways, placements=placements))
     least = least_bytes(space)
     assume(least is not None)
-    found = {
+    outcomes = {
         name: SEARCHERS[name].search(space, SearchOptions(ways).limits)
         for name in SEARCHERS
         if placements in SEARCHERS[name].placements
     }
-    assert found["joint"].cost == found["joint"].lower_bound == least
-    for outcome in found.values():
+    assert outcomes["joint"].cost == outcomes["joint"].lower_bound == least
+    for outcome in outcomes.values():
         assert least <= outcome.cost == space.cost(outcome.choice)
 
 
@@ -86,9 +86,9 @@ def test_costs_of_random_choices_are_the_plans(name, placements):
 @pytest.mark.parametrize("searcher", SEARCHERS)
 def test_plans_are_a_function_of_the_input(searcher):
     options = SearchOptions((2, 2), searcher, "S,R")
-    one, other = (search(tiny("rnn-2-6"), options) for _ in range(2))
-    assert one.layouts == other.layouts
-    assert one.strategies == other.strategies
+    plan, other = (search(tiny("rnn-2-6"), options) for _ in range(2))
+    assert plan.layouts == other.layouts
+    assert plan.strategies == other.strategies
 
 
 @pytest.mark.parametrize("placements", PLACEMENTS)
@@ -113,9 +113,9 @@ def test_a_rival_is_tried_and_the_best_is_named():
 @pytest.mark.parametrize("name", TINY)
 def test_a_recursion_of_one_step_is_exact_and_knows_it(name, placements):
     graph = tiny(name)
-    one = search(graph, SearchOptions((4,), placements=placements)).search
-    assert one.bytes == {"recursive": one.lower_bound}
-    assert one.lower_bound == search(graph, SearchOptions((4,), "joint", placements)).total_bytes
+    report = search(graph, SearchOptions((4,), placements=placements)).search
+    assert report.bytes == {"recursive": report.lower_bound}
+    assert report.lower_bound == search(graph, SearchOptions((4,), "joint", placements)).total_bytes
     assert search(graph, SearchOptions((2, 2), placements=placements)).search.lower_bound is None
 
 

@@ -105,18 +105,18 @@ def test_bounds_of_one_variable_are_its_costs():
 @given(problems(fewest=0))
 @settings(deadline=None)
 def test_minimise_is_exact_within_limits(problem):
-    found = minimise(DenseModel(problem), Limits())
-    assert found.value == found.bound == problem.value(found.states) == least(problem)
+    solution = minimise(DenseModel(problem), Limits())
+    assert solution.value == solution.bound == problem.value(solution.states) == least(problem)
 
 
 @given(problems(fewest=0), st.booleans())
 @settings(deadline=None, max_examples=40)
 def test_out_of_limits_the_gap_is_certified(problem, known):
     start = [size - 1 for size in problem.sizes]
-    found = minimise(DenseModel(problem), NOTHING_FITS, start if known else None)
-    assert problem.value(found.states) == found.value
-    assert found.bound <= least(problem) <= found.value
-    assert not known or found.value <= problem.value(start)
+    solution = minimise(DenseModel(problem), NOTHING_FITS, start if known else None)
+    assert problem.value(solution.states) == solution.value
+    assert solution.bound <= least(problem) <= solution.value
+    assert not known or solution.value <= problem.value(start)
 
 
 @pytest.mark.parametrize("distinct", [1000, 3])

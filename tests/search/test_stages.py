@@ -70,8 +70,8 @@ def test_the_fastest_of_all_cuts_on_a_machine():
     crossing = crossing_bytes(plan.graph, chain)
 
     best = min(every_cut(chain.links, 2), key=lambda cut: worth(cut, seconds, crossing))
-    found = with_stages(plan, 2, machine)
-    assert (found.layouts, found.strategies) == (
+    fastest = with_stages(plan, 2, machine)
+    assert (fastest.layouts, fastest.strategies) == (
         staged(plan, chain, best).layouts,
         staged(plan, chain, best).strategies,
     )
@@ -82,27 +82,27 @@ def groups(plan, names):
 
 
 def test_weights_gradients_and_states_are_where_they_are_used():
-    found = planner.plan(planner.model("mlp-4-16", batch=8, optimizer="adam"), 4, stages=2)
-    assert found.ways.factors == (2, 2)
-    for old, new in found.graph.updates.items():
-        maker = next(node for node in found.graph.nodes if new in node.outputs)
-        if found.graph.tensors[old].role == "weight":
-            assert groups(found, (*maker.inputs[:1], *maker.outputs)) == {found.strategies[maker.name][0]}
-    for node in found.graph.nodes:
+    plan = planner.plan(planner.model("mlp-4-16", batch=8, optimizer="adam"), 4, stages=2)
+    assert plan.ways.factors == (2, 2)
+    for old, new in plan.graph.updates.items():
+        maker = next(node for node in plan.graph.nodes if new in node.outputs)
+        if plan.graph.tensors[old].role == "weight":
+            assert groups(plan, (*maker.inputs[:1], *maker.outputs)) == {plan.strategies[maker.name][0]}
+    for node in plan.graph.nodes:
         if node.forward is not None:
-            assert found.strategies[node.name][0] == found.strategies[node.forward][0]
-    used = {found.strategies[node.name][0] for node in found.graph.nodes}
+            assert plan.strategies[node.name][0] == plan.strategies[node.forward][0]
+    used = {plan.strategies[node.name][0] for node in plan.graph.nodes}
     assert used == {"@0", "@1", "*"}  # the count of steps is everywhere
 
 
 def test_timesteps_are_in_one_stage():
-    found = planner.plan(planner.model("rnn-4-8", batch=4), 2, stages=2)
+    plan = planner.plan(planner.model("rnn-4-8", batch=4), 2, stages=2)
     stages = {}
-    for node in found.graph.nodes:
+    for node in plan.graph.nodes:
         if node.unroll is not None and node.forward is None:
-            stages.setdefault(node.unroll[0], set()).add(found.strategies[node.name][0])
-    assert all(len(one) == 1 for one in stages.values())
-    assert {At(0), At(1)} == {found.layouts[name][0] for name in found.graph.updates}
+            stages.setdefault(node.unroll[0], set()).add(plan.strategies[node.name][0])
+    assert all(len(assigned) == 1 for assigned in stages.values())
+    assert {At(0), At(1)} == {plan.layouts[name][0] for name in plan.graph.updates}
 
 
 def test_a_weight_of_two_stages_is_in_both_or_in_the_first():
@@ -147,10 +147,8 @@ def test_terms_of_a_weight_of_two_stages_add_up_where_they_are_made():
     crossing = []
     for count in (2, 8):
         graph = planner.model("transformer-2-16", batch=16, micro_batches=count, **sizes)
-        found = planner.plan(graph, 2, stages=2)
-        (term,) = (name for name in found.graph.accumulated if name.startswith("logits"))
-        moved = [
-            times * exchange.moved().sum() for name, exchange, times in found.traffic().exchanges() if name == term
-        ]
+        plan = planner.plan(graph, 2, stages=2)
+        (term,) = (name for name in plan.graph.accumulated if name.startswith("logits"))
+        moved = [times * exchange.moved().sum() for name, exchange, times in plan.traffic().exchanges() if name == term]
         crossing.append(sum(moved))
     assert crossing == [64 * 16] * 2

@@ -115,9 +115,9 @@ def test_what_is_planned_runs_and_trains_alike(ways, placements):
 
 
 def trains_alike(plan, alone):
-    expected, found = replayed(alone), replayed(plan)
+    expected, weights = replayed(alone), replayed(plan)
     for name, values in expected.items():
-        assert np.abs(found[name] - values).max() <= 1e-10 * np.abs(values).max()
+        assert np.abs(weights[name] - values).max() <= 1e-10 * np.abs(values).max()
 
 
 def test_unlike_terms_of_a_sum_of_activations_are_reduced_once():

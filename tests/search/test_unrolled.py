@@ -26,7 +26,7 @@ def variables(graph, ties):
     return {variable.members for variable in coarsen(graph, ties).variables}
 
 
-def found(graph):
+def node_families(graph):
     """The families of nodes that structure alone finds."""
     families = {}
     plain = without_hints(graph)
@@ -97,7 +97,7 @@ def test_two_towers_with_shared_weights_are_no_timesteps():
         for i in range(2)
     ]
     loss = b.apply("sum", b.apply("mul", *sides, name="join"), name="loss", dims=(0, 1))
-    assert found(training_graph(b, {"loss": loss}, Optimizer("sgd"))) == []
+    assert node_families(training_graph(b, {"loss": loss}, Optimizer("sgd"))) == []
 
 
 def test_the_state_need_not_pass_through_a_weight():
@@ -108,7 +108,7 @@ def test_the_state_need_not_pass_through_a_weight():
         new = b.apply("add", s, b.apply("mm", x, w, name=f"in.{step}"), name=f"add.{step}")
         s = b.apply("tanh", new, name=f"s.{step}")
     graph = b.finish({}, {})
-    assert found(graph) == [alike(name, 3) for name in ("add", "clean", "in", "s")]
+    assert node_families(graph) == [alike(name, 3) for name in ("add", "clean", "in", "s")]
 
 
 def test_a_weight_used_twice_in_a_timestep():
@@ -119,7 +119,7 @@ def test_a_weight_used_twice_in_a_timestep():
         h = b.apply("relu", b.apply("mm", h, w, name=f"out.{step}"), name=f"h.{step}")
     loss = b.apply("sum", h, name="loss", dims=(0, 1))
     graph = training_graph(b, {"loss": loss}, Optimizer("sgd"))
-    forward = [[name for name in family if "grad" not in name] for family in found(graph)]
+    forward = [[name for name in family if "grad" not in name] for family in node_families(graph)]
     assert sorted([*alike("in", 4), *alike("out", 4)]) in forward
     plan = search(graph, SearchOptions((2, 2)))
     assert plan.total_bytes == plan.search.bytes[plan.search.winner]
@@ -135,7 +135,7 @@ def test_an_encoders_last_state_starts_a_decoder():
             kept = b.apply("mul", gate, kept, name=f"{side}.kept.{step}")
             h = b.apply("tanh", kept, name=f"{side}.h.{step}")
     expected = [alike(f"{side}.{name}", 3) for side in ("encoder", "decoder") for name in ("mm", "gate", "kept", "h")]
-    assert found(b.finish({}, {})) == sorted(expected)
+    assert node_families(b.finish({}, {})) == sorted(expected)
 
 
 def test_thousands_of_nodes_take_a_moment():

@@ -35,16 +35,16 @@ def ends(capacities, arrivals):
         for start, (uses, cap), _ in arrivals
     ]
     left = [Fraction(work) for _, _, work in arrivals]
-    found = [None] * len(arrivals)
+    ended = [None] * len(arrivals)
     now = Fraction(0)
-    while None in found:
-        running = [i for i, (start, _) in enumerate(flows) if start <= now and found[i] is None]
+    while None in ended:
+        running = [i for i, (start, _) in enumerate(flows) if start <= now and ended[i] is None]
         at = rates(capacities, [flows[i][1] for i in running])
         later = [start for start, _ in flows if start > now]
         then = min([*later, *(now + left[i] / rate for i, rate in zip(running, at, strict=True))])
         for i, rate in zip(running, at, strict=True):
             left[i] -= rate * (then - now)
             if not left[i]:
-                found[i] = then
+                ended[i] = then
         now = then
-    return [float(end) for end in found]
+    return [float(end) for end in ended]

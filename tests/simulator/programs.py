@@ -137,8 +137,8 @@ def program(*tasks: list, buffers: dict[int, list[Buffer]] | None = None, arena:
 
 def peak_live_bytes(storages):
     """The most bytes that are held at one position."""
-    change = np.zeros(max((one.last for one in storages), default=0) + 2, dtype=np.int64)
-    for one in storages:
-        change[one.first] += one.nbytes
-        change[one.last + 1] -= one.nbytes
+    change = np.zeros(max((storage.last for storage in storages), default=0) + 2, dtype=np.int64)
+    for storage in storages:
+        change[storage.first] += storage.nbytes
+        change[storage.last + 1] -= storage.nbytes
     return int(change.cumsum().max())

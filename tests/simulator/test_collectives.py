@@ -27,11 +27,14 @@ PAYLOAD = 40  # bytes
 
 def gathering(kind="all-gather", workers=(0, 1, 2, 3), *, is_half=False, nbytes=PAYLOAD):
     """Tasks by which one of some workers takes part in a collective; in pairs each sends a share to every other."""
-    found = Collective(kind, (0,), (Group(tuple(workers), nbytes // 4),), is_half)
+    operation = Collective(kind, (0,), (Group(tuple(workers), nbytes // 4),), is_half)
 
     def tasks(own, transfer=0):
         sizes = {other: nbytes // len(workers) for other in workers if other != own}
-        start = replace(send(transfer, sizes), collective=found), replace(fetch(transfer, sizes), collective=found)
+        start = (
+            replace(send(transfer, sizes), collective=operation),
+            replace(fetch(transfer, sizes), collective=operation),
+        )
         return [*start, wait(transfer)]
 
     return tasks
@@ -58,8 +61,8 @@ def test_alone_an_operation_takes_what_its_algorithm_does(kind, expected):
     shortest = {"all-reduce": 2 * 2, "all-to-all": 1}.get(
         kind, 3
     )  # a tree of four is two deep, and loads links as a ring
-    found = seconds(*map(tasks, range(4)), machine=slow_start)
-    assert found == pytest.approx(expected + 0.1 * shortest)
+    step_s = seconds(*map(tasks, range(4)), machine=slow_start)
+    assert step_s == pytest.approx(expected + 0.1 * shortest)
 
 
 def test_two_halves_take_as_long_as_the_whole():
@@ -103,11 +106,11 @@ def test_an_operation_shares_links_with_messages():
 
 def test_groups_start_by_themselves():
     """Two groups of one transfer: one late, the other not."""
-    found = Collective("all-gather", (1,), (Group((0, 1), 10), Group((2, 3), 10)))
+    operation = Collective("all-gather", (1,), (Group((0, 1), 10), Group((2, 3), 10)))
     tasks = []
     for own in range(4):
         sizes = {own ^ 1: 20}
-        start = [replace(send(0, sizes), collective=found), replace(fetch(0, sizes), collective=found), wait(0)]
+        start = [replace(send(0, sizes), collective=operation), replace(fetch(0, sizes), collective=operation), wait(0)]
         tasks.append([*([compute(200)] * (own == 3)), *start])
     timeline = interpret(program(*tasks), star(4, link=LINK), LIBRARY)
     assert [stops[-1] for stops in timeline.stops_s] == pytest.approx([2, 2, 4, 4])
@@ -126,8 +129,8 @@ def test_what_only_one_end_states_is_waited_for_in_vain():
 def test_workers_get_the_same_bytes_either_way(model, ways):
     """By pair as planned; and what crosses links is what the algorithms send over each link of their routes."""
     drawn = random_plan(graph(model, "float32", "sgd"), ways, random.Random(f"{model} {ways} together"))
-    one, machine = lower(drawn), star(ways.workers, link=1e6, memory=1e9)
-    apart, together = (simulated(one, machine, Switches(library=library)) for library in (False, True))
+    lowered, machine = lower(drawn), star(ways.workers, link=1e6, memory=1e9)
+    apart, together = (simulated(lowered, machine, Switches(library=library)) for library in (False, True))
     np.testing.assert_array_equal(apart.timeline.bytes, drawn.bytes)
     np.testing.assert_array_equal(together.timeline.bytes, drawn.bytes)
     for simulation in (apart, together):
@@ -136,7 +139,7 @@ def test_workers_get_the_same_bytes_either_way(model, ways):
             f"d{worker}->s": round(nbytes) for worker, nbytes in enumerate(sent)
         }
     np.testing.assert_array_equal(apart.timeline.wire_bytes, drawn.bytes)
-    moving = {task.transfer for task in one.workers[0].tasks if isinstance(task, Send) and task.collective}
+    moving = {task.transfer for task in lowered.workers[0].tasks if isinstance(task, Send) and task.collective}
     assert set(together.timeline.operations) == moving
 
 
@@ -163,14 +166,14 @@ def test_data_parallelism_on_two_nodes():
     """Of weights W the link between them carries W each way by a hierarchy, 4 W in pairs; as planned in all."""
     model = plan(build("mlp-3-64", batch=16), 8, ways=(8,), searcher="data-parallel")
     weights = sum(t.nbytes for t in model.graph.tensors.values() if t.role == "weight" and t.init is not None)
-    found = {}
+    crossed = {}
     for collectives in ("pairs", "library"):
         report = simulator.simulate(model, parse_topology(TWO_NODES), collectives=collectives)
-        found[collectives] = {link.name: link.nbytes for link in report.links}["node0/switch->node1/switch"]
+        crossed[collectives] = {link.name: link.nbytes for link in report.links}["node0/switch->node1/switch"]
         assert report.total_bytes == model.total_bytes
         assert report.settings["collectives"] == collectives
-    assert found["pairs"] == pytest.approx(4 * weights, rel=0.01)
-    assert found["library"] == pytest.approx(weights, rel=0.01)
+    assert crossed["pairs"] == pytest.approx(4 * weights, rel=0.01)
+    assert crossed["library"] == pytest.approx(weights, rel=0.01)
 
 
 def test_gpus_have_a_library_and_others_do_not():

@@ -38,13 +38,13 @@ def but_its_name(report):
 
 
 def test_a_model_is_planned_first(saved, tmp_path, capsys):
-    one, other, kept = (tmp_path / name for name in ("one.json", "other.json", "kept.json"))
-    assert run(*MODEL, "--json", one, "-o", kept) == 0
-    assert run(saved, "--topo", "uniform-8", "--json", other) == 0
+    of_model, of_plan, kept = (tmp_path / name for name in ("one.json", "other.json", "kept.json"))
+    assert run(*MODEL, "--json", of_model, "-o", kept) == 0
+    assert run(saved, "--topo", "uniform-8", "--json", of_plan) == 0
     shown = capsys.readouterr().out
     assert "simulated: kept.json" in shown
     assert "simulated: mlp.json" in shown
-    (planned,), (loaded,) = read_reports(one), read_reports(other)
+    (planned,), (loaded,) = read_reports(of_model), read_reports(of_plan)
     assert but_its_name(planned) == but_its_name(loaded)
     assert load_plan(kept).layouts == load_plan(saved).layouts
 
@@ -52,8 +52,8 @@ def test_a_model_is_planned_first(saved, tmp_path, capsys):
 def test_what_planning_is_asked_for_is_done(tmp_path):
     asked = ("--search", "data-parallel", "--ways", "4", "--objective", "time")
     assert run(*MODEL, *asked, "--json", tmp_path / "r.json", "-o", tmp_path / "p.json") == 0
-    found, (report,) = load_plan(tmp_path / "p.json"), read_reports(tmp_path / "r.json")
-    assert (found.search.objective, found.search.machine, report.searcher) == ("time", "uniform-8", "data-parallel")
+    kept, (report,) = load_plan(tmp_path / "p.json"), read_reports(tmp_path / "r.json")
+    assert (kept.search.objective, kept.search.machine, report.searcher) == ("time", "uniform-8", "data-parallel")
 
 
 def test_data_parallelism_stands_beside_the_plan(tmp_path, capsys):
@@ -84,8 +84,8 @@ def test_where_data_parallelism_is_not_possible_the_reason_is_given(capsys):
 def test_from_python_the_same_is_found(saved, tmp_path):
     assert run(saved, "--topo", "uniform-8", "--json", tmp_path / "r.json") == 0
     data_parallel = planner.plan(load_plan(saved).graph, 4, ways=(4,), searcher="data-parallel")
-    found = simulate(saved, "uniform-8", data_parallel=data_parallel)
-    assert but_its_name(*read_reports(tmp_path / "r.json")) == but_its_name(found)
+    simulation = simulate(saved, "uniform-8", data_parallel=data_parallel)
+    assert but_its_name(*read_reports(tmp_path / "r.json")) == but_its_name(simulation)
     assert simulate(saved, "uniform-8").data_parallel is None
 
 
@@ -112,18 +112,18 @@ def test_a_sweep_is_every_combination(tmp_path, capsys):
     )
     assert shown.out.count("error: uniform-2") == 4
     assert shown.out.count("not possible") == 2
-    found = json.loads(file.read_text())
-    assert found["format"] == "sweep/1"
-    combinations = [dict(zip(("batch", "overlap", "topo"), one, strict=True)) for one in product(
+    sweep = json.loads(file.read_text())
+    assert sweep["format"] == "sweep/1"
+    combinations = [dict(zip(("batch", "overlap", "topo"), values, strict=True)) for values in product(
         ("2", "8"), ("true", "false"), ("uniform-8", "uniform-2"))]  # fmt: skip
-    assert [cell["values"] for cell in found["cells"]] == combinations
-    for cell in found["cells"]:
+    assert [cell["values"] for cell in sweep["cells"]] == combinations
+    for cell in sweep["cells"]:
         assert (cell["report"] is None) == (cell["values"]["topo"] == "uniform-2") == (cell["error"] is not None)
     alone = tmp_path / "alone.json"
     assert (
         run("mlp-2-16", "--workers", "4", "--batch", "8", "--no-overlap", "--topo", "uniform-8", "--json", alone) == 0
     )
-    assert json.loads(alone.read_text()) == found["cells"][6]["report"]
+    assert json.loads(alone.read_text()) == sweep["cells"][6]["report"]
 
 
 @pytest.mark.parametrize(
@@ -159,10 +159,10 @@ def test_a_sweep_of_a_saved_plan_leaves_its_graph_alone(saved, capsys):
 
 @pytest.mark.parametrize("system", ["ideal", "op-placement", "zero-3"])
 def test_a_system_runs_a_model_and_a_plan(saved, system, tmp_path, capsys):
-    one, other = tmp_path / "one.json", tmp_path / "other.json"
-    assert run(*MODEL, "--system", system, "--json", one, "--trace", tmp_path / "t.json") == 0
-    assert run(saved, "--topo", "uniform-8", "--system", system, "--json", other) == 0
-    (built,), (loaded,) = read_reports(one), read_reports(other)
+    of_model, of_plan = tmp_path / "one.json", tmp_path / "other.json"
+    assert run(*MODEL, "--system", system, "--json", of_model, "--trace", tmp_path / "t.json") == 0
+    assert run(saved, "--topo", "uniform-8", "--system", system, "--json", of_plan) == 0
+    (built,), (loaded,) = read_reports(of_model), read_reports(of_plan)
     assert built.seconds_per_step == loaded.seconds_per_step
     assert (built.settings["system"], built.workers, built.data_parallel) == (system, 4, None)
     assert built.batch == (4 * 8 if system == "ideal" else 8)

@@ -27,13 +27,13 @@ def streaming_hub(devices=4):
 
 @settings(deadline=None, max_examples=30)
 @given(programs(), st.sampled_from([slow_hub(), streaming_hub()]))
-def test_links_carry_what_is_routed_over_them_and_never_more_than_they_can(one, machine):
-    timeline = interpret(one, machine, Switches(record_messages=True))
+def test_links_carry_what_is_routed_over_them_and_never_more_than_they_can(drawn, machine):
+    timeline = interpret(drawn, machine, Switches(record_messages=True))
     crossed = Counter()
     for message in timeline.messages:
         for resource, _ in machine.route(message.source, message.target).uses:
             crossed[machine.resources[resource].name] += message.nbytes
-    links = simulated(one, machine).links
+    links = simulated(drawn, machine).links
     assert {link.name: link.nbytes for link in links} == {link.name: crossed[link.name] for link in links}
     moments = sorted({s for m in timeline.messages for s in (m.start_s, m.stop_s)})
     for moment in moments:  # what must cross a link between two moments fits between them
@@ -49,7 +49,7 @@ def test_links_carry_what_is_routed_over_them_and_never_more_than_they_can(one, 
 
 @settings(deadline=None, max_examples=30)
 @given(programs(), st.sampled_from([slow_hub(), streaming_hub()]))
-def test_twice_the_rates_and_half_the_fixed_times_take_half_the_time(one, machine):
+def test_twice_the_rates_and_half_the_fixed_times_take_half_the_time(drawn, machine):
     devices = tuple(
         device.changed(
             peak_flop_per_s=Peak(**{name: 2 * peak for name, peak in device.spec.peak_flop_per_s.by_dtype().items()}),
@@ -61,41 +61,41 @@ def test_twice_the_rates_and_half_the_fixed_times_take_half_the_time(one, machin
     faster = replace(
         machine,
         devices=devices,
-        resources=tuple(replace(one, capacity=2 * one.capacity) for one in machine.resources),
+        resources=tuple(replace(resource, capacity=2 * resource.capacity) for resource in machine.resources),
         routes={ends: replace(route, latency_s=route.latency_s / 2) for ends, route in machine.routes.items()},
     )
     for overlap in (True, False):
-        slow, fast = (simulated(one, where, Switches(overlap)) for where in (machine, faster))
+        slow, fast = (simulated(drawn, where, Switches(overlap)) for where in (machine, faster))
         assert fast.seconds == pytest.approx(slow.seconds / 2, rel=1e-9)
         assert fast.seconds_without_communication == pytest.approx(slow.seconds_without_communication / 2, rel=1e-9)
 
 
-def computing_only(one):
+def computing_only(drawn):
     """The program with kernels that touch no memory, so that memory can be made so fast that copies are free."""
     workers = [
         replace(worker, tasks=tuple(replace(t, touched_bytes=0) if hasattr(t, "category") else t for t in worker.tasks))
-        for worker in one.workers
+        for worker in drawn.workers
     ]
-    return replace(one, workers=tuple(workers))
+    return replace(drawn, workers=tuple(workers))
 
 
 @settings(deadline=None, max_examples=30)
 @given(programs(), st.booleans())
-def test_free_communication_is_the_time_without_communication(one, streams):
-    one = computing_only(one)
+def test_free_communication_is_the_time_without_communication(drawn, streams):
+    drawn = computing_only(drawn)
     free = changed(star(4, link=INSTANT, memory=INSTANT), streams=streams, half_bandwidth_bytes=5)
     for overlap in (True, False):
-        without = simulated(one, star(4, link=7, memory=50, latency_s=0.01), Switches(overlap))
+        without = simulated(drawn, star(4, link=7, memory=50, latency_s=0.01), Switches(overlap))
         assert without.seconds_without_communication == pytest.approx(
-            interpret(one, free, Switches(overlap=overlap)).seconds, rel=1e-9
+            interpret(drawn, free, Switches(overlap=overlap)).seconds, rel=1e-9
         )
 
 
 @settings(deadline=None, max_examples=30)
 @given(programs(), st.sampled_from([slow_hub(), streaming_hub()]))
-def test_every_workers_step_is_the_sum_of_what_it_is_spent_on(one, machine):
+def test_every_workers_step_is_the_sum_of_what_it_is_spent_on(drawn, machine):
     for overlap in (True, False):
-        simulation = simulated(one, machine, Switches(overlap))
+        simulation = simulated(drawn, machine, Switches(overlap))
         for spent, seconds in zip(simulation.breakdown, simulation.timeline.compute_s, strict=True):
             exposed = (spent.copies_s, spent.launches_s, spent.wire_s, spent.latency_s, spent.waiting_s)
             assert spent.compute_s + sum(exposed) == pytest.approx(simulation.seconds, rel=1e-12)
@@ -105,10 +105,10 @@ def test_every_workers_step_is_the_sum_of_what_it_is_spent_on(one, machine):
 
 @settings(deadline=None, max_examples=30)
 @given(programs())
-def test_no_chain_of_tasks_takes_longer_than_the_step(one):
+def test_no_chain_of_tasks_takes_longer_than_the_step(drawn):
     """A worker's tasks follow each other, and a message waits for both its ends; a chain of these is no longer."""
-    timeline = interpret(one, slow_hub(), Switches(record_messages=True))
-    for worker, starts, stops in zip(one.workers, timeline.starts_s, timeline.stops_s, strict=True):
+    timeline = interpret(drawn, slow_hub(), Switches(record_messages=True))
+    for worker, starts, stops in zip(drawn.workers, timeline.starts_s, timeline.stops_s, strict=True):
         assert all(stop <= start + 1e-12 for stop, start in zip(stops, starts[1:], strict=False))
         at = {}
         for task, start_s, stop_s in zip(worker.tasks, starts, stops, strict=True):

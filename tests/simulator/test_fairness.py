@@ -78,9 +78,9 @@ def situations(draw, most=6):
     return capacities, classes, counts
 
 
-def used(capacities, classes, counts, found):
+def used(capacities, classes, counts, shares):
     total = [0.0] * len(capacities)
-    for kind, count, rate in zip(classes, counts, found, strict=True):
+    for kind, count, rate in zip(classes, counts, shares, strict=True):
         for resource, coefficient in kind.uses:
             total[resource] += coefficient * count * rate
     return total
@@ -90,15 +90,15 @@ def used(capacities, classes, counts, found):
 @given(situations())
 def test_no_resource_beyond_capacity_and_everyone_has_a_bottleneck(situation):
     capacities, classes, _ = situation
-    found = fair_rates(*situation)
-    total = used(*situation, found)
+    shares = fair_rates(*situation)
+    total = used(*situation, shares)
     assert all(u <= capacity * (1 + 1e-9) for u, capacity in zip(total, capacities, strict=True))
-    for kind, rate in zip(classes, found, strict=True):
+    for kind, rate in zip(classes, shares, strict=True):
         at_cap = kind.cap is not None and rate >= kind.cap * (1 - 1e-9)
         fastest_on_full = any(
             total[r] >= capacities[r] * (1 - 1e-9)
             and all(
-                other <= rate * (1 + 1e-9) for user, other in zip(classes, found, strict=True) if r in dict(user.uses)
+                other <= rate * (1 + 1e-9) for user, other in zip(classes, shares, strict=True) if r in dict(user.uses)
             )
             for r, _ in kind.uses
         )

@@ -77,24 +77,24 @@ def test_a_message_sent_early_flows_once_it_is_wanted(latency_s, end_s):
     assert (message.start_s, message.stop_s) == pytest.approx((3, end_s))
 
 
-ONE = [send(0, {1: 20}), wait(0)]
-EARLY = ONE, [fetch(0, {0: 20}), compute(200), wait(0), compute(100)]
+SENDER = [send(0, {1: 20}), wait(0)]
+EARLY = SENDER, [fetch(0, {0: 20}), compute(200), wait(0), compute(100)]
 
 
 @pytest.mark.parametrize(
     ("tasks", "machine", "expected"),
     [
         # a message wanted early flows once it is sent
-        (([compute(300), *ONE], [fetch(0, {0: 20}), compute(100), wait(0)]), star(), 5),
+        (([compute(300), *SENDER], [fetch(0, {0: 20}), compute(100), wait(0)]), star(), 5),
         # prefetch hides a transfer behind computation
         (EARLY, star(), 3),
-        ((ONE, [compute(200), fetch(0, {0: 20}), wait(0), compute(100)]), star(), 5),
+        ((SENDER, [compute(200), fetch(0, {0: 20}), wait(0), compute(100)]), star(), 5),
         # memory 10 bytes/s: pack 20 bytes (read and written) 4 s; the message is read at one end and written at the
         # other, at 10 bytes/s 2 s; unpack 4 s, and 5 local elements of 4 bytes 4 s
-        ((ONE, [fetch(0, {0: 20}, local=5), wait(0)]), star(link=100, memory=10), 4 + 2 + 4 + 4),
+        ((SENDER, [fetch(0, {0: 20}, local=5), wait(0)]), star(link=100, memory=10), 4 + 2 + 4 + 4),
         # pack 4 s, message 2 s; fill the 40 bytes of the buffer 4 s; combine 20 received and 20 local bytes, three
         # accesses each, 12 s
-        ((ONE, [reduce(0, {0: 20}, local=5), wait(0)]), star(link=100, memory=10), 4 + 2 + 4 + 12),
+        ((SENDER, [reduce(0, {0: 20}, local=5), wait(0)]), star(link=100, memory=10), 4 + 2 + 4 + 12),
         *((([compute(200)],) * ranks, shared_processor(ranks, 2), s) for ranks, s in ((1, 2), (2, 2), (4, 4))),
         # four ranks on four cores, 50 bytes each at 10 bytes/s alone, through a memory of 20 bytes/s
         (([compute(0, 50)],) * 4, shared_processor(4, 4, memory=20), 10),
@@ -218,15 +218,15 @@ def programs(draw):
 
 @settings(deadline=None)
 @given(programs())
-def test_any_program(one):
+def test_any_program(drawn):
     machine = star(4, link=7, memory=50, latency_s=0.01)
-    simulation = simulated(one, machine)
-    apart = simulated(one, machine, Switches(overlap=False))
-    assert (simulation.timeline.bytes == one.bytes).all()
-    assert (apart.timeline.bytes == one.bytes).all()
+    simulation = simulated(drawn, machine)
+    apart = simulated(drawn, machine, Switches(overlap=False))
+    assert (simulation.timeline.bytes == drawn.bytes).all()
+    assert (apart.timeline.bytes == drawn.bytes).all()
     # never faster than the busiest link, or than the slowest worker's own computation
     assert all(link.utilisation <= 1 + 1e-9 for link in simulation.links)
-    sent, received = one.bytes.sum(axis=1), one.bytes.sum(axis=0)
+    sent, received = drawn.bytes.sum(axis=1), drawn.bytes.sum(axis=0)
     assert simulation.seconds >= max(sent.max(), received.max()) / 7 * (1 - 1e-9)
     assert simulation.seconds_without_communication <= simulation.seconds * (1 + 1e-9)
-    assert simulated(one, machine).timeline.stops_s == simulation.timeline.stops_s
+    assert simulated(drawn, machine).timeline.stops_s == simulation.timeline.stops_s

@@ -15,8 +15,8 @@ from tests.simulator.programs import buffer, compute, program, shared_processor,
 from topologies import load_topology
 
 
-def peak(one, machine):
-    (memory, *_) = simulated(one, machine).memories
+def peak(workload, machine):
+    (memory, *_) = simulated(workload, machine).memories
     return memory
 
 
@@ -28,8 +28,8 @@ def test_peak_its_moment_and_the_largest_buffers():
         buffer("c", 120, 2, 2, offset=100),
     ]
     # 1 s: w a = 300; then w a b = 380 until 3 s; then w b c = 300
-    one = program([compute(100), compute(200), compute(300)], buffers={0: own}, arena=380)
-    memory = peak(one, star())
+    workload = program([compute(100), compute(200), compute(300)], buffers={0: own}, arena=380)
+    memory = peak(workload, star())
     assert (memory.peak_bytes, memory.peak_at_s, memory.verdict) == (380, pytest.approx(1), "fits")
     assert [(use.name, use.worker, use.nbytes) for use in memory.largest] == [
         ("a", 0, 200),
@@ -70,9 +70,9 @@ def test_workers_share_a_memory():
     # worker 0 holds 300 from 0 to 1, worker 1 holds 400 from 2 to 3 and 50 always: never together
     first = [buffer("a", 300, 0, 0)]
     second = [buffer("w", 52, 0, 0, kind="persistent", offset=400), buffer("b", 400, 1, 1)]
-    one = program([compute(100)], [compute(200), compute(100)], buffers={0: first, 1: second}, arena=600)
+    workload = program([compute(100)], [compute(200), compute(100)], buffers={0: first, 1: second}, arena=600)
     machine = shared_processor(3, 3)
-    (memory,) = simulated(one, machine).memories
+    (memory,) = simulated(workload, machine).memories
     assert (memory.device, memory.workers, memory.peak_bytes) == ("dram", (0, 1), 1200)
     assert memory.by_kind == {"persistent": 52, "results": 400, "unused": 748}
     assert memory.peak_at_s == pytest.approx(2)
@@ -93,10 +93,10 @@ def test_what_fills_a_memory_by_kind():
         buffer("x as computed", 16, 0, 0, kind="partial", offset=448),
         buffer("x reduced", 20, 0, 1, kind="reduce", offset=512),
     ]
-    one = program([compute(1), compute(1)], buffers={0: own}, arena=576)
+    workload = program([compute(1), compute(1)], buffers={0: own}, arena=576)
     machine = reserving(star(), reserved_bytes=99.5)
     rules = Accounting({}, {"w": "weights", "v": "optimizer state", "x": "activations"})
-    (memory,) = simulated(one, machine, accounting=rules).memories
+    (memory,) = simulated(workload, machine, accounting=rules).memories
     assert memory.by_kind == {
         "weights": 100,
         "optimizer state": 104,
@@ -123,9 +123,9 @@ def test_memory_over_time():
         buffer("b", 200, 1, 2, offset=100),  # in the place of a
         buffer("c", 120, 2, 2, offset=300),
     ]
-    one = program([compute(100), compute(200), compute(300)], buffers={0: own}, arena=420)
+    workload = program([compute(100), compute(200), compute(300)], buffers={0: own}, arena=420)
     names = {"w": "weights", "a": "activations", "b": "gradients", "c": "activations"}
-    assert list(simulated(one, star(), accounting=Accounting(contents=names)).usage(0).moments()) == [
+    assert list(simulated(workload, star(), accounting=Accounting(contents=names)).usage(0).moments()) == [
         (0, {"weights": 100, "activations": 200, "gradients": 0}),
         (pytest.approx(1), {"weights": 100, "activations": 0, "gradients": 200}),
         (pytest.approx(3), {"weights": 100, "activations": 120, "gradients": 200}),
@@ -137,9 +137,9 @@ def test_memory_over_time():
 def test_kinds_of_a_plan_sum_to_what_is_allocated_workspace_and_reserve(machine):
     graph = build("wresnet-14-1", batch=16, image=32)
     plan = search(graph, SearchOptions(ways=(2, 2)))
-    found = simulation_of(plan_program(plan, load_topology(machine), 1), Settings())
-    for memory, worker in zip(found.memories, found.program.workers, strict=True):
-        device = found.machine.devices[worker.worker]
+    simulation = simulation_of(plan_program(plan, load_topology(machine), 1), Settings())
+    for memory, worker in zip(simulation.memories, simulation.program.workers, strict=True):
+        device = simulation.machine.devices[worker.worker]
         assert sum(memory.by_kind.values()) == memory.peak_bytes
         assert set(memory.by_kind) >= {"inputs", "weights", "optimizer state", "activations", "gradients", "workspace"}
         assert memory.by_kind.get("reserve", 0) == device.spec.reserved_bytes
@@ -147,7 +147,9 @@ def test_kinds_of_a_plan_sum_to_what_is_allocated_workspace_and_reserve(machine)
         assert memory.peak_bytes == needed_bytes(worker, device)
         weights = sum(b.nbytes for b in worker.buffers if b.name in graph.updates and b.name in weights_of(graph))
         assert memory.by_kind["weights"] == weights
-        alive = usage(found.program, found.timeline, found.classes, memory.workers, found.accounting.contents)
+        alive = usage(
+            simulation.program, simulation.timeline, simulation.classes, memory.workers, simulation.accounting.contents
+        )
         most = max(sum(kinds.values()) for _, kinds in alive.moments())
         assert most <= worker.arena_bytes
 

@@ -35,11 +35,11 @@ CASES = {
 def one_call(op, case):
     """A worker that convolves once without padding, and its arrays."""
     size, taps, stride, apart, groups = case
-    made = (size - (taps - 1) * apart - 1) // stride + 1
+    result_size = (size - (taps - 1) * apart - 1) // stride + 1
     image, weight, result = (
         (BATCH, CHANNELS, size, size),
         (FILTERS, CHANNELS // groups, taps, taps),
-        (BATCH, FILTERS, made, made),
+        (BATCH, FILTERS, result_size, result_size),
     )
     shapes = {
         "convolution": (image, weight, result),
@@ -47,7 +47,7 @@ def one_call(op, case):
         "convolution_backward_weight": (result, image, weight),
     }[op]
     whole = [tuple(slice(None) for _ in shape) for shape in shapes]
-    ranges = {"y": (0, made), "x": (0, made), "dy": (0, taps), "dx": (0, taps), "g": (0, groups)}
+    ranges = {"y": (0, result_size), "x": (0, result_size), "dy": (0, taps), "dx": (0, taps), "g": (0, groups)}
     if op == "convolution_backward_input":
         ranges |= {"y": (0, size), "x": (0, size)}
     call = SlicedCall(((0, whole[0]), (1, whole[1])), ((2, whole[2]),), ranges, ((0,) * 4, (0,) * 4), None)
@@ -75,12 +75,12 @@ def allocated(worker, arrays):
 @pytest.mark.parametrize("op", ["convolution", "convolution_backward_weight", "convolution_backward_input"])
 def test_the_rule_is_what_the_executors_kernels_allocate(op, case):
     worker, arrays = one_call(op, CASES[case])
-    said, found = worker_workspace_bytes(worker, LARGE), allocated(worker, arrays)
+    said, allocated_bytes = worker_workspace_bytes(worker, LARGE), allocated(worker, arrays)
     size, taps, stride, apart, _ = CASES[case]
     frame = max(size, (arrays[2 if op == "convolution" else 0].shape[2] - 1) * stride + 1 + 2 * (taps - 1) * apart)
     padded_copy = 4 * BATCH * max(CHANNELS, FILTERS) * frame**2
     copies_of_weights = 3 * 4 * CHANNELS * FILTERS * taps**2
-    assert said <= found <= said + padded_copy + copies_of_weights + 8192
+    assert said <= allocated_bytes <= said + padded_copy + copies_of_weights + 8192
     assert said > 0 or "one tap" in case
 
 

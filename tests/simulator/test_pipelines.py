@@ -44,25 +44,25 @@ def bubble(schedule, stages, count, seconds, chunks=1):
 @pytest.mark.parametrize(("stages", "count"), [(2, 2), (2, 8), (3, 5), (4, 4), (4, 16)])
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 def test_the_bubble_is_the_stages_but_one_over_the_micro_batches(schedule, stages, count, backward_s):
-    found = bubble(schedule, stages, count, {"forward": 1.0, "backward": backward_s})
-    assert found == pytest.approx((stages - 1) / count, abs=1e-9)
+    idle = bubble(schedule, stages, count, {"forward": 1.0, "backward": backward_s})
+    assert idle == pytest.approx((stages - 1) / count, abs=1e-9)
 
 
 @pytest.mark.parametrize(("stages", "groups", "chunks"), [(2, 1, 2), (2, 4, 2), (2, 2, 3), (4, 2, 2)])
 def test_chunks_make_the_bubble_as_many_times_smaller(stages, groups, chunks):
-    found = bubble(f"interleaved:{chunks}", stages, stages * groups, {"forward": 1.0, "backward": 2.0}, chunks)
-    assert found == pytest.approx((stages - 1) / (chunks * stages * groups), abs=1e-9)
+    idle = bubble(f"interleaved:{chunks}", stages, stages * groups, {"forward": 1.0, "backward": 2.0}, chunks)
+    assert idle == pytest.approx((stages - 1) / (chunks * stages * groups), abs=1e-9)
 
 
 @pytest.mark.parametrize(("stages", "count"), [(2, 3), (2, 8), (4, 8)])
 def test_late_gradients_of_weights_leave_a_third_of_the_bubble(stages, count):
-    found = bubble("zero-bubble", stages, count, dict.fromkeys(("forward", "backward", "weights"), 1.0))
-    assert found == pytest.approx((stages - 1) / (3 * count), abs=1e-9)
+    idle = bubble("zero-bubble", stages, count, dict.fromkeys(("forward", "backward", "weights"), 1.0))
+    assert idle == pytest.approx((stages - 1) / (3 * count), abs=1e-9)
 
 
 def test_one_micro_batch_after_the_other_leaves_stages_idle():
-    found = bubble("accumulation", 4, 8, {"forward": 1.0, "backward": 2.0})
-    assert found == pytest.approx(3, abs=1e-9)
+    idle = bubble("accumulation", 4, 8, {"forward": 1.0, "backward": 2.0})
+    assert idle == pytest.approx(3, abs=1e-9)
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved:2", "zero-bubble"])

@@ -76,13 +76,13 @@ def test_report(machine, tmp_path):
     plan = planned("mlp-3-64")
     deployment = plan_program(plan, machine, 1)
     simulation = simulated(deployment.program, machine)
-    found = report(deployment, "some.json", simulation, {"prefetch": 1})
-    assert (found.machine, found.plan, found.batch, found.dtype) == ("p2.8xlarge", "some.json", 16, "float32")
-    assert found.samples_per_s == pytest.approx(16 / simulation.seconds)
-    assert found.bytes == found.planned_bytes
-    assert 0 < found.communication_share < 1
-    assert len(found.links) == 26
-    assert sum(link.nbytes for link in found.links if link.name.startswith("gpu")) == found.total_bytes
+    outcome = report(deployment, "some.json", simulation, {"prefetch": 1})
+    assert (outcome.machine, outcome.plan, outcome.batch, outcome.dtype) == ("p2.8xlarge", "some.json", 16, "float32")
+    assert outcome.samples_per_s == pytest.approx(16 / simulation.seconds)
+    assert outcome.bytes == outcome.planned_bytes
+    assert 0 < outcome.communication_share < 1
+    assert len(outcome.links) == 26
+    assert sum(link.nbytes for link in outcome.links if link.name.startswith("gpu")) == outcome.total_bytes
 
 
 def test_command(plan_file, tmp_path, capsys):
@@ -93,11 +93,11 @@ def test_command(plan_file, tmp_path, capsys):
     out = capsys.readouterr().out
     assert "seconds per step" in out
     assert "equal to the plan" in out
-    (found,) = read_reports(json_file)
-    assert found.settings == {"prefetch": 1, "overlap": True, "collectives": "pairs"}
+    (outcome,) = read_reports(json_file)
+    assert outcome.settings == {"prefetch": 1, "overlap": True, "collectives": "pairs"}
     events = json.loads(trace_file.read_text())["traceEvents"]
     received = sum(event["args"]["bytes"] for event in events if "transfer" in event.get("args", ()))
-    assert received == found.total_bytes
+    assert received == outcome.total_bytes
 
 
 def test_a_plan_that_does_not_fit_is_status_1(plan_file, tmp_path, capsys):
@@ -107,8 +107,8 @@ def test_a_plan_that_does_not_fit_is_status_1(plan_file, tmp_path, capsys):
     with pytest.raises(SystemExit) as done:
         main([str(plan_file), "--topo", str(tiny), "--json", str(written)])
     captured = capsys.readouterr()
-    (found,) = read_reports(written)
-    devices = [device.device for device in found.devices if device.verdict == "out of memory"]
+    (outcome,) = read_reports(written)
+    devices = [device.device for device in outcome.devices if device.verdict == "out of memory"]
     assert done.value.code == 1
     assert devices
     doubt, _note, error = captured.err.splitlines()

@@ -27,10 +27,10 @@ def exchanges_of_a_layer(name, parallel, **options):
     graph = planner.model(name, batch=4, micro_batches=2, dtype="mixed", optimizer="adam", **options)
     shares = replica(planner.plan(graph, parallel=parallel)).shares
     return Counter(
-        (share.phase, one.kind)
+        (share.phase, exchange.kind)
         for share in shares
         if share.node.name.startswith("l1.")
-        for one in (*share.before, *share.after)
+        for exchange in (*share.before, *share.after)
     )
 
 
@@ -73,10 +73,10 @@ def test_memory_of_experts(zero):
 
     def lines(ep):
         way = Parallel(dp=sharers, ep=ep, zero=zero)
-        found = project(
+        projection = project(
             f"llama-{layers}-{width}", options, batch=16, parallel=way, machine="hgx-h100", stack="megatron"
         )
-        return {line.what: line.nbytes for line in found.memory}
+        return {line.what: line.nbytes for line in projection.memory}
 
     whole, shared = lines(1), lines(4)
     elsewhere = of_experts * 3 // 4
@@ -95,8 +95,8 @@ def test_experts_that_nobody_else_has_are_not_gathered():
     width, experts = 64, 8
     options = {"sequence": 64, "vocabulary": 8, "heads": 4, "hidden": 96, "experts": experts, "dtype": "mixed"}
     way = Parallel(dp=experts, ep=experts, zero=3)
-    found = project(f"llama-3-{width}", options, batch=16, parallel=way, machine="hgx-h100", stack="megatron")
-    lines = {line.what: line.nbytes for line in found.memory}
+    projection = project(f"llama-3-{width}", options, batch=16, parallel=way, machine="hgx-h100", stack="megatron")
+    lines = {line.what: line.nbytes for line in projection.memory}
     elements = 4 * width * width + 2 * width + width * experts
     assert lines["gathered weights"] == pytest.approx(2 * 2 * elements, abs=2)
     assert lines["gradients to be scattered"] == pytest.approx((2 + 4) * elements, abs=2)

@@ -46,14 +46,14 @@ def followed(schedule, seconds, message_s):
                 continue
             step = steps[0]
             wanted = needs(step, stage, stages, chunks)
-            if not all(one in ended for one in wanted):
+            if not all(needed in ended for needed in wanted):
                 continue
-            arrivals = [ended[one] + (message_s if one[0] != stage else 0.0) for one in wanted]
-            one = seconds[stage][step.chunk]
+            arrivals = [ended[needed] + (message_s if needed[0] != stage else 0.0) for needed in wanted]
+            step_s = seconds[stage][step.chunk]
             lasting = {
-                FORWARD: one.forward_s,
-                BACKWARD: one.backward_s - (one.weights_s if split else 0.0),
-                WEIGHTS: one.weights_s,
+                FORWARD: step_s.forward_s,
+                BACKWARD: step_s.backward_s - (step_s.weights_s if split else 0.0),
+                WEIGHTS: step_s.weights_s,
             }[step.phase]
             free[stage] = max([free[stage], *arrivals]) + lasting
             ended[stage, step.phase, step.micro_batch, step.chunk] = free[stage]
@@ -77,9 +77,9 @@ def test_a_pipeline_ends_as_its_schedule_followed_step_by_step(case):
             for _ in range(stages)
         ]
         message_s = chance.choice((0.0, 0.1, 0.5))
-        found = pipeline(name, micro_batches, seconds, message_s)
+        timing = pipeline(name, micro_batches, seconds, message_s)
         expected = followed(schedule_of(name, stages, micro_batches, chunks), seconds, message_s)
-        assert found.ends_s == pytest.approx(expected, rel=1e-9)
+        assert timing.ends_s == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("stages", [2, 4, 8])
@@ -89,8 +89,8 @@ def test_bubbles_are_those_of_closed_forms(stages, micro_batches):
     work_s = micro_batches * (forward_s + backward_s)
 
     def bubble(name, chunks=1):
-        one = StepSeconds(forward_s / chunks, backward_s / chunks, 1.0 / chunks)
-        return pipeline(name, micro_batches, [[one] * chunks] * stages, 0.0).seconds / work_s - 1
+        step_s = StepSeconds(forward_s / chunks, backward_s / chunks, 1.0 / chunks)
+        return pipeline(name, micro_batches, [[step_s] * chunks] * stages, 0.0).seconds / work_s - 1
 
     assert bubble("1f1b") == pytest.approx((stages - 1) / micro_batches, rel=1e-9)
     assert bubble("gpipe") == pytest.approx((stages - 1) / micro_batches, rel=1e-9)
@@ -122,10 +122,10 @@ def test_a_cut_makes_the_slowest_part_as_fast_as_any_cut_does(seed):
         return max(sum(costs[a:b]) for a, b in zip(begins, (*begins[1:], len(costs)), strict=True))
 
     best = min(slowest((0, *inner)) for inner in combinations(range(1, len(costs)), parts - 1))
-    found = cut(costs, [False] * len(costs), parts)
-    assert [number for part in found for number in part] == list(range(len(costs)))
-    assert all(found)
-    assert slowest([part.start for part in found]) == pytest.approx(best, rel=1e-9)
+    ranges = cut(costs, [False] * len(costs), parts)
+    assert [number for part in ranges for number in part] == list(range(len(costs)))
+    assert all(ranges)
+    assert slowest([part.start for part in ranges]) == pytest.approx(best, rel=1e-9)
 
 
 def test_more_parts_than_blocks_are_refused():

@@ -83,8 +83,8 @@ def test_activations_of_a_layer_are_those_of_the_published_formula(way, per_laye
         projected = step(way, batch=1, name=f"transformer-{layers}-6144", machine="dgx-a100")
         return next(line.nbytes for line in projected.memory if line.what == "activations")
 
-    found = (activations(20) - activations(10)) / 10 / (SEQUENCE * HIDDEN)
-    assert found == pytest.approx(per_layer, rel=0.002)
+    predicted = (activations(20) - activations(10)) / 10 / (SEQUENCE * HIDDEN)
+    assert predicted == pytest.approx(per_layer, rel=0.002)
 
 
 def test_a_step_of_22_billion_weights_takes_what_was_measured():
@@ -101,9 +101,11 @@ def test_zero_shares_out_states_gradients_and_weights():
     """Rajbhandari and others (2020), Figure 1: of 16 bytes a weight 12 are shared out, then 2 more, then the last 2."""
 
     def lasting(zero):
-        found = step(f"dp=8,micro-batch=1{zero}", 8, Stack(Kernels("all"), 0.0, gradient_bytes=2), machine="dgx-a100")
+        projection = step(
+            f"dp=8,micro-batch=1{zero}", 8, Stack(Kernels("all"), 0.0, gradient_bytes=2), machine="dgx-a100"
+        )
         whats = ("weights as computed with", "master weights", "state of the optimizer", "gradients")
-        return sum(line.nbytes for line in found.memory if line.what in whats)
+        return sum(line.nbytes for line in projection.memory if line.what in whats)
 
     whole = lasting("")
     expected = [1, (4 + 12 / 8) / 16, (2 + 14 / 8) / 16, 1 / 8]
@@ -136,7 +138,7 @@ def test_the_slowest_device_takes_all_with_it():
 def test_libraries_of_other_years_take_longer_for_what_a_device_computes():
     plain, older = (step("tp=8,micro-batch=1", stack=replace(STACKS["megatron"], kernel_times=of)) for of in (1.0, 2.0))
     computed = ("kernels at the roof", "kernels below the roof", "optimizer")
-    plain_s, older_s = (sum(one.shares[cause] for cause in computed) for one in (plain, older))
+    plain_s, older_s = (sum(projection.shares[cause] for cause in computed) for projection in (plain, older))
     assert older_s == pytest.approx(2 * plain_s, rel=1e-9)
     assert older.seconds - plain.seconds == pytest.approx(plain_s, rel=1e-9)
 
@@ -175,8 +177,10 @@ def test_kernels_of_a_layer_are_those_that_megatron_launches():
 
     def launches(stack, layers):
         runs = Stack(stack.kernels, host_s=host_s, host_exchange_s=0.0)
-        found = step("tp=1", 1, runs, f"transformer-{layers}-1024", "dgx-a100", heads=16, sequence=512, vocabulary=1024)
-        return found.stages[0].forward_s + found.stages[0].backward_s
+        projection = step(
+            "tp=1", 1, runs, f"transformer-{layers}-1024", "dgx-a100", heads=16, sequence=512, vocabulary=1024
+        )
+        return projection.stages[0].forward_s + projection.stages[0].backward_s
 
     counts = {
         name: round((launches(STACKS[name], 8) - launches(STACKS[name], 4)) / 4 / host_s)
@@ -250,8 +254,8 @@ def test_memory_of_selective_recomputation_that_keeps_every_second_product_is_wh
     devices, stack, measured_gib
 ):
     """github.com/pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md, Tables 1 and 3."""
-    found = llama(f"dp={devices},zero=3,micro-batch=2,recompute=selective", 2 * devices, stack)
-    reserved = sum(line.nbytes for line in found.memory if line.what != "context and communicators")
+    projection = llama(f"dp={devices},zero=3,micro-batch=2,recompute=selective", 2 * devices, stack)
+    reserved = sum(line.nbytes for line in projection.memory if line.what != "context and communicators")
     assert reserved == pytest.approx(measured_gib * 2**30, rel=0.12)
 
 
@@ -259,8 +263,8 @@ def test_what_selective_recomputation_keeps_of_a_layer_by_hand():
     """Queries, values, the gate, what goes down, attention's result and its logarithms, and the layer's own."""
 
     def kept(layers):
-        found = llama("micro-batch=1,recompute=selective", 1, "fsdp2", layers)
-        return next(line.nbytes for line in found.memory if line.what == "activations")
+        projection = llama("micro-batch=1,recompute=selective", 1, "fsdp2", layers)
+        return next(line.nbytes for line in projection.memory if line.what == "activations")
 
     tokens, width, item = 8192, 4096, 2
     expected = tokens * (item * (width * (1 + 1 / 4 + 1 + 1 + 1) + 14336) + 32 * item)
@@ -269,8 +273,8 @@ def test_what_selective_recomputation_keeps_of_a_layer_by_hand():
 
 def test_a_gate_is_activated_again_by_a_kernel_that_fuses_it_with_the_product():
     def kept(stack):
-        found = llama("micro-batch=1", 1, stack, 8)
-        return next(line.nbytes for line in found.memory if line.what == "activations")
+        projection = llama("micro-batch=1", 1, stack, 8)
+        return next(line.nbytes for line in projection.memory if line.what == "activations")
 
     assert kept("fsdp2") - kept("fsdp2-compiled") >= 8 * 8192 * 14336 * 2
 
@@ -313,11 +317,11 @@ def test_fewer_than_four_masked_softmaxes_are_not_one_kernel():
     def launches(micro_batch, layers):
         runs = Stack(STACKS["megatron"].kernels, host_s=host_s, host_exchange_s=0.0)
         way, sizes = f"tp=8,micro-batch={micro_batch}", {"heads": 16, "sequence": 512, "vocabulary": 1024}
-        found = step(way, micro_batch, runs, f"transformer-{layers}-1024", "dgx-a100", **sizes)
-        return found.stages[0].forward_s / host_s
+        projection = step(way, micro_batch, runs, f"transformer-{layers}-1024", "dgx-a100", **sizes)
+        return projection.stages[0].forward_s / host_s
 
-    one, two = (round((launches(samples, 8) - launches(samples, 4)) / 4) for samples in (1, 2))
-    assert one - two == 4
+    of_one, of_two = (round((launches(samples, 8) - launches(samples, 4)) / 4) for samples in (1, 2))
+    assert of_one - of_two == 4
 
 
 def test_fully_connected_layers_without_a_gate_have_two_matrices():

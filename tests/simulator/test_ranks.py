@@ -43,21 +43,21 @@ links: [{{ends: [rank*{ranks}, host], type: m}}]
 
 
 def test_ranks_up_to_the_cores_take_what_was_measured():
-    found = interpret(program([work("a")], [work("b")]), host(2, 2, {"a": 3.0, "b": 5.0}))
-    assert found.stops_s == [[3.0], [5.0]]
+    timeline = interpret(program([work("a")], [work("b")]), host(2, 2, {"a": 3.0, "b": 5.0}))
+    assert timeline.stops_s == [[3.0], [5.0]]
 
 
 def test_three_ranks_on_two_cores_take_turns():
     """All run at 2/3 of a core until the first is done after 3 s; two cores then serve two ranks."""
     machine = host(3, 2, {"a": 2.0, "b": 4.0, "c": 5.0})
-    found = interpret(program([work("a")], [work("b")], [work("c")]), machine)
-    assert [stops[-1] for stops in found.stops_s] == pytest.approx([3.0, 5.0, 6.0])
+    timeline = interpret(program([work("a")], [work("b")], [work("c")]), machine)
+    assert [stops[-1] for stops in timeline.stops_s] == pytest.approx([3.0, 5.0, 6.0])
 
 
 def test_a_rank_that_waits_uses_no_core():
     """Of three ranks on one core two compute; the third waits for the first, then computes alone."""
     machine = host(3, 1, {"a": 1.0, "b": 1.0, "c": 4.0})
-    found = interpret(
+    timeline = interpret(
         program(
             [work("a"), send(0, {2: 8}), fetch(0), wait(0)],
             [work("b")],
@@ -65,37 +65,37 @@ def test_a_rank_that_waits_uses_no_core():
         ),
         machine,
     )
-    assert found.stops_s[0][0] == found.stops_s[1][0] == pytest.approx(2.0)
-    assert found.seconds == pytest.approx(6.0)
+    assert timeline.stops_s[0][0] == timeline.stops_s[1][0] == pytest.approx(2.0)
+    assert timeline.seconds == pytest.approx(6.0)
 
 
 def test_what_a_message_costs_whom():
     """Sending takes 1 s, the way 0.5 s, receiving 2 s and 0.25 s a byte, after the wait for both."""
     machine = host(2, 2, {}, latency_s=0.5, sending="{task_s: 1}", fetching="{task_s: 2, byte_s: 0.25}")
     tasks = [send(0, {1: 8}), fetch(0), wait(0)], [send(0), fetch(0, {0: 8}), wait(0)]
-    found = interpret(program(*tasks), machine)
-    assert found.stops_s[0] == pytest.approx([1.0, 1.0, 1.5])
-    assert found.stops_s[1] == pytest.approx([0.0, 0.0, 1.5 + 4.0])
-    assert found.bytes.tolist() == [[0, 8], [0, 0]]
-    assert found.blocked[1][0].end_s - found.blocked[1][0].begin_s == pytest.approx(1.5)
+    timeline = interpret(program(*tasks), machine)
+    assert timeline.stops_s[0] == pytest.approx([1.0, 1.0, 1.5])
+    assert timeline.stops_s[1] == pytest.approx([0.0, 0.0, 1.5 + 4.0])
+    assert timeline.bytes.tolist() == [[0, 8], [0, 0]]
+    assert timeline.blocked[1][0].end_s - timeline.blocked[1][0].begin_s == pytest.approx(1.5)
 
 
 def test_a_message_between_memories_crosses_links():
     """As above, but 8 bytes at 1e9 bytes a second are on their way besides."""
     machine = host(2, 2, {}, latency_s=0.5, sending="{task_s: 1}", fetching="{task_s: 2, byte_s: 0.25}", memories=2)
     tasks = [send(0, {1: 8}), fetch(0), wait(0)], [send(0), fetch(0, {0: 8}), wait(0)]
-    found = interpret(program(*tasks), machine)
-    assert found.stops_s[1][-1] == pytest.approx(1.5 + 8e-9 + 4.0, abs=1e-12)
+    timeline = interpret(program(*tasks), machine)
+    assert timeline.stops_s[1][-1] == pytest.approx(1.5 + 8e-9 + 4.0, abs=1e-12)
 
 
 def test_waiting_takes_its_share_of_a_core():
     """Of 3 s that the second rank waits a fifth is work, and a tenth of a second more; then it goes on."""
     machine = host(2, 2, {"a": 3.0, "b": 1.0}, waiting="wake_s: 0.1, waiting_share: 0.2")
     tasks = [work("a"), send(0, {1: 8}), fetch(0), wait(0)], [send(0), fetch(0, {0: 8}), wait(0), work("b")]
-    found = interpret(program(*tasks), machine)
-    assert found.stops_s[1] == pytest.approx([0.0, 0.0, 3.7, 4.7])
-    assert found.blocked[1][0].end_s == pytest.approx(3.7)
-    spent = breakdown(program(*tasks), machine, found)[1]
+    timeline = interpret(program(*tasks), machine)
+    assert timeline.stops_s[1] == pytest.approx([0.0, 0.0, 3.7, 4.7])
+    assert timeline.blocked[1][0].end_s == pytest.approx(3.7)
+    spent = breakdown(program(*tasks), machine, timeline)[1]
     assert (spent.wire_s, spent.hidden_s, spent.waiting_s) == (0.0, 0.0, pytest.approx(3.7))
 
 
@@ -111,14 +111,14 @@ def test_no_work_is_lost_and_none_done_faster_than_the_cores_can(lists, cores):
     """Without messages cores are idle only when fewer ranks than cores have work left."""
     seconds = {f"t{rank}_{at}": value for rank, own in enumerate(lists) for at, value in enumerate(own)}
     tasks = [[work(f"t{rank}_{at}") for at in range(len(own))] for rank, own in enumerate(lists)]
-    found = interpret(program(*tasks), host(len(lists), cores, seconds))
+    timeline = interpret(program(*tasks), host(len(lists), cores, seconds))
     totals = [sum(own) for own in lists]
     least = max(sum(totals) / cores, *totals)
-    assert found.seconds >= least * (1 - 1e-9)
-    assert found.seconds <= sum(totals) / cores + max(totals) + 1e-9
-    for stops, total in zip(found.stops_s, totals, strict=True):
+    assert timeline.seconds >= least * (1 - 1e-9)
+    assert timeline.seconds <= sum(totals) / cores + max(totals) + 1e-9
+    for stops, total in zip(timeline.stops_s, totals, strict=True):
         assert not stops or stops[-1] >= total * (1 - 1e-9)
-    ends = sorted((stops[-1] if stops else 0.0 for stops in found.stops_s), reverse=True)
+    ends = sorted((stops[-1] if stops else 0.0 for stops in timeline.stops_s), reverse=True)
     done = 0.0
     for left, (later, earlier) in enumerate(zip(ends, [*ends[1:], 0.0], strict=True), start=1):
         done += (later - earlier) * min(left, cores)

@@ -82,8 +82,8 @@ def test_slow_ones_that_start_late_take_their_time():
 
 def test_what_is_as_good_as_unlimited_takes_no_time():
     fast = ActivityClass((), math.inf)
-    found = ends_of([1e305], [(0, fast, 5), (0, LINK, 7), (0, LINK, 9), (1, LINK, 0)])
-    assert found == pytest.approx([0, 0, 0, 1], abs=1e-290)
+    ends = ends_of([1e305], [(0, fast, 5), (0, LINK, 7), (0, LINK, 9), (1, LINK, 0)])
+    assert ends == pytest.approx([0, 0, 0, 1], abs=1e-290)
 
 
 def test_one_may_start_another_when_it_ends():
@@ -136,8 +136,8 @@ def arrivals(draw):
     uses = st.dictionaries(st.integers(0, len(capacities) - 1), quarters(1, 4), min_size=1)
     kinds = draw(st.lists(st.tuples(uses, st.none() | quarters(1, 5)), min_size=1, max_size=3))
     classes = [ActivityClass(tuple(sorted(u.items())), cap) for u, cap in kinds]
-    one = st.tuples(quarters(0, 3), st.sampled_from(classes), quarters(1, 20))
-    return capacities, draw(st.lists(one, min_size=1, max_size=8))
+    arrival = st.tuples(quarters(0, 3), st.sampled_from(classes), quarters(1, 20))
+    return capacities, draw(st.lists(arrival, min_size=1, max_size=8))
 
 
 def exactly(case):

@@ -71,32 +71,32 @@ def alone(graph, machine):
 def test_on_one_device_every_system_takes_what_a_device_takes(system, model, machine):
     """Swapping has room for everything; op-placement orders kernels anew, on which the lead of a host depends."""
     if system == "op-placement":
-        machine = replace(machine, devices=tuple(one.changed(host_launch_s=0.0) for one in machine.devices))
+        machine = replace(machine, devices=tuple(device.changed(host_launch_s=0.0) for device in machine.devices))
     graph = build(model, **MODELS[model])
-    found = built(system, graph, machine, 1)
-    assert seconds(found) == pytest.approx(alone(graph, machine), rel=1e-9)
-    assert not found.program.bytes.any()
+    deployed = built(system, graph, machine, 1)
+    assert seconds(deployed) == pytest.approx(alone(graph, machine), rel=1e-9)
+    assert not deployed.program.bytes.any()
 
 
 @pytest.mark.parametrize(("system", "model"), CASES)
 def test_bytes_are_those_of_the_program(system, model, machine):
     graph = build(model, **MODELS[model])
-    found = built(system, graph, machine)
-    timeline = interpret(found.program, found.machine)
-    assert (timeline.bytes == found.program.bytes).all()
+    deployed = built(system, graph, machine)
+    timeline = interpret(deployed.program, deployed.machine)
+    assert (timeline.bytes == deployed.program.bytes).all()
     assert timeline.seconds > 0
 
 
 @pytest.mark.parametrize("system", ["ideal", "small-batch", "swapping"])
 def test_replicas_take_what_one_device_takes(system, graph, machine):
-    found = built(system, graph, machine)
-    assert seconds(found) == pytest.approx(alone(graph, machine), rel=1e-9)
-    assert found.samples == 4 * batch_size(graph)
+    deployed = built(system, graph, machine)
+    assert seconds(deployed) == pytest.approx(alone(graph, machine), rel=1e-9)
+    assert deployed.samples == 4 * batch_size(graph)
 
 
 def test_data_parallelism_without_communication_is_one_device(machine):
-    found = built("data-parallel", build("mlp-3-64", batch=64), machine)
-    silent = interpret(found.program, machine, Switches(communicate=False))
+    deployed = built("data-parallel", build("mlp-3-64", batch=64), machine)
+    silent = interpret(deployed.program, machine, Switches(communicate=False))
     assert silent.seconds == pytest.approx(alone(build("mlp-3-64", batch=16), machine), rel=1e-6)
 
 
@@ -106,14 +106,16 @@ def test_data_parallelism_without_communication_is_one_device(machine):
 def test_every_task_is_done_once_and_no_device_does_more_than_one_would(graph):
     """On devices without launches, which overlap what is before them."""
     machine = star(4)
-    found = built("op-placement", graph, machine)
-    done = Counter(node for w in found.program.workers for t in w.tasks if isinstance(t, Compute) for node in t.nodes)
+    deployed = built("op-placement", graph, machine)
+    done = Counter(
+        node for w in deployed.program.workers for t in w.tasks if isinstance(t, Compute) for node in t.nodes
+    )
     (worker,) = lower(planner.plan(graph, workers=1)).workers
     assert done == Counter(node for t in worker.tasks if isinstance(t, Compute) for node in t.nodes)
-    timeline = interpret(found.program, machine)
+    timeline = interpret(deployed.program, machine)
     assert sum(timeline.compute_s) == pytest.approx(alone(graph, machine), rel=1e-6)
     assert max(timeline.compute_s) <= timeline.seconds
-    assert max(w.arena_bytes for w in found.program.workers) <= worker.arena_bytes
+    assert max(w.arena_bytes for w in deployed.program.workers) <= worker.arena_bytes
 
 
 def test_layers_of_a_recurrent_network():
@@ -154,8 +156,8 @@ def test_timesteps_of_placed_layers_are_pipelined(layers, steps):
     flow = flow_of(worker, names)
     device_of = [names[t.nodes[0]] for t in worker.tasks]
     order = in_order_of_start(flow.after, device_of, seconds_alone(worker, machine))
-    found = spread(flow, device_of, order, layers)
-    assert interpret(found, machine).seconds == pytest.approx((layers + steps - 1) * 2.0)
+    placed = spread(flow, device_of, order, layers)
+    assert interpret(placed, machine).seconds == pytest.approx((layers + steps - 1) * 2.0)
 
 
 # --- swapping
@@ -204,8 +206,8 @@ def test_swapped_bytes_are_those_of_another_pool(graph, share, ahead):
     pool = Pool(flow, room, ahead)
     pool.iteration()
     moves = pool.iteration()
-    out = sum(flow.nbytes[block] for one in moves for block in one.out)
-    into = sum(flow.nbytes[block] for one in moves for block in one.fetched)
+    out = sum(flow.nbytes[block] for move in moves for block in move.out)
+    into = sum(flow.nbytes[block] for move in moves for block in move.fetched)
     trace = list(zip(flow.reads, flow.writes, strict=True))
     assert (out, into) == least_recently_used(trace, flow.nbytes, flow.persistent, room, pool.issued)
     assert out > 0
@@ -245,23 +247,27 @@ def tight(graph, machine, share):
 
 def test_swapping_is_held_up_by_the_link_that_all_share(graph, machine):
     small = tight(graph, machine, 0.6)
-    found = {devices: built("swapping", graph, small, devices) for devices in (1, 8)}
-    moved = {devices: one.program.bytes[:devices, devices].sum() for devices, one in found.items()}
+    deployed = {devices: built("swapping", graph, small, devices) for devices in (1, 8)}
+    moved = {devices: deployment.program.bytes[:devices, devices].sum() for devices, deployment in deployed.items()}
     assert min(moved.values()) > 0
-    assert seconds(found[8]) > max(seconds(found[1]), moved[8] / 10e9)
-    assert not found[8].too_large
+    assert seconds(deployed[8]) > max(seconds(deployed[1]), moved[8] / 10e9)
+    assert not deployed[8].too_large
     memories = simulate_system("swapping", graph, small, 2).devices
-    assert all(sum(one.by_kind.values()) == one.peak_bytes <= one.capacity_bytes for one in memories)
-    assert min(min(one.by_kind.values()) for one in memories) >= 0
+    assert all(sum(memory.by_kind.values()) == memory.peak_bytes <= memory.capacity_bytes for memory in memories)
+    assert min(min(memory.by_kind.values()) for memory in memories) >= 0
 
 
 def test_copies_flow_both_ways_beside_computation(machine):
     """What a step takes is less than computing and copying one after the other, or out and in one after the other."""
     graph = build("mlp-4-1024", batch=256)
-    found = built("swapping", graph, tight(graph, machine, 0.6), 1)
-    timeline = interpret(found.program, found.machine, Switches(record_messages=True))
+    deployed = built("swapping", graph, tight(graph, machine, 0.6), 1)
+    timeline = interpret(deployed.program, deployed.machine, Switches(record_messages=True))
     ways = [
-        [(one.start_s, one.stop_s) for one in timeline.messages if one.nbytes and getattr(one, end) == 0]
+        [
+            (message.start_s, message.stop_s)
+            for message in timeline.messages
+            if message.nbytes and getattr(message, end) == 0
+        ]
         for end in ("source", "target")
     ]
     out_s, in_s, either_s = (covered(spans) for spans in (*ways, [*ways[0], *ways[1]]))
@@ -324,16 +330,16 @@ def test_stages_keep_what_is_said_of_them(stage, optimizer):
 @pytest.mark.parametrize("dtype", ["float32", "mixed"])
 def test_stages_train_as_data_parallelism_does(stage, dtype):
     plan = sharded(stage, dtype=dtype)
-    found, expected = (Loopback(one, lower(one)) for one in (plan, planner.plan(plan.graph, workers=1)))
+    shards, expected = (Loopback(version, lower(version)) for version in (plan, planner.plan(plan.graph, workers=1)))
     for _ in range(3):
-        found.step()
+        shards.step()
         expected.step()
     for weight in plan.graph.updates:
         whole = expected.array(0, expected.program.tensors[weight])
-        for worker, region in enumerate(found.program.regions[weight]):
+        for worker, region in enumerate(shards.program.regions[weight]):
             part = whole[np.ix_(*(np.concatenate([np.arange(*run) for run in runs]) for runs in region))]
-            assert found.array(worker, found.program.tensors[weight]) == pytest.approx(part, rel=2e-2, abs=1e-3)
-    assert (found.moved == 3 * plan.bytes).all()
+            assert shards.array(worker, shards.program.tensors[weight]) == pytest.approx(part, rel=2e-2, abs=1e-3)
+    assert (shards.moved == 3 * plan.bytes).all()
 
 
 def test_a_stage_that_there_is_not():
@@ -351,8 +357,8 @@ def test_the_largest_batch_fits_and_twice_as_much_does_not(system, machine):
     def deploy(batch):
         return built(system, build("mlp-2-64", batch=batch), small)
 
-    batch, found = largest_batch(deploy)
-    assert not found.too_large
+    batch, largest = largest_batch(deploy)
+    assert not largest.too_large
     assert deploy(2 * batch).too_large
 
 

@@ -58,7 +58,10 @@ def test_a_worker_is_always_drawn_doing_one_thing(simulation, read):
         drawn = sum(read.busy_ns(thread)[worker] for thread in ("compute", "copies", "waiting"))
         assert abs(drawn - stops[-1] * 1e9) <= len(stops)
         spans = sorted(
-            span[:2] for (pid, tid), found in read.tracks().items() if pid == worker and tid < 3 for span in found
+            span[:2]
+            for (pid, tid), intervals in read.tracks().items()
+            if pid == worker and tid < 3
+            for span in intervals
         )
         assert all(before[1] <= after[0] for before, after in pairwise(spans))
 
@@ -96,7 +99,7 @@ def test_memory_peaks_as_simulated(simulation, read):
 
 
 def test_both_ends_of_every_flow_are_the_messages(simulation, read):
-    drawn, found = [], []
+    drawn, recorded = [], []
     names = {task.transfer for task in simulation.program.workers[0].tasks if hasattr(task, "transfer")}
     for (start, (_, packed, pack)), (end, (unpacks, _, unpack)) in read.flows():
         assert read.threads[start.pid, start.tid] == read.threads[end.pid, end.tid] == "copies"
@@ -109,11 +112,13 @@ def test_both_ends_of_every_flow_are_the_messages(simulation, read):
             assert event.name == f"{event.name.rsplit(' from ')[0]} from {event.args['from']}"
             assert event.pid == event.args["to"]
             assert event.args["transfer"] in names
-            found.append((event.args["from"], event.args["to"], event.name.rsplit(" from ")[0]))
-    assert sorted(drawn) == sorted(found)
-    moved = [(one.source, one.target, one.transfer, one.nbytes) for one in simulation.timeline.messages]
+            recorded.append((event.args["from"], event.args["to"], event.name.rsplit(" from ")[0]))
+    assert sorted(drawn) == sorted(recorded)
+    moved = [
+        (message.source, message.target, message.transfer, message.nbytes) for message in simulation.timeline.messages
+    ]
     events = [event.args for event in read.of(Complete) if "transfer" in event.args]
-    assert sorted((one["from"], one["to"], one["transfer"], one["bytes"]) for one in events) == sorted(moved)
+    assert sorted((event["from"], event["to"], event["transfer"], event["bytes"]) for event in events) == sorted(moved)
 
 
 def test_tracks_are_in_a_fixed_order(simulation, read):

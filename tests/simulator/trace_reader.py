@@ -73,29 +73,29 @@ class Trace:
 
     def tracks(self):
         """Every track's intervals, in order: (begin, end, event), in nanoseconds."""
-        found = defaultdict(list)
+        intervals = defaultdict(list)
         for event in self.of(Complete):
             assert event.ts >= 0
             assert event.dur >= 0
-            found[event.pid, event.tid].append((ns(event.ts), ns(event.ts) + ns(event.dur), event))
-        return {track: sorted(spans, key=lambda span: span[:2]) for track, spans in found.items()}
+            intervals[event.pid, event.tid].append((ns(event.ts), ns(event.ts) + ns(event.dur), event))
+        return {track: sorted(spans, key=lambda span: span[:2]) for track, spans in intervals.items()}
 
     def busy_ns(self, thread):
         """Nanoseconds in which something is drawn on a thread, by process."""
-        found = defaultdict(int)
+        busy = defaultdict(int)
         for (pid, tid), spans in self.tracks().items():
             if self.threads[pid, tid] == thread:
-                found[pid] += sum(end - begin for begin, end, _ in spans)
-        return found
+                busy[pid] += sum(end - begin for begin, end, _ in spans)
+        return busy
 
     def counters(self, process):
         """Each counter of a process: its values, each from a moment on."""
-        found = defaultdict(list)
+        values = defaultdict(list)
         for event in self.of(Counter):
             if self.processes[event.pid] == process:
                 ((_, value),) = event.args.items()
-                found[event.name].append((event.ts, value))
-        return found
+                values[event.name].append((event.ts, value))
+        return values
 
     def flows(self):
         """Yield each flow's two ends, (event, interval): an end belongs to what is drawn on its track then."""
@@ -108,5 +108,5 @@ class Trace:
     @staticmethod
     def _enclosing(tracks, event):
         at = ns(event.ts)
-        (found,) = (span for span in tracks[event.pid, event.tid] if span[0] <= at < max(span[1], span[0] + 1))
-        return found
+        (interval,) = (span for span in tracks[event.pid, event.tid] if span[0] <= at < max(span[1], span[0] + 1))
+        return interval

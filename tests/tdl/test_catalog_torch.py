@@ -43,8 +43,8 @@ def test_evaluation_and_shapes_equal_torch(name):
         expected = ORACLES[name](*map(torch.tensor, case.operands), **attributes)
         expected = expected if isinstance(expected, tuple) else (expected,)
         assert described.output_shapes(extents) == tuple(tuple(tensor.shape) for tensor in expected)
-        for found, right in zip(described.evaluate(case.operands, case.attributes, extents), expected, strict=True):
-            np.testing.assert_allclose(found, right.numpy(), rtol=1e-7, atol=1e-9)
+        for result, right in zip(described.evaluate(case.operands, case.attributes, extents), expected, strict=True):
+            np.testing.assert_allclose(result, right.numpy(), rtol=1e-7, atol=1e-9)
 
 
 def evaluate_all(name, *operands, **attributes):
@@ -61,9 +61,9 @@ def test_outputs_have_the_dtype_of_the_first_float_operand_except_indices(name):
     case = CASES[name](Draw(np.random.default_rng(5)))
     narrow = [array.astype(np.float32) if array.dtype == np.float64 else array for array in case.operands]
     described = tdl.catalog[name].describe([array.ndim for array in narrow], case.attributes)
-    found = [result.dtype.name for result in described.evaluate(narrow, case.attributes)]
-    assert found == (["float32", "int32"] if name == "max_pool2d_with_indices" else ["float32"])
-    assert described.output_dtypes([array.dtype.name for array in narrow]) == tuple(found)
+    dtypes = [result.dtype.name for result in described.evaluate(narrow, case.attributes)]
+    assert dtypes == (["float32", "int32"] if name == "max_pool2d_with_indices" else ["float32"])
+    assert described.output_dtypes([array.dtype.name for array in narrow]) == tuple(dtypes)
 
 
 def test_batch_norm_and_its_gradient_equal_torch():
@@ -79,19 +79,19 @@ def test_batch_norm_and_its_gradient_equal_torch():
     np.testing.assert_allclose(evaluate("batch_norm", x, mean, var, w, b, eps=1e-3), y.detach(), atol=1e-12)
     sums = evaluate_all("batch_norm_backward_reduce", grad, x, mean, var, eps=1e-3)
     back = evaluate("batch_norm_backward", grad, x, mean, var, w, *sums, eps=1e-3, count=40)
-    for found, right in zip((back, *sums), expected, strict=True):
-        np.testing.assert_allclose(found, right, atol=1e-12)
+    for result, right in zip((back, *sums), expected, strict=True):
+        np.testing.assert_allclose(result, right, atol=1e-12)
 
 
 def test_dropout_keeps_and_scales_the_right_share():
     x = np.ones((200, 300))
-    found = evaluate("dropout", x, 3.0, p=0.25, seed=1)
-    assert set(np.unique(found)) == {0.0, 1 / 0.75}
-    assert abs((found == 0).mean() - 0.25) < 0.01
+    dropped = evaluate("dropout", x, 3.0, p=0.25, seed=1)
+    assert set(np.unique(dropped)) == {0.0, 1 / 0.75}
+    assert abs((dropped == 0).mean() - 0.25) < 0.01
     other = evaluate("dropout", x, 4.0, p=0.25, seed=1)
-    assert abs(((found == 0) & (other == 0)).mean() - 0.0625) < 0.01
-    assert not np.array_equal(found, evaluate("dropout", x, 3.0, p=0.25, seed=2))
-    assert np.array_equal(found, evaluate("dropout", x, 3.0, p=0.25, seed=1))
+    assert abs(((dropped == 0) & (other == 0)).mean() - 0.0625) < 0.01
+    assert not np.array_equal(dropped, evaluate("dropout", x, 3.0, p=0.25, seed=2))
+    assert np.array_equal(dropped, evaluate("dropout", x, 3.0, p=0.25, seed=1))
 
 
 def test_random_values_have_their_distributions():
@@ -127,9 +127,9 @@ def test_the_gradient_of_normalization_through_its_statistics(statistics, weight
     )
     np.testing.assert_allclose(evaluate("normalize", data, mean, var, weight, bias, **how), y.detach(), atol=1e-12)
     sums = evaluate_all("normalize_backward_statistics", grad, data, mean, var, weight, **how)
-    found = evaluate("normalize_backward", grad, data, mean, var, weight, *sums, **how, count=count)
+    gradient = evaluate("normalize_backward", grad, data, mean, var, weight, *sums, **how, count=count)
     (expected,) = torch.autograd.grad(y, x, torch.tensor(grad))
-    np.testing.assert_allclose(found, expected, atol=1e-12)
+    np.testing.assert_allclose(gradient, expected, atol=1e-12)
 
 
 def tensors(draw, groups, share, dims):
@@ -157,10 +157,10 @@ def test_attention_and_its_gradients_equal_torch(groups, share, dims, causal):
     result, total = evaluate_all(f"{prefix}attention", *given, **how)
     np.testing.assert_allclose(result, expected.detach(), atol=1e-12)
     operands = (grad, *given, total, (grad.numpy() * result).sum(-1))
-    found = [name for name in ("query", "keys", "bias") if name != "bias" or dims]
-    found = [x for name in found for x in evaluate_all(f"{prefix}attention_backward_{name}", *operands, **how)]
-    for one, right in zip(found, gradients, strict=False):
-        np.testing.assert_allclose(one, right, atol=1e-12)
+    names = [name for name in ("query", "keys", "bias") if name != "bias" or dims]
+    results = [x for name in names for x in evaluate_all(f"{prefix}attention_backward_{name}", *operands, **how)]
+    for result, right in zip(results, gradients, strict=False):
+        np.testing.assert_allclose(result, right, atol=1e-12)
 
 
 def test_the_gradient_of_rms_norm_equals_torch():
@@ -172,6 +172,6 @@ def test_the_gradient_of_rms_norm_equals_torch():
     square = evaluate("mean_square", x, count=5)
     np.testing.assert_allclose(evaluate("rms_norm", x, square, weight, eps=1e-5), expected.detach(), atol=1e-12)
     inner = evaluate("rms_norm_backward_sum", grad, x, weight)
-    found = evaluate("rms_norm_backward", grad, x, square, weight, inner, eps=1e-5, count=5)
-    np.testing.assert_allclose(found, of_x, atol=1e-12)
+    gradient = evaluate("rms_norm_backward", grad, x, square, weight, inner, eps=1e-5, count=5)
+    np.testing.assert_allclose(gradient, of_x, atol=1e-12)
     np.testing.assert_allclose(evaluate("rms_norm_backward_weight", grad, x, square, eps=1e-5), of_weight, atol=1e-12)

@@ -57,10 +57,10 @@ TABLE = (
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row[0])
 def test_extents_and_output_shapes(row):
     op, shapes, attributes, extents, outputs = row
-    found = CATALOG[op].describe([len(shape) for shape in shapes], attributes)
-    assert found.extents(shapes, attributes) == extents
-    assert list(found.extents(shapes, attributes)) == list(found.variables)
-    assert found.output_shapes(extents) == tuple(outputs)
+    description = CATALOG[op].describe([len(shape) for shape in shapes], attributes)
+    assert description.extents(shapes, attributes) == extents
+    assert list(description.extents(shapes, attributes)) == list(description.variables)
+    assert description.output_shapes(extents) == tuple(outputs)
 
 
 def describe(function, *ranks):
@@ -120,8 +120,8 @@ def test_mixed_radix_coordinates_read_and_write():
 
 
 def test_rank_zero_and_lambdas_of_any_rank():
-    (found,) = describe(lambda t: lambda: t[()] * 2, 0).evaluate([np.array(3.0)])
-    assert (found, found.shape) == (6, ())
+    (result,) = describe(lambda t: lambda: t[()] * 2, 0).evaluate([np.array(3.0)])
+    assert (result, result.shape) == (6, ())
     any_rank = tdl.op(lambda x: lambda *i: x[i] + 1)
     assert any_rank.describe((3,)).output_variables == ("i0", "i1", "i2")
     assert any_rank.describe((0,)).output_variables == ()
@@ -131,21 +131,21 @@ def test_rank_zero_and_lambdas_of_any_rank():
 
 def test_opaque_results_have_a_given_operands_shape_or_given_extents():
     top = OpaqueFunction(lambda row: np.sort(row)[:2], like=None, name="top")
-    found = describe(lambda x: lambda b, k: top(x[b, :])[k], 2)
-    (best,) = found.evaluate([np.array([[3.0, 1.0, 2.0]])], {"extents": {"k": 2}})
+    description = describe(lambda x: lambda b, k: top(x[b, :])[k], 2)
+    (best,) = description.evaluate([np.array([[3.0, 1.0, 2.0]])], {"extents": {"k": 2}})
     assert best.tolist() == [[1, 2]]
     with pytest.raises(TDLError, match="unknown extents of k"):
-        found.extents([(2, 3)])
+        description.extents([(2, 3)])
     solve = OpaqueFunction(np.linalg.solve, like=1)
-    found = describe(lambda a, y: lambda b, i: solve(a[b, :, :], y[b, :])[i], 3, 2)
+    description = describe(lambda a, y: lambda b, i: solve(a[b, :, :], y[b, :])[i], 3, 2)
     a, y = np.stack([np.eye(3), 2 * np.eye(3)]), np.ones((2, 3))
-    np.testing.assert_allclose(found.evaluate([a, y])[0], [[1, 1, 1], [0.5, 0.5, 0.5]])
+    np.testing.assert_allclose(description.evaluate([a, y])[0], [[1, 1, 1], [0.5, 0.5, 0.5]])
 
 
 def test_descriptions_are_remembered_whatever_the_shapes_and_extents():
     op = tdl.catalog["convolution_backward_input"]
-    one = op.describe((4, 4), {**HALF, "extents": {"y": 8, "x": 8}})
-    assert op.describe([4, 4], {"stride": [2, 2], "padding": (1, 1), "extents": {"y": 9, "x": 9}}) is one
-    assert op.describe((4, 4), {"stride": (1, 1), "padding": (1, 1)}) is not one
+    description = op.describe((4, 4), {**HALF, "extents": {"y": 8, "x": 8}})
+    assert op.describe([4, 4], {"stride": [2, 2], "padding": (1, 1), "extents": {"y": 9, "x": 9}}) is description
+    assert op.describe((4, 4), {"stride": (1, 1), "padding": (1, 1)}) is not description
     scale = tdl.catalog["scale"]
     assert scale.describe((1,), {"factor": 1}) is not scale.describe((1,), {"factor": True})

@@ -94,28 +94,28 @@ def described(random):
         return tdl.tensor(lambda *i: tuple(writer.expression(list(i), 3) for _ in range(outputs)), names=names)
 
     arrays = [random.integers(-8, 9, random.integers(1, 5, rank)) / 4 for rank in ranks]
-    found = tdl.op(random_operator).describe(ranks)
-    plain = {name for name, _ in found.extent_rules.plain}
-    given = {name: int(random.integers(1, 5)) for name in found.variables if name not in plain}
+    description = tdl.op(random_operator).describe(ranks)
+    plain = {name for name, _ in description.extent_rules.plain}
+    given = {name: int(random.integers(1, 5)) for name in description.variables if name not in plain}
     try:
-        extents = found.extents([array.shape for array in arrays], {"extents": given})
+        extents = description.extents([array.shape for array in arrays], {"extents": given})
     except tdl.TDLError:
         return None
-    return (found, arrays, extents) if prod(extents.values()) <= ITERATIONS else None
+    return (description, arrays, extents) if prod(extents.values()) <= ITERATIONS else None
 
 
-def wrong_strategies(found, arrays, extents, random, held):
+def wrong_strategies(description, arrays, extents, random, held):
     """Yield what is wrong of one description's strategies; count in `held` what was compared, by reducer."""
-    whole = found.evaluate(arrays, None, extents)
-    operator = SimpleNamespace(describe=lambda ranks, attributes: found)
+    whole = description.evaluate(arrays, None, extents)
+    operator = SimpleNamespace(describe=lambda ranks, attributes: description)
     application = Application(operator, None, Case(tuple(arrays), {"extents": extents}))
-    for name, strategy in found.strategies.items():
+    for name, strategy in description.strategies.items():
         if extents[name] == 1:
             continue
         cut = int(random.integers(1, extents[name]))
         parts = [(0, cut), (cut, extents[name])]
-        pieces = [found.evaluate(arrays, None, extents, {name: part}) for part in parts]
-        for number, output in enumerate(found.outputs):
+        pieces = [description.evaluate(arrays, None, extents, {name: part}) for part in parts]
+        for number, output in enumerate(description.outputs):
             own = [piece[number] for piece in pieces]
             if all(np.isfinite(piece).all() for piece in (whole[number], *own)):
                 combine = REDUCERS[strategy.reducer].numpy if strategy.reducer else None
@@ -126,13 +126,13 @@ def wrong_strategies(found, arrays, extents, random, held):
         if uncovered(application, strategy, parts[1]):
             yield f"halo of {name}"
         held["halos"] += bool(strategy.halos)
-        if reads_elsewhere(found, arrays, extents, {name: parts[0]}):
+        if reads_elsewhere(description, arrays, extents, {name: parts[0]}):
             yield f"accesses along {name}"
 
 
-def differ(found, wanted):
+def differ(values, wanted):
     """Whether finite results differ by more than another order of adding makes."""
-    return not np.allclose(found, wanted, rtol=1e-9, atol=1e-9 * np.max(np.abs(wanted), initial=1))
+    return not np.allclose(values, wanted, rtol=1e-9, atol=1e-9 * np.max(np.abs(wanted), initial=1))
 
 
 def concatenate(own, output, name, extents, pieces):
@@ -160,40 +160,40 @@ def cells(index: tdl.Index, size: int, bounds: dict[str, tuple[int, int]], exten
     return slice(0, size)
 
 
-def reads_elsewhere(found, arrays, extents, part):
+def reads_elsewhere(description, arrays, extents, part):
     """Whether a part's result depends on what its access regions do not name."""
     bounds = {name: (0, extent) for name, extent in extents.items()} | part
     poisoned = [np.full_like(array, np.nan) for array in arrays]
-    for access in found.accesses:
+    for access in description.accesses:
         array = arrays[access.operand]
         sized = zip(access.index, array.shape, strict=True)
         region = tuple(cells(index, size, bounds, extents) for index, size in sized)
         poisoned[access.operand][region] = array[region]
-    clean, dirty = (found.evaluate(own, None, extents, part) for own in (arrays, poisoned))
-    return not all(np.array_equal(one, other, equal_nan=True) for one, other in zip(clean, dirty, strict=True))
+    clean, dirty = (description.evaluate(own, None, extents, part) for own in (arrays, poisoned))
+    return not all(np.array_equal(first, second, equal_nan=True) for first, second in zip(clean, dirty, strict=True))
 
 
-def claims_wrongly(found, arrays, extents, random, held):
+def claims_wrongly(description, arrays, extents, random, held):
     """Yield the operands in which an operator is said to be linear, and is not."""
     for operands in ({0}, {1}, {0, 1}):
-        if found.linear(frozenset(operands)):
+        if description.linear(frozenset(operands)):
             other = [random.permuted(array) if own in operands else array for own, array in enumerate(arrays)]
             mixed = [
                 a / 2 + 3 * b if own in operands else a for own, (a, b) in enumerate(zip(arrays, other, strict=True))
             ]
-            results = (found.evaluate(own, None, extents) for own in (arrays, other, mixed))
-            for one, two, both in zip(*results, strict=True):
-                if all(np.isfinite(result).all() for result in (one, two, both)):
+            results = (description.evaluate(own, None, extents) for own in (arrays, other, mixed))
+            for first, second, both in zip(*results, strict=True):
+                if all(np.isfinite(result).all() for result in (first, second, both)):
                     held["linear"] += 1
-                    if differ(one / 2 + 3 * two, both):
+                    if differ(first / 2 + 3 * second, both):
                         yield operands
 
 
 def test_what_is_derived_from_random_descriptions():
     random, held = np.random.default_rng(0), Counter()
     for _ in range(DESCRIPTIONS):
-        made = described(random)
-        if made is not None:
-            assert list(wrong_strategies(*made, random, held)) == [], (str(made[0]), made[2])
-            assert list(claims_wrongly(*made, random, held)) == [], (str(made[0]), made[2])
+        drawn = described(random)
+        if drawn is not None:
+            assert list(wrong_strategies(*drawn, random, held)) == [], (str(drawn[0]), drawn[2])
+            assert list(claims_wrongly(*drawn, random, held)) == [], (str(drawn[0]), drawn[2])
     assert min(held[kind] for kind in (None, "Sum", "Max", "Min", "Prod", "halos", "linear")) >= 50

@@ -56,13 +56,13 @@ TABLE = (
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row[0]}-{row[1]}")
 def test_strategies_refusals_contiguous_and_elementwise(row):
     op, ranks, attributes, concatenated, reduced, refused, contiguous, elementwise = row
-    found = CATALOG[op].describe(ranks, attributes)
-    spelled = {f"{s.variable}+{s.reducer}" if s.reducer else s.variable for s in found.strategies.values()}
+    description = CATALOG[op].describe(ranks, attributes)
+    spelled = {f"{s.variable}+{s.reducer}" if s.reducer else s.variable for s in description.strategies.values()}
     assert spelled == set(concatenated.split()) | set(reduced.split())
-    assert set(found.refusals) == set(refused.split())
-    assert set(found.strategies) | set(found.refusals) == set(found.variables)
-    assert found.contiguous == set(contiguous.split())
-    assert found.is_elementwise is elementwise
+    assert set(description.refusals) == set(refused.split())
+    assert set(description.strategies) | set(description.refusals) == set(description.variables)
+    assert description.contiguous == set(contiguous.split())
+    assert description.is_elementwise is elementwise
 
 
 def describe(function, *ranks):
@@ -70,8 +70,8 @@ def describe(function, *ranks):
 
 
 def test_reducer_under_a_function_is_refused_with_the_reason():
-    found = describe(lambda x: lambda i: sqrt(Sum(lambda k: x[i, k] ** 2)), 2)
-    assert found.refusals == {"k": "partial results of Sum cannot be combined under sqrt"}
+    description = describe(lambda x: lambda i: sqrt(Sum(lambda k: x[i, k] ** 2)), 2)
+    assert description.refusals == {"k": "partial results of Sum cannot be combined under sqrt"}
 
 
 # the expression over k, and the reducer that combines parts of k (None: refused)
@@ -107,19 +107,19 @@ UFUNC = {"Sum": np.add, "Max": np.maximum, "Min": np.minimum, "Prod": np.multipl
 @pytest.mark.parametrize("number", range(len(COMBINING)))
 def test_a_reduction_splits_only_where_combining_parts_is_right(number):
     body, reducer = COMBINING[number]
-    found = describe(lambda x, y: lambda i: body(x, y, i), 2, 1)
-    strategy = found.strategies.get("k")
+    description = describe(lambda x, y: lambda i: body(x, y, i), 2, 1)
+    strategy = description.strategies.get("k")
     assert (strategy and strategy.reducer) == reducer
     rng = np.random.default_rng(number)
     arrays = (rng.uniform(-1, 1, (8, 8)), rng.uniform(-1, 1, 8))
-    extents = {"i": 8} if "i" not in {n for a in found.accesses for d in a.index for n in d.variables} else {}
+    extents = {"i": 8} if "i" not in {n for a in description.accesses for d in a.index for n in d.variables} else {}
     attributes = {"extents": extents}
-    (whole,) = found.evaluate(arrays, attributes)
-    parts = [found.evaluate(arrays, attributes, bounds={"k": part})[0] for part in ((0, 3), (3, 8))]
+    (whole,) = description.evaluate(arrays, attributes)
+    parts = [description.evaluate(arrays, attributes, bounds={"k": part})[0] for part in ((0, 3), (3, 8))]
     if reducer is not None:
         np.testing.assert_allclose(UFUNC[reducer](*parts), whole)
     else:
-        (own,) = re.findall(r"partial results of (\w+)", found.refusals["k"])
+        (own,) = re.findall(r"partial results of (\w+)", description.refusals["k"])
         assert not np.allclose(UFUNC[own](*parts), whole)
 
 
@@ -134,10 +134,10 @@ def test_outputs_must_agree_on_a_reduction():
 
 def test_opaque_functions_split_along_what_selects_their_operands_only():
     svd = OpaqueFunction(name="svd")
-    found = describe(lambda x, y: lambda b, i, j: svd(x[b, :, :], y[b, :])[i, j], 3, 2)
-    assert set(found.strategies) == {"b"}
-    assert found.refusals["i"] == "it indexes the result of svd, which is computed whole"
-    assert found.accesses[0].index[1:] == (tdl.Whole(), tdl.Whole())
+    description = describe(lambda x, y: lambda b, i, j: svd(x[b, :, :], y[b, :])[i, j], 3, 2)
+    assert set(description.strategies) == {"b"}
+    assert description.refusals["i"] == "it indexes the result of svd, which is computed whole"
+    assert description.accesses[0].index[1:] == (tdl.Whole(), tdl.Whole())
 
 
 HALOS = (
@@ -194,9 +194,9 @@ def test_elementwise_needs_an_operand_read_at_the_outputs_own_coordinates_only()
     ],
 )
 def test_linearity(op, ranks, attributes, linear, not_linear):
-    found = CATALOG[op].describe(ranks, attributes)
-    assert all(found.linear(frozenset(operands)) for operands in linear)
-    assert not any(found.linear(frozenset(operands)) for operands in not_linear)
+    description = CATALOG[op].describe(ranks, attributes)
+    assert all(description.linear(frozenset(operands)) for operands in linear)
+    assert not any(description.linear(frozenset(operands)) for operands in not_linear)
 
 
 HEADS = [(1, 6, 5, 8), (1, 2, 7, 8), (1, 2, 7, 9)]
@@ -217,8 +217,8 @@ HEADS = [(1, 6, 5, 8), (1, 2, 7, 8), (1, 2, 7, 9)]
     ],
 )
 def test_operations(op, shapes, attributes, operations):
-    found = CATALOG[op].describe([len(shape) for shape in shapes], attributes)
-    assert found.operations(found.extents(shapes, attributes)) == operations
+    description = CATALOG[op].describe([len(shape) for shape in shapes], attributes)
+    assert description.operations(description.extents(shapes, attributes)) == operations
 
 
 def test_gradient_of_a_strided_convolution_counts_the_iterations_that_exist():

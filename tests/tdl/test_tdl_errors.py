@@ -140,15 +140,15 @@ def test_misused_operators(row):
 
 
 def test_unknown_extents_name_the_indices_they_stand_in():
-    found = tdl.op(lambda x: lambda i, j: x[2 * i + j]).describe((1,))
+    description = tdl.op(lambda x: lambda i, j: x[2 * i + j]).describe((1,))
     with pytest.raises(TDLError, match=r"unknown extents of i, j: .* by 2\*i \+ j in x\[0\]; give them"):
-        found.extents([(9,)])
+        description.extents([(9,)])
 
 
 def test_numpy_functions_of_the_same_name_are_the_languages_own():
-    one = tdl.op(lambda x: lambda i: np.exp(x[i]) + np.float64(2) * x[i]).describe((1,))
+    by_numpy = tdl.op(lambda x: lambda i: np.exp(x[i]) + np.float64(2) * x[i]).describe((1,))
     other = tdl.op(lambda x: lambda i: tdl.exp(x[i]) + 2.0 * x[i]).describe((1,))
-    assert [str(output.value) for output in one.outputs] == [str(output.value) for output in other.outputs]
+    assert [str(output.value) for output in by_numpy.outputs] == [str(output.value) for output in other.outputs]
 
 
 def test_extents_is_no_name_for_an_attribute():
@@ -170,17 +170,17 @@ def test_a_name_that_is_taken():
 
 
 def test_shapes_must_fit_the_described_ranks():
-    found = tdl.catalog["mm"].describe((2, 2))
+    description = tdl.catalog["mm"].describe((2, 2))
     with pytest.raises(TDLError, match="mm: 'b' was described with 2 dimensions, found shape"):
-        found.extents([(2, 3), (3,)])
+        description.extents([(2, 3), (3,)])
     with pytest.raises(TDLError, match="mm: described for 2 operands, found 1 shapes"):
-        found.extents([(2, 3)])
+        description.extents([(2, 3)])
 
 
 def test_opaque_without_a_function_has_no_reference_evaluation():
-    found = tdl.op(lambda x: lambda i: OpaqueFunction(name="f")(x[:])[i]).describe((1,))
+    description = tdl.op(lambda x: lambda i: OpaqueFunction(name="f")(x[:])[i]).describe((1,))
     with pytest.raises(TDLError, match="f has no reference function"):
-        found.evaluate([np.ones(3)])
+        description.evaluate([np.ones(3)])
 
 
 def test_an_opaque_function_that_fails_is_named():

@@ -162,9 +162,9 @@ def extreme_backward(grad, x, extreme, dims, chosen=False):
 
 
 def index_of(x, value, dim):
-    found = x == value.unsqueeze(dim)
+    equal = x == value.unsqueeze(dim)
     places = torch.arange(x.shape[dim]).reshape([-1 if own == dim else 1 for own in range(x.ndim)])
-    return torch.where(found, places, 2**31 - 1).amin(dim)
+    return torch.where(equal, places, 2**31 - 1).amin(dim)
 
 
 def pad(x, low, high, value, sizes):

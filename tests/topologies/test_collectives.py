@@ -86,11 +86,11 @@ def test_ring(n):
         assert ranks.sent == flows(chosen(on, operation, "ring").pattern, n)
     ranks.ring(devices, blocks, add=False)
     assert all(ranks.has(device, slice(None)) for device in devices)
-    found = chosen(on, "all-reduce", "ring")
-    assert ranks.sent == flows(found.pattern, n)
-    assert sum(found.pattern.chain.values()) == pytest.approx(ranks.rounds)
-    assert found.alone.delay_s == pytest.approx(ranks.rounds * INSIDE_S)
-    assert found.alone.s_per_byte == pytest.approx(2 * (n - 1) / n / INSIDE)
+    choice = chosen(on, "all-reduce", "ring")
+    assert ranks.sent == flows(choice.pattern, n)
+    assert sum(choice.pattern.chain.values()) == pytest.approx(ranks.rounds)
+    assert choice.alone.delay_s == pytest.approx(ranks.rounds * INSIDE_S)
+    assert choice.alone.s_per_byte == pytest.approx(2 * (n - 1) / n / INSIDE)
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 6, 8])
@@ -104,10 +104,12 @@ def test_double_tree(n):
             ranks.send(order[(place - 1) // 2], order[place], [half], add=False)
         depth = (n).bit_length() - 1
     assert all(ranks.has(device, slice(None)) for device in range(n))
-    found = chosen(machine(1, n), "all-reduce", "tree")
-    assert ranks.sent == flows(found.pattern, 2)
-    assert found.alone.delay_s == pytest.approx(2 * depth * INSIDE_S)
-    assert max(sum(count for (source, _), count in ranks.sent.items() if source == one) for one in range(n)) <= 2 * 2
+    choice = chosen(machine(1, n), "all-reduce", "tree")
+    assert ranks.sent == flows(choice.pattern, 2)
+    assert choice.alone.delay_s == pytest.approx(2 * depth * INSIDE_S)
+    assert (
+        max(sum(count for (source, _), count in ranks.sent.items() if source == device) for device in range(n)) <= 2 * 2
+    )
 
 
 @pytest.mark.parametrize(("nodes", "devices"), [(2, 4), (3, 2), (4, 8)])
@@ -127,12 +129,12 @@ def test_hierarchical(nodes, devices):
         ranks.ring(node, blocks, add=False)
     assert all(ranks.has(device, slice(None)) for device in range(nodes * devices))
     on = machine(nodes, devices)
-    found = chosen(on, "all-reduce", "hierarchical")
-    assert ranks.sent == flows(found.pattern, nodes * devices)
-    assert found.alone.delay_s == pytest.approx(2 * (devices - 1) * INSIDE_S + 2 * (nodes - 1) * BETWEEN_S)
+    choice = chosen(on, "all-reduce", "hierarchical")
+    assert ranks.sent == flows(choice.pattern, nodes * devices)
+    assert choice.alone.delay_s == pytest.approx(2 * (devices - 1) * INSIDE_S + 2 * (nodes - 1) * BETWEEN_S)
     for operation in ("reduce-scatter", "all-gather"):
         half = chosen(on, operation, "hierarchical").pattern
-        assert {pair: 2 * share for pair, share in half.flows.items()} == pytest.approx(found.pattern.flows)
+        assert {pair: 2 * share for pair, share in half.flows.items()} == pytest.approx(choice.pattern.flows)
 
 
 def crossing(pattern, devices=4):
@@ -156,15 +158,15 @@ def test_a_switch_that_reduces():
     entry = "{algorithm: in-switch, operations: [all-reduce], latency_s: 3.0e-6, hop_s: 0, bandwidth_share: 0.5}"
     table = f"collectives: [{entry}]"
     devices = (0, 1, 2, 3)
-    found = choices(machine(2, 4, table, "true"), "all-reduce", devices)
-    assert [choice.algorithm for choice in found] == ["in-switch"]
-    assert found[0].alone.delay_s == 3.0e-6
-    assert found[0].alone.s_per_byte == pytest.approx((1 + 1 / 4) / INSIDE / 0.5)
+    offered = choices(machine(2, 4, table, "true"), "all-reduce", devices)
+    assert [choice.algorithm for choice in offered] == ["in-switch"]
+    assert offered[0].alone.delay_s == 3.0e-6
+    assert offered[0].alone.s_per_byte == pytest.approx((1 + 1 / 4) / INSIDE / 0.5)
     plain = ["ring", "tree"]
     assert [choice.algorithm for choice in choices(machine(2, 4, table), "all-reduce", devices)] == plain
     across = [choice.algorithm for choice in choices(machine(2, 4, table, "true"), "all-reduce", tuple(range(8)))]
     assert across == [*plain, "hierarchical"]
-    assert [one.algorithm for one in choices(machine(1, 4, reduces="true"), "all-reduce", devices)] == plain
+    assert [choice.algorithm for choice in choices(machine(1, 4, reduces="true"), "all-reduce", devices)] == plain
 
 
 def test_a_library_takes_what_is_fastest_for_a_size():
@@ -173,10 +175,10 @@ def test_a_library_takes_what_is_fastest_for_a_size():
   - {algorithm: ring, operations: [all-gather], latency_s: 1.0e-5, hop_s: 0, bandwidth_share: 0.5}
   - {algorithm: ring, operations: [all-gather], latency_s: 3.0e-5, hop_s: 0}
 """
-    found = choices(machine(1, 4, table), "all-gather", (0, 1, 2, 3))
+    offered = choices(machine(1, 4, table), "all-gather", (0, 1, 2, 3))
     least = 0.75 / INSIDE
     meet = 2.0e-5 / least
-    little, much = (fastest(found, meet * part).alone for part in (0.9, 1.1))
+    little, much = (fastest(offered, meet * part).alone for part in (0.9, 1.1))
     assert (little.delay_s, much.delay_s) == (1.0e-5, 3.0e-5)
     assert much.seconds(meet) == pytest.approx(little.seconds(meet))
 
@@ -192,16 +194,16 @@ def test_messages_in_a_row_hide_behind_what_is_large():
 
 
 def test_every_pair_of_an_all_to_all():
-    found = chosen(machine(1, 4), "all-to-all", "pairwise")
-    assert set(found.pattern.flows.values()) == {1 / 4}
-    assert len(found.pattern.flows) == 12
-    assert found.alone.s_per_byte == pytest.approx(3 / 4 / INSIDE)
+    choice = chosen(machine(1, 4), "all-to-all", "pairwise")
+    assert set(choice.pattern.flows.values()) == {1 / 4}
+    assert len(choice.pattern.flows) == 12
+    assert choice.alone.s_per_byte == pytest.approx(3 / 4 / INSIDE)
 
 
 def test_nodes_of_unequal_parts_have_no_hierarchy():
     on = machine(2, 4)
-    assert [one.algorithm for one in choices(on, "all-reduce", (0, 1, 2, 4))] == ["ring", "tree"]
-    assert [one.algorithm for one in choices(on, "all-reduce", (0, 4))] == ["ring", "tree"]
+    assert [choice.algorithm for choice in choices(on, "all-reduce", (0, 1, 2, 4))] == ["ring", "tree"]
+    assert [choice.algorithm for choice in choices(on, "all-reduce", (0, 4))] == ["ring", "tree"]
 
 
 def test_tables_of_nodes_are_their_clusters():

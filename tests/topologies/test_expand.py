@@ -20,27 +20,32 @@ def ends(machine):
 
 
 def test_stars_are_matched_in_blocks():
-    found = machine(
+    topology = machine(
         f"devices: [{{name: gpu*4, type: gk210}}]\nswitches: [{{name: s*2}}, {{name: top}}]\n"
         f"links: [{{ends: [gpu*4, s*2], {LINK}}}, {{ends: [s*2, top], {LINK}}}]"
     )
-    assert [device.name for device in found.devices] == ["gpu0", "gpu1", "gpu2", "gpu3"]
-    assert ends(found) == [
+    assert [device.name for device in topology.devices] == ["gpu0", "gpu1", "gpu2", "gpu3"]
+    assert ends(topology) == [
         *(("gpu0", "s0"), ("gpu1", "s0"), ("gpu2", "s1"), ("gpu3", "s1")),
         *(("s0", "top"), ("s1", "top")),
     ]
 
 
 def test_stars_side_by_side_and_in_references():
-    found = machine(
+    topology = machine(
         device_type("core") + "processors: [{name: cpu*2, cores: 2}]\n"
         "memories: [{name: dram*2, memory_bytes: 1.0e9, memory_bandwidth_bytes_per_s: 1.0e9}]\n"
         "devices: [{name: n*2/core*2, type: core, processor: cpu*2, memory: dram*2}]\nswitches: [{name: s}]\n"
         f"links: [{{ends: [n*2/core*2, s], {LINK}}}]"
     )
-    assert [device.name for device in found.devices] == ["n0/core0", "n0/core1", "n1/core0", "n1/core1"]
-    assert [memory.devices for memory in found.memories] == [(0, 1), (2, 3)]
-    assert [found.resources[device.processor].name for device in found.devices] == ["cpu0", "cpu0", "cpu1", "cpu1"]
+    assert [device.name for device in topology.devices] == ["n0/core0", "n0/core1", "n1/core0", "n1/core1"]
+    assert [memory.devices for memory in topology.memories] == [(0, 1), (2, 3)]
+    assert [topology.resources[device.processor].name for device in topology.devices] == [
+        "cpu0",
+        "cpu0",
+        "cpu1",
+        "cpu1",
+    ]
 
 
 def test_a_star_is_a_letter_in_the_first_format():
@@ -49,7 +54,7 @@ def test_a_star_is_a_letter_in_the_first_format():
 
 
 def test_types_of_links():
-    found = machine(
+    topology = machine(
         "link_types: [{name: slow, bandwidth_bytes_per_s: 1.0e6, direction: shared, latency_s: 1.0e-6,"
         " half_bandwidth_bytes: 100},"
         " {name: nvlink1, bandwidth_bytes_per_s: 5.0e6, direction: each, latency_s: 1.0e-6,"
@@ -57,27 +62,27 @@ def test_types_of_links():
         "devices: [{name: a, type: gk210}, {name: b, type: gk210}]\nswitches: [{name: s}]\n"
         "links: [{ends: [a, s], type: slow, count: 3}, {ends: [s, b], type: nvlink1}]"
     )
-    slow, own = found.links
+    slow, own = topology.links
     assert (slow.type, slow.count, slow.bandwidth_bytes_per_s) == ("slow", 3, 3e6)
     assert slow.forward == slow.backward
     assert own.bandwidth_bytes_per_s == 5e6  # the file's, not the package's
-    route = found.route(0, 1)
+    route = topology.route(0, 1)
     assert route.half_bandwidth_bytes == 100
 
 
 def test_what_devices_reserve_and_drive():
-    def one(**figures):
+    def machine_with(**figures):
         return machine(device_type(memory_bytes=1e9, **figures) + "devices: [{name: a, type: d}]")
 
-    (plain,) = one().devices
+    (plain,) = machine_with().devices
     assert (plain.spec.reserved_bytes, plain.copy_engines) == (0, None)
-    found = one(reserved_bytes=3e8, copy_engines=2, streams_messages="true")
-    (device,) = found.devices
+    topology = machine_with(reserved_bytes=3e8, copy_engines=2, streams_messages="true")
+    (device,) = topology.devices
     assert (plain.spec.streams_messages, device.spec.streams_messages, device.spec.reserved_bytes) == (False, True, 3e8)
-    engines = found.resources[device.copy_engines]
+    engines = topology.resources[device.copy_engines]
     assert (engines.kind, engines.capacity) == ("engines", 2)
     with pytest.raises(TopologyError, match=r"device_types\[d\]\.reserved_bytes: expected less than memory_bytes"):
-        one(reserved_bytes=1e9)
+        machine_with(reserved_bytes=1e9)
 
 
 def test_copy_engines_are_shared_by_what_a_device_sends():
@@ -88,13 +93,13 @@ def test_copy_engines_are_shared_by_what_a_device_sends():
         " {ends: [d0, d2], bandwidth_bytes_per_s: 2.0e9, direction: each, latency_s: 0},"
         " {ends: [d1, d2], bandwidth_bytes_per_s: 2.0e9, direction: each, latency_s: 0}]"
     )
-    found = machine(text)
-    engines = found.devices[0].copy_engines
-    assert found.resources[engines].capacity == 2
-    assert dict(found.route(0, 1).uses)[engines] == pytest.approx(1 / 5e9)
-    assert dict(found.route(0, 2).uses)[engines] == pytest.approx(1 / 2e9)
-    assert engines not in dict(found.route(1, 0).uses)
-    assert found.bandwidth_bytes_per_s(0, 2) == 2e9  # one message has its full speed
+    topology = machine(text)
+    engines = topology.devices[0].copy_engines
+    assert topology.resources[engines].capacity == 2
+    assert dict(topology.route(0, 1).uses)[engines] == pytest.approx(1 / 5e9)
+    assert dict(topology.route(0, 2).uses)[engines] == pytest.approx(1 / 2e9)
+    assert engines not in dict(topology.route(1, 0).uses)
+    assert topology.bandwidth_bytes_per_s(0, 2) == 2e9  # one message has its full speed
 
 
 BOX = HEAD + f"devices: [{{name: gpu*2, type: gk210}}]\nswitches: [{{name: s}}]\nlinks: [{{ends: [gpu*2, s], {LINK}}}]"
@@ -108,9 +113,9 @@ def test_nodes_of_a_file_beside_this_one(tmp_path):
     (tmp_path / "four.yaml").write_text(
         HEAD + f"nodes: [{{name: p*2, machine: pair.yaml}}]\nlinks: [{{ends: [p0/n1/s, p1/n0/s], {LINK}}}]"
     )
-    found = load_topology(tmp_path / "four.yaml")
-    assert len(found.devices) == 8
-    assert found.route(0, 7).nodes == ("p0/n0/gpu0", "p0/n0/s", "p0/n1/s", "p1/n0/s", "p1/n1/s", "p1/n1/gpu1")
+    topology = load_topology(tmp_path / "four.yaml")
+    assert len(topology.devices) == 8
+    assert topology.route(0, 7).nodes == ("p0/n0/gpu0", "p0/n0/s", "p0/n1/s", "p1/n0/s", "p1/n1/s", "p1/n1/gpu1")
 
 
 def test_nodes_come_first_in_their_order(tmp_path):
@@ -128,9 +133,9 @@ def test_doubts_about_a_node(tmp_path):
     (tmp_path / "box.yaml").write_text(BOX.replace("1.0e9", "1.0"))
     path = tmp_path / "pair.yaml"
     path.write_text(HEAD + f"nodes: [{{name: n*2, machine: box.yaml}}]\nlinks: [{{ends: [n0/s, n1/s], {LINK}}}]")
-    with pytest.warns(TopologyWarning, match=r"box\.yaml: \$\.links\[0\]\.bandwidth_bytes_per_s: ") as found:
+    with pytest.warns(TopologyWarning, match=r"box\.yaml: \$\.links\[0\]\.bandwidth_bytes_per_s: ") as warned:
         load_topology(path)
-    assert len(found) == 1
+    assert len(warned) == 1
 
 
 @pytest.mark.parametrize("name", ["own.yaml", "../{}/own.yaml"])
@@ -226,9 +231,9 @@ def test_routes_are_the_best_of_all_paths(seed):
         with pytest.raises(TopologyError, match="expected a path from"):
             parse_topology(text)
     else:
-        found = parse_topology(text)
-        assert all(found.route(*pair).nodes in best.values() for pair, best in expected.items())
-        widths = {pair: found.bandwidth_bytes_per_s(*pair) for pair in expected}
+        topology = parse_topology(text)
+        assert all(topology.route(*pair).nodes in best.values() for pair, best in expected.items())
+        widths = {pair: topology.bandwidth_bytes_per_s(*pair) for pair in expected}
         assert widths == {pair: next(iter(best))[0] for pair, best in expected.items()}
 
 

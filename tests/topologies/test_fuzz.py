@@ -39,8 +39,8 @@ def mutated(text, chance):
             return text
         match chance.choice(("word", "word", "word", "drop line", "double line", "swap", "cut", "character")):
             case "word":
-                found = chance.choice(words)
-                text = text[: found.start()] + chance.choice(WORDS) + text[found.end() :]
+                word = chance.choice(words)
+                text = text[: word.start()] + chance.choice(WORDS) + text[word.end() :]
             case "drop line":
                 place = chance.randrange(len(lines))
                 text = "".join([*lines[:place], *lines[place + 1 :]])
@@ -49,10 +49,10 @@ def mutated(text, chance):
                 text = "".join([*lines[:place], lines[place], *lines[place:]])
             case "swap":
                 a, b = sorted(chance.sample(range(len(words)), 2)) if len(words) > 1 else (0, 0)
-                one, other = words[a], words[b]
+                word, other = words[a], words[b]
                 if a != b:
-                    between = text[one.end() : other.start()]
-                    text = text[: one.start()] + other[0] + between + one[0] + text[other.end() :]
+                    between = text[word.end() : other.start()]
+                    text = text[: word.start()] + other[0] + between + word[0] + text[other.end() :]
             case "cut":
                 text = text[: chance.randrange(len(text))]
             case _:

@@ -26,15 +26,15 @@ def links(machine):
 
 
 def physical_links(machine):
-    found = Counter()
+    counts = Counter()
     for link in machine.links:
-        found[link.type] += link.count
-    return found
+        counts[link.type] += link.count
+    return counts
 
 
 def test_nccl(imported):
-    found = imported(NCCL)
-    machine = found.machine
+    topology = imported(NCCL)
+    machine = topology.machine
     assert [device.spec.name for device in machine.devices] == [V100] * 4  # by their PCI identity
     assert links(machine) == {
         ("pcie0", "cpu0"): ("pcie3x16-uplink", 1),
@@ -53,26 +53,26 @@ def test_nccl(imported):
     assert machine.route(0, 1).nodes == ("gpu0", "gpu1")
     assert machine.route(2, 3).nodes == ("gpu2", "nvswitch0", "gpu3")
     assert machine.route(0, 3).nodes == ("gpu0", "pcie0", "cpu0", "cpu1", "gpu3")
-    assert any("generation 3, 16 lanes" in note for note in found.notes)
+    assert any("generation 3, 16 lanes" in note for note in topology.notes)
 
 
 def test_what_is_written_is_what_was_imported(imported):
-    found = imported(NCCL)
-    again = parse_topology(found.text)
+    topology = imported(NCCL)
+    again = parse_topology(topology.text)
     assert (again.links, again.devices, again.resources) == (
-        found.machine.links,
-        found.machine.devices,
-        found.machine.resources,
+        topology.machine.links,
+        topology.machine.devices,
+        topology.machine.resources,
     )
-    assert all(f"# {note}\n" in found.text for note in found.notes)
+    assert all(f"# {note}\n" in topology.text for note in topology.notes)
 
 
 def test_a_providers_file_lists_neither_types_nor_nvlinks(imported):
     with pytest.raises(TopologyError, match=r"given: expected --device, as the file does not say .* a100-sxm4-40gb"):
         imported(PROVIDER)
-    found = imported(PROVIDER, "a100-sxm4-40gb")
-    assert physical_links(found.machine) == {"pcie4x16": 2, "pcie4x16-uplink": 2}
-    assert any("lists no NVLinks; a100-sxm4-40gb may have up to 12" in note for note in found.notes)
+    topology = imported(PROVIDER, "a100-sxm4-40gb")
+    assert physical_links(topology.machine) == {"pcie4x16": 2, "pcie4x16-uplink": 2}
+    assert any("lists no NVLinks; a100-sxm4-40gb may have up to 12" in note for note in topology.notes)
 
 
 def test_a_matrix(imported):
@@ -104,8 +104,8 @@ def test_more_nvlinks_than_a_gpu_has_lead_to_a_switch(imported):
 def test_hwloc(imported):
     machine = imported(HWLOC).machine
     assert [device.spec.name for device in machine.devices] == ["p100-sxm2-16gb"] * 3
-    found = {(*link.ends, link.type) for link in machine.links}
-    assert found == {
+    link_types = {(*link.ends, link.type) for link in machine.links}
+    assert link_types == {
         ("pcie0", "cpu0", "pcie3x16-uplink"),
         ("gpu0", "pcie0", "pcie3x16"),
         ("gpu1", "pcie0", "pcie3x8"),

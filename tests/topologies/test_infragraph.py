@@ -28,7 +28,7 @@ def test_a_cluster_by_hand(imported):
     names = [f"host.{host}/gpu{gpu}" for host in range(2) for gpu in range(4)]
     assert [device.name for device in machine.devices] == names
     assert machine.nodes_of(range(8)) == {"host.0": (0, 1, 2, 3), "host.1": (4, 5, 6, 7)}
-    found = {link.ends: (link.type, link.count, link.bandwidth_bytes_per_s) for link in machine.links}
+    links = {link.ends: (link.type, link.count, link.bandwidth_bytes_per_s) for link in machine.links}
     expected = {}
     for host in ("host.0", "host.1"):
         for plx in range(2):
@@ -39,8 +39,8 @@ def test_a_cluster_by_hand(imported):
                 expected[f"{host}/plx{plx}", f"{host}/gpu{gpu}"] = ("pcie4x16", 1)
         for gpu in range(4):
             expected[f"{host}/gpu{gpu}", f"{host}/nvsw0"] = ("nvlink-60GBps", 2)
-    assert {ends: kind[:2] for ends, kind in found.items()} == expected
-    (nvlink,) = {kind[2] for kind in found.values() if kind[0].startswith("nvlink")}
+    assert {ends: kind[:2] for ends, kind in links.items()} == expected
+    (nvlink,) = {kind[2] for kind in links.values() if kind[0].startswith("nvlink")}
     assert nvlink == 2 * 60e9
     assert machine.route(0, 1).nodes == ("host.0/gpu0", "host.0/nvsw0", "host.0/gpu1")
     across = machine.route(0, 4)
@@ -52,12 +52,12 @@ def test_a_cluster_by_hand(imported):
 
 
 def test_what_is_written_is_read_as_a_machine(imported, tmp_path):
-    found = imported(INFRAGRAPH)
-    (tmp_path / "again.yaml").write_text(found.text)
+    topology = imported(INFRAGRAPH)
+    (tmp_path / "again.yaml").write_text(topology.text)
     again = load_topology(str(tmp_path / "again.yaml"))
-    assert (again.links, again.devices) == (found.machine.links, found.machine.devices)
-    assert any("say no latency" in note for note in found.notes)
-    assert all(f"# {note}\n" in found.text for note in found.notes)
+    assert (again.links, again.devices) == (topology.machine.links, topology.machine.devices)
+    assert any("say no latency" in note for note in topology.notes)
+    assert all(f"# {note}\n" in topology.text for note in topology.notes)
 
 
 def test_json_and_a_nested_infrastructure_are_the_same(imported):

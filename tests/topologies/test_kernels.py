@@ -34,8 +34,8 @@ def convolution(images, channels, filters, pixels, taps):
     return kernel(images * prod(pixels), filters, channels * taps**2, window=window, category="convolution")
 
 
-def flop_per_s(one, done):
-    return done.operations / one.kernel_s(done)
+def flop_per_s(device, done):
+    return done.operations / device.kernel_s(done)
 
 
 @pytest.mark.parametrize(
@@ -119,11 +119,11 @@ def test_time_of_convolutions_never_falls_when_an_extent_grows(name, sizes, whic
 @given(st.tuples(st.integers(1, 6), st.integers(1, 6), st.integers(1, 4000)), st.integers(1, 4), st.integers(0, 4000))
 @settings(max_examples=60, deadline=None)
 def test_at_whole_tiles_and_waves_efficiency_never_falls_with_size(name, sizes, factor, deeper):
-    one, (rows, columns, k) = DEVICES[name], sizes
-    whole = 128 * one.spec.products.units
+    device, (rows, columns, k) = DEVICES[name], sizes
+    whole = 128 * device.spec.products.units
     small = kernel(whole * rows, 128 * columns, k)
     large = kernel(whole * rows * factor, 128 * columns * factor, k + deeper)
-    assert flop_per_s(one, small) <= flop_per_s(one, large) * (1 + 1e-12)
+    assert flop_per_s(device, small) <= flop_per_s(device, large) * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("name", DEVICES)
@@ -131,24 +131,24 @@ def test_small_products_are_slower_per_operation(name):
     rates = [flop_per_s(DEVICES[name], kernel(n, n, n)) for n in (16, 64, 256, 1024, 4096)]
     assert rates == sorted(rates)
     assert rates[0] < rates[-1] / 20
-    one = DEVICES[name]
-    assert rates[-1] <= one.spec.efficiency.matmul * one.peak("float32")
+    device = DEVICES[name]
+    assert rates[-1] <= device.spec.efficiency.matmul * device.peak("float32")
 
 
 @given(st.floats(1, 1e12), st.floats(1, 1e6))
 def test_kernels_bound_by_memory_have_a_knee(nbytes, knee):
-    one = DEVICES["gk210"].changed(knee_bytes=knee)
-    streaming = one.spec.memory_bandwidth_bytes_per_s * one.spec.efficiency.other
-    assert one.kernel_s(Kernel("other", "float32", 0.0, nbytes)) == pytest.approx((nbytes + knee) / streaming)
-    assert one.kernel_s(Kernel("other", "float32", 0.0, 0.0)) == 0
+    device = DEVICES["gk210"].changed(knee_bytes=knee)
+    streaming = device.spec.memory_bandwidth_bytes_per_s * device.spec.efficiency.other
+    assert device.kernel_s(Kernel("other", "float32", 0.0, nbytes)) == pytest.approx((nbytes + knee) / streaming)
+    assert device.kernel_s(Kernel("other", "float32", 0.0, 0.0)) == 0
 
 
 def test_a_shared_processor_and_memory_slow_a_product_down():
-    one, product = DEVICES["gk210"], kernel(512, 512, 512)
-    streaming = product.nbytes / (one.spec.memory_bandwidth_bytes_per_s * 0.75)
-    computing = one.kernel_s(product) - streaming
-    assert one.kernel_s(product, memory=3.0) == pytest.approx(computing + 3 * streaming)
-    assert one.kernel_s(product, processor=2.0) == pytest.approx(2 * computing + 2 * streaming)
+    device, product = DEVICES["gk210"], kernel(512, 512, 512)
+    streaming = product.nbytes / (device.spec.memory_bandwidth_bytes_per_s * 0.75)
+    computing = device.kernel_s(product) - streaming
+    assert device.kernel_s(product, memory=3.0) == pytest.approx(computing + 3 * streaming)
+    assert device.kernel_s(product, processor=2.0) == pytest.approx(2 * computing + 2 * streaming)
 
 
 def test_without_parameters_of_products_shape_does_not_matter():
@@ -179,10 +179,10 @@ def sixteen_bits(m, n, k, batch=1):
 
 @pytest.mark.parametrize("name", ["a100-sxm4-80gb", "h100-sxm5-80gb", "b200-sxm-180gb", "mi300x"])
 def test_large_products_attain_nearly_what_the_largest_measured_one_does_and_no_product_more(name):
-    one = load_device(name)
-    assert 0.9 < flop_per_s(one, sixteen_bits(LARGE, LARGE, LARGE)) / one.attained("bfloat16") <= 1
+    device = load_device(name)
+    assert 0.9 < flop_per_s(device, sixteen_bits(LARGE, LARGE, LARGE)) / device.attained("bfloat16") <= 1
     for m, n, k in ((LARGE, LARGE, 256), (128, LARGE, LARGE), (1000, 1000, 1000), (64, 64, LARGE)):
-        assert flop_per_s(one, sixteen_bits(m, n, k)) < 0.95 * one.attained("bfloat16")
+        assert flop_per_s(device, sixteen_bits(m, n, k)) < 0.95 * device.attained("bfloat16")
 
 
 def attention(width, products, *, causal, sequence=LARGE, heads=64):
@@ -206,8 +206,8 @@ def attention(width, products, *, causal, sequence=LARGE, heads=64):
 )
 def test_attention_of_long_sequences_attains_what_is_published(name, width, products, causal, published):
     """Read off from Figures 5 and 6 of FlashAttention-2 (Dao, 2023) and FlashAttention-3 (Shah and others, 2024)."""
-    found = flop_per_s(load_device(name), attention(width, products, causal=causal))
-    assert found == pytest.approx(published, rel=0.12)
+    attained = flop_per_s(load_device(name), attention(width, products, causal=causal))
+    assert attained == pytest.approx(published, rel=0.12)
 
 
 @pytest.mark.parametrize(("products", "measured"), [(2, 685e12), (5, 539e12)])
@@ -215,9 +215,9 @@ def test_attention_by_kernels_for_the_device_attains_nearly_what_was_measured(pr
     """FlashAttention-3 on an H100, 8192 positions (github.com/meta-pytorch/tritonbench, pull request 1267)."""
     kernel = attention(128, products, causal=True, heads=48)
     native = replace(kernel, attention=replace(kernel.attention, kernel="native"))
-    found = flop_per_s(load_device("h100-sxm5-80gb"), native)
-    assert 0.8 * measured < found < measured
-    assert found > 1.5 * flop_per_s(load_device("h100-sxm5-80gb"), kernel)
+    attained = flop_per_s(load_device("h100-sxm5-80gb"), native)
+    assert 0.8 * measured < attained < measured
+    assert attained > 1.5 * flop_per_s(load_device("h100-sxm5-80gb"), kernel)
 
 
 @pytest.mark.parametrize(
@@ -247,9 +247,9 @@ def test_square_products_of_16_bits_on_a_b200_attain_what_was_measured(extent, m
 
 
 def test_attention_of_short_causal_sequences_attains_less():
-    one = load_device("a100-sxm4-80gb")
+    device = load_device("a100-sxm4-80gb")
     rates = [
-        flop_per_s(one, attention(128, 2, causal=causal, sequence=sequence))
+        flop_per_s(device, attention(128, 2, causal=causal, sequence=sequence))
         for causal in (True, False)
         for sequence in (512, 2048, LARGE)
     ]

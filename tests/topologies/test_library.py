@@ -40,7 +40,7 @@ def test_every_device_is_found_by_its_name_and_identity(name):
     assert kind.name == name
     assert kind.pci_ids
     others = [library.device_type(other) for other in library.device_names() if other != name]
-    assert not {one for other in others for one in other.pci_ids} & set(kind.pci_ids)
+    assert not {identity for other in others for identity in other.pci_ids} & set(kind.pci_ids)
     if kind.nvlinks is not None:
         assert {kind.nvlinks.direct, kind.nvlinks.switched} <= set(library.link_types())
 

@@ -62,21 +62,21 @@ def test_seconds_by_hand(measured, call_s, task, expected):
 
 @pytest.mark.parametrize("factor", [2, 3, 10])
 def test_a_larger_call_of_one_known_rate_takes_as_much_longer_as_it_has_work(factor):
-    found = estimates({mm(64, 64, 64): 1.0})
-    assert found.compute_s(mm(64, 64, 64 * factor)) == pytest.approx(factor)
+    estimate = estimates({mm(64, 64, 64): 1.0})
+    assert estimate.compute_s(mm(64, 64, 64 * factor)) == pytest.approx(factor)
 
 
 def test_an_estimate_lies_between_its_neighbours():
-    found = estimates({mm(64, 64, 64): 1.0, mm(256, 256, 256): 32.0})
-    middle = found.compute_s(mm(128, 128, 128))
+    estimate = estimates({mm(64, 64, 64): 1.0, mm(256, 256, 256): 32.0})
+    middle = estimate.compute_s(mm(128, 128, 128))
     assert 32.0 * 2**-3 < middle < 1.0 * 2**3
 
 
 def test_the_nearer_call_decides():
     near, far = "relu float32[100,64] -> float32[100,64]", "relu float32[10000,64] -> float32[10000,64]"
-    found = estimates({near: 1.0, far: 1000.0})
-    like_near = found.compute_s("relu float32[101,64] -> float32[101,64]")
-    like_far = found.compute_s("relu float32[10001,64] -> float32[10001,64]")
+    estimate = estimates({near: 1.0, far: 1000.0})
+    like_near = estimate.compute_s("relu float32[101,64] -> float32[101,64]")
+    like_far = estimate.compute_s("relu float32[10001,64] -> float32[10001,64]")
     assert like_near == pytest.approx(1.01, rel=0.01)
     assert like_far == pytest.approx(1000.1, rel=0.01)
 

@@ -30,11 +30,11 @@ def test_doubts_say_where_and_what_may_be_meant(tmp_path, old, new, message):
     path = tmp_path / "own.yaml"
     assert old in TEXT
     path.write_text(TEXT.replace(old, new, 1))
-    with pytest.warns(TopologyWarning) as found:
+    with pytest.warns(TopologyWarning) as warned:
         load_topology(path)
-    (one,) = found
-    assert str(one.message).startswith(f"{path}: $.")
-    assert re.search(message, str(one.message))
+    (warning,) = warned
+    assert str(warning.message).startswith(f"{path}: $.")
+    assert re.search(message, str(warning.message))
 
 
 def test_nothing_is_never_doubted(tmp_path):

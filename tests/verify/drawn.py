@@ -47,9 +47,9 @@ class Drawn(Draw):
     choose: Callable[[st.SearchStrategy[Any]], Any]
 
     def size(self, low=2, high=5):
-        found = self.choose(_one_of(low, high))
-        self.generator.bit_generator.advance(found - low + 1)
-        return found
+        drawn = self.choose(_one_of(low, high))
+        self.generator.bit_generator.advance(drawn - low + 1)
+        return drawn
 
     def sizes(self, count, low=2, high=5):
         return _digits(self.size(0, (high - low + 1) ** count - 1), count, low, high)

@@ -156,9 +156,9 @@ class Watched(tuple):
     read: list[Any] = []  # noqa: RUF012
 
     def __getitem__(self, key):
-        found = tuple.__getitem__(self, key)
-        self.read.append(found)
-        return found
+        value = tuple.__getitem__(self, key)
+        self.read.append(value)
+        return value
 
     def __iter__(self):
         self.read.extend(tuple.__iter__(self))
@@ -174,10 +174,10 @@ def _reads_origins(name: str) -> bool:
 
     watched = {**KERNELS, name: kernel}
     check_operator(name, CheckOptions(cases=1, kinds=("kernel",), kernels=watched))
-    if not any(isinstance(found, int) for found in Watched.read):
+    if not any(isinstance(value, int) for value in Watched.read):
         return False
     check_operator(name, CheckOptions(cases=4, kinds=("split",), kernels=watched))
-    return any(isinstance(found, int) and found for found in Watched.read)
+    return any(isinstance(value, int) and value for value in Watched.read)
 
 
 # --- strategies -------------------------------------------------------------------------------------------------
@@ -192,23 +192,23 @@ class Claiming:
 
     def describe(self, ranks, attributes):
         """Describe the operator, with the wrong strategy where there is such a variable."""
-        found = self.operator.describe(ranks, attributes)
-        if self.variable not in found.variables:
-            return found
+        description = self.operator.describe(ranks, attributes)
+        if self.variable not in description.variables:
+            return description
         claimed = tdl.Strategy(self.variable, self.reducer, ())
-        return replace(found, strategies={**found.strategies, self.variable: claimed})
+        return replace(description, strategies={**description.strategies, self.variable: claimed})
 
 
 def claims(description: tdl.Description) -> list[tuple[str, str | None]]:
     """Every refused variable claimed as a strategy, and every reducing strategy with other reducers."""
-    found: list[tuple[str, str | None]] = []
+    claimed: list[tuple[str, str | None]] = []
     for variable in description.refusals:
         reducing = variable in description.reduction_variables
-        found += [(variable, reducer) for reducer in (("Sum", "Max", None) if reducing else (None,))]
+        claimed += [(variable, reducer) for reducer in (("Sum", "Max", None) if reducing else (None,))]
     for variable, strategy in description.strategies.items():
         if strategy.reducer is not None:
-            found += [(variable, reducer) for reducer in (*OTHER_REDUCERS[strategy.reducer], None)]
-    return found
+            claimed += [(variable, reducer) for reducer in (*OTHER_REDUCERS[strategy.reducer], None)]
+    return claimed
 
 
 def strategy_mutants(name: str) -> Iterator[Mutant]:
@@ -233,18 +233,18 @@ class Applied:
 
 def applied(name: str) -> Applied | None:
     """Apply a rule as verification does first; None where nothing that it is for has a gradient."""
-    found = []
+    applications = []
 
     def recorder(backward):
         before = len(backward.builder.nodes)
         gradients = RULES[name](backward)
         emitted = tuple(backward.builder.nodes[before:])
         ranks = {name: len(backward.builder.shape(name)) for node in emitted for name in node.inputs}
-        found.append(Applied(backward.node, tuple(gradients), emitted, ranks))
+        applications.append(Applied(backward.node, tuple(gradients), emitted, ranks))
         return gradients
 
     check_operator(name, CheckOptions(cases=6, kinds=("gradient",), rules={**RULES, name: recorder}))
-    return next(iter(found), None)
+    return next(iter(applications), None)
 
 
 def rule_mutants(name: str) -> Iterator[Mutant]:
@@ -298,14 +298,14 @@ def _altered(name, change, number, alter) -> Mutant:
     return _rule(name, change, rule)
 
 
-def _exchanged(name, one, other) -> Mutant:
+def _exchanged(name, first, second) -> Mutant:
     def rule(backward):
         gradients = list(RULES[name](backward))
-        if other < len(gradients):
-            gradients[one], gradients[other] = gradients[other], gradients[one]
+        if second < len(gradients):
+            gradients[first], gradients[second] = gradients[second], gradients[first]
         return tuple(gradients)
 
-    return _rule(name, f"gradients of operands {one} and {other} exchanged", rule)
+    return _rule(name, f"gradients of operands {first} and {second} exchanged", rule)
 
 
 class Emitting:

@@ -61,15 +61,15 @@ def description_changes(operator: tdl.Operator, ranks: Sequence[int], attributes
     """All changes of a description that may mean something, each once."""
     traced = _traced(operator, ranks, attributes)
     original = canonical(traced)
-    found = []
+    changes = []
     for number, output in enumerate(traced.outputs):
         known = tuple(name for name in traced.output_variables if name in output.variables)
         for path, scope, node in places(output.value, known):
             for label, other in alternatives(node, scope):
                 change = Change(number, path, label, f"{node} -> {other}")
                 if canonical(changed(traced, change)) != original:
-                    found.append(change)
-    return list({(change.output, change.path, change.label): change for change in found}.values())
+                    changes.append(change)
+    return list({(change.output, change.path, change.label): change for change in changes}.values())
 
 
 def _traced(operator: tdl.Operator, ranks: Sequence[int], attributes: Mapping[str, Any]) -> Traced:
@@ -180,8 +180,8 @@ def _affine(index: Affine, scope: Scope) -> Iterator[tuple[str, Affine]]:
 
 def replace_affine(index: Affine, factors: Callable[[dict[str, Any]], dict[str, Any]], offset: int = 0) -> Affine:
     """The index with other factors or another constant, and the same reach beyond its dimension."""
-    found = Affine.of(factors(dict(index.terms)), Fraction(index.constant) + offset)
-    return found.padded(*index.pad)
+    affine = Affine.of(factors(dict(index.terms)), Fraction(index.constant) + offset)
+    return affine.padded(*index.pad)
 
 
 def _renamed(factors: dict[str, Any], old: str, new: str) -> dict[str, Any]:

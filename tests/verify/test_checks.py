@@ -23,10 +23,10 @@ def failed(name, **changes):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_only_the_kinds_asked_for_are_checked(kind):
-    found = check_operator("convolution", CheckOptions(cases=2, kinds=(kind,)))
-    assert set(found.kinds) == {kind}
-    assert found.checks == found.kinds[kind] > 0
-    assert not found.failures
+    verification = check_operator("convolution", CheckOptions(cases=2, kinds=(kind,)))
+    assert set(verification.kinds) == {kind}
+    assert verification.checks == verification.kinds[kind] > 0
+    assert not verification.failures
 
 
 def test_brief_ends_at_the_first_failure():
@@ -182,8 +182,8 @@ def test_a_generator_without_cases_is_one_finding(wrong):
 
 
 def test_what_is_not_registered_is_named():
-    found = check_operator("relu", CheckOptions(kernels={}, generators={})).failures
-    assert [(failure.check, failure.found) for failure in found] == [
+    failures = check_operator("relu", CheckOptions(kernels={}, generators={})).failures
+    assert [(failure.check, failure.found) for failure in failures] == [
         ("kernel", "none registered; use executor.extensions.kernel"),
         ("cases", "none registered; use executor.extensions.cases"),
     ]
@@ -222,13 +222,13 @@ class Narrow:
         self.operator, self.name = tdl.catalog[name], name
 
     def describe(self, ranks, attributes):
-        found = self.operator.describe(ranks, attributes)
+        description = self.operator.describe(ranks, attributes)
         none = tdl.Affine((), 0)
         narrow = {
             variable: replace(strategy, halos=tuple(replace(halo, below=none, above=none) for halo in strategy.halos))
-            for variable, strategy in found.strategies.items()
+            for variable, strategy in description.strategies.items()
         }
-        return replace(found, strategies=narrow)
+        return replace(description, strategies=narrow)
 
 
 @pytest.mark.parametrize("name", ["convolution", "convolution_backward_input", "max_pool2d_with_indices"])
@@ -238,11 +238,11 @@ def test_halos_that_are_too_narrow(name):
     assert all(check.startswith("halo of ") for check in checks)
 
 
-ONE = (np.array([1.0, np.inf, np.nan, 4.0]),)
+EXPECTED = (np.array([1.0, np.inf, np.nan, 4.0]),)
 
 
 @pytest.mark.parametrize(
-    ("found", "same"),
+    ("values", "same"),
     [
         ([1, np.inf, np.nan, 4], True),
         ([1 + 1e-12, np.inf, np.nan, 4], True),
@@ -255,12 +255,12 @@ ONE = (np.array([1.0, np.inf, np.nan, 4.0]),)
         ([1, np.inf, np.nan], False),
     ],
 )
-def test_differences(found, same):
+def test_differences(values, same):
     """An infinite value expected in one place hides nothing elsewhere."""
-    assert (difference((np.array(found, dtype=float),), ONE, 1e-9) is None) == same
+    assert (difference((np.array(values, dtype=float),), EXPECTED, 1e-9) is None) == same
 
 
 def test_differences_in_number_and_shape():
-    assert difference((), ONE, 1e-9) == "0 outputs, expected 1"
-    assert difference((np.ones((2, 2)),), ONE, 1e-9) == "output 0 has shape (2, 2), expected (4,)"
+    assert difference((), EXPECTED, 1e-9) == "0 outputs, expected 1"
+    assert difference((np.ones((2, 2)),), EXPECTED, 1e-9) == "output 0 has shape (2, 2), expected (4,)"
     assert difference((np.ones(()),), (np.ones(()),), 1e-9) is None

@@ -79,11 +79,11 @@ def run(capsys, main, *arguments):
 
 
 def test_every_command_takes_the_file(own, tmp_path, capsys):
-    made = tmp_path / "plan.json"
-    status, _, error = run(capsys, plan, f"{own}:model", "--operators", own, "--workers", 2, "-o", made)
+    saved = tmp_path / "plan.json"
+    status, _, error = run(capsys, plan, f"{own}:model", "--operators", own, "--workers", 2, "-o", saved)
     assert (status, error) == (0, "")
-    assert json.loads(made.read_text())["graph"]["nodes"][0]["op"] == "thrice"
-    status, _, error = run(capsys, simulate, made, "--operators", own, "--topo", "uniform-8", "--no-data-parallel")
+    assert json.loads(saved.read_text())["graph"]["nodes"][0]["op"] == "thrice"
+    status, _, error = run(capsys, simulate, saved, "--operators", own, "--topo", "uniform-8", "--no-data-parallel")
     assert (status, error) == (0, "")
     status, out, error = run(capsys, operators, "check", "thrice", "--operators", own, "--backend", "numpy")
     assert (status, error) == (0, "")
@@ -93,13 +93,13 @@ def test_every_command_takes_the_file(own, tmp_path, capsys):
 
 
 def test_a_plan_alone_runs_no_file(own, tmp_path, capsys):
-    made = tmp_path / "plan.json"
-    run(capsys, plan, f"{own}:model", "--workers", 2, "-o", made)
+    saved = tmp_path / "plan.json"
+    run(capsys, plan, f"{own}:model", "--workers", 2, "-o", saved)
     for table in TABLES:
         for key in [key for key in table if key in {"thrice", own}]:
             del table[key]
     infer._infer.cache_clear()
-    status, _, error = run(capsys, simulate, made, "--topo", "uniform-8")
+    status, _, error = run(capsys, simulate, saved, "--topo", "uniform-8")
     assert status == 2
     assert "unknown operator 'thrice'" in error
     assert "--operators FILE.py" in error

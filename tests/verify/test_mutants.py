@@ -21,7 +21,7 @@ LEAST = {"descriptions": 2000, "kernels": 200, "strategies": 100, "gradient rule
 
 
 @cache
-def made(kind, changes=CHANGES_PER_DESCRIPTION):
+def mutants_of(kind, changes=CHANGES_PER_DESCRIPTION):
     """Return all mutants of a kind, of descriptions so many each."""
     names = mutants.verifiable()
     makers = {
@@ -40,15 +40,15 @@ def alive(mutants_made):
 
 @pytest.mark.parametrize("kind", LEAST)
 def test_every_mutant_is_killed(kind):
-    assert alive(made(kind)) == []
-    assert len(made(kind)) >= LEAST[kind]
+    assert alive(mutants_of(kind)) == []
+    assert len(mutants_of(kind)) >= LEAST[kind]
 
 
 def test_mutants_cover_the_catalog():
     """Of every operator there is a wrong kernel, and a wrong description unless it is a constant."""
-    assert {mutant.operator for mutant in made("kernels")} == set(mutants.verifiable())
-    assert {mutant.operator for mutant in made("gradient rules")} <= set(RULES)
-    described = {mutant.operator for mutant in made("descriptions")}
+    assert {mutant.operator for mutant in mutants_of("kernels")} == set(mutants.verifiable())
+    assert {mutant.operator for mutant in mutants_of("gradient rules")} <= set(RULES)
+    described = {mutant.operator for mutant in mutants_of("descriptions")}
     assert len(described) >= 0.95 * len(mutants.verifiable())
 
 

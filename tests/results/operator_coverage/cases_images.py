@@ -40,10 +40,10 @@ SELECTION = {
 
 def _regions(draw, r, rows, columns, images):
     """Image, left, top, right and bottom of regions, some of which reach outside on any side."""
-    found = draw.array(r, 5) * max(rows, columns)
-    found[:, 0] = draw.below(images, r)
-    found[:, 3:] = found[:, 1:3] + draw.positive(r, 2) * max(rows, columns)
-    return found
+    regions = draw.array(r, 5) * max(rows, columns)
+    regions[:, 0] = draw.below(images, r)
+    regions[:, 3:] = regions[:, 1:3] + draw.positive(r, 2) * max(rows, columns)
+    return regions
 
 
 def _deformable_convolution(d, *, n=FEW, co=FEW, ci=FEW, k=FEW, y=FEW, x=FEW, padding=(0, 1)):

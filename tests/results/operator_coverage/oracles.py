@@ -58,8 +58,8 @@ def windows(x, kernel, stride, padding, fill):
     own = len(kernel)
     around = [(0, 0)] * (x.ndim - own) + [(p, p) for p in padding]
     axes = tuple(range(x.ndim - own, x.ndim))
-    found = np.lib.stride_tricks.sliding_window_view(np.pad(x, around, constant_values=fill), kernel, axes)
-    return found[(..., *(slice(None, None, s) for s in stride), *(slice(None),) * own)]
+    view = np.lib.stride_tricks.sliding_window_view(np.pad(x, around, constant_values=fill), kernel, axes)
+    return view[(..., *(slice(None, None, s) for s in stride), *(slice(None),) * own)]
 
 
 def pool(x, kernel, stride, padding, how):

@@ -15,9 +15,11 @@ def by(function, *operands):
     """Let PyTorch compute, on whole numbers of 64 bits where it indexes with them."""
 
     def call(*arrays):
-        found = function(*(torch.as_tensor(np.array(a, dtype=a.dtype if a.dtype.kind == "f" else int)) for a in arrays))
-        found = found if isinstance(found, tuple) else (found,)
-        return tuple(result.detach().numpy() for result in found)
+        results = function(
+            *(torch.as_tensor(np.array(a, dtype=a.dtype if a.dtype.kind == "f" else int)) for a in arrays)
+        )
+        results = results if isinstance(results, tuple) else (results,)
+        return tuple(result.detach().numpy() for result in results)
 
     return of(call, *operands)
 

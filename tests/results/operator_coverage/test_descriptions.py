@@ -28,11 +28,11 @@ RANDOM = {"rand", "randn", "dropout", "random_exponential", "random_rejection"} 
 @pytest.mark.parametrize(("table", "name"), CASES, ids=lambda part: part)
 def test_compositions_compute_what_they_stand_for(table, name):
     entries, oracles = TABLES[table]
-    found, oracle = entries[name].composition, oracles[name]
-    arrays = dict(zip(found.operands, oracle.operands, strict=True))
+    composition, oracle = entries[name].composition, oracles[name]
+    arrays = dict(zip(composition.operands, oracle.operands, strict=True))
     expected = oracle.function(*oracle.operands)
     expected = expected if isinstance(expected, tuple) else (expected,)
-    results = found.evaluate(arrays)
+    results = composition.evaluate(arrays)
     assert len(results) == len(expected)
     for result, right in zip(results, expected, strict=True):
         assert result.shape == np.shape(right)

@@ -30,13 +30,19 @@ def operands_of(entry):
 
 
 def build(entry):
-    found, builder = entry.composition, GraphBuilder()
-    dtypes = operand_dtypes(found)
-    for (name, rank), array in zip(found.operands.items(), operands_of(entry), strict=True):
+    composition, builder = entry.composition, GraphBuilder()
+    dtypes = operand_dtypes(composition)
+    for (name, rank), array in zip(composition.operands.items(), operands_of(entry), strict=True):
         assert array.ndim == rank
         builder.input(name, array.shape, ZEROS, dtypes[name])
-    for number, one in enumerate(found.applications):
-        builder.apply_all(one.operator, *one.inputs, name=f"node{number}", outputs=one.outputs, **one.attributes)
+    for number, application in enumerate(composition.applications):
+        builder.apply_all(
+            application.operator,
+            *application.inputs,
+            name=f"node{number}",
+            outputs=application.outputs,
+            **application.attributes,
+        )
     return builder.finish({}, {})
 
 

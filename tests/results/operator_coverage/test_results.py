@@ -14,19 +14,19 @@ COMMITTED = read_data(HERE)
 
 
 def test_every_row_is_what_the_code_finds():
-    found = json.loads(json.dumps(facts.coverage()))
-    for catalog, rows in found["catalogs"].items():
+    coverage = json.loads(json.dumps(facts.coverage()))
+    for catalog, rows in coverage["catalogs"].items():
         for name, row in rows.items():
             assert COMMITTED["catalogs"][catalog][name] == row, f"{name}: run python -m results operator-coverage"
-    assert found == COMMITTED
+    assert coverage == COMMITTED
 
 
 def test_what_was_verified():
-    found = read_verification()
-    operators = {group: own["operators"] for group, own in found["soundness"].items()}
+    verified = read_verification()
+    operators = {group: own["operators"] for group, own in verified["soundness"].items()}
     assert operators == {"with a kernel": len(CASES), "without a kernel": len(OPERATORS)}
-    assert min(own["fewest shapes of a strategy"] for own in found["soundness"].values()) >= 50
-    assert all(killed == made >= 100 for killed, made in found["mutants"].values())
+    assert min(own["fewest shapes of a strategy"] for own in verified["soundness"].values()) >= 50
+    assert all(killed == drawn >= 100 for killed, drawn in verified["mutants"].values())
 
 
 def test_most_descriptions_are_within_three_lines():

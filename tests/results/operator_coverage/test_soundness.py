@@ -55,10 +55,10 @@ def wrong_claims(name):
     """Reductions that an operator claims and has not, on the case that is drawn first."""
     case = CASES[name](Draw(np.random.default_rng(0)))
     description = OPERATORS[name].describe([operand.ndim for operand in case.operands], case.attributes)
-    found = [
+    wrong = [
         (variable, reducer) for variable, reducer in claims(description) if variable not in description.output_variables
     ]
-    return [Claiming(OPERATORS[name], variable, reducer) for variable, reducer in found]
+    return [Claiming(OPERATORS[name], variable, reducer) for variable, reducer in wrong]
 
 
 def is_found(claiming):
@@ -78,11 +78,13 @@ def is_found(claiming):
 
 def every_wrong_claim():
     """All of them, and those that are not found."""
-    made = [claiming for name in sorted(OPERATORS) for claiming in wrong_claims(name)]
-    return made, [f"{one.name}: {one.variable} by {one.reducer}" for one in made if not is_found(one)]
+    claimed = [claiming for name in sorted(OPERATORS) for claiming in wrong_claims(name)]
+    return claimed, [
+        f"{claiming.name}: {claiming.variable} by {claiming.reducer}" for claiming in claimed if not is_found(claiming)
+    ]
 
 
 def test_every_wrong_reduction_is_found():
-    made, alive = every_wrong_claim()
+    claimed, alive = every_wrong_claim()
     assert alive == []
-    assert len(made) >= 100
+    assert len(claimed) >= 100

@@ -29,8 +29,8 @@ def verification() -> dict[str, Any]:
             "with a kernel": _soundness(catalog.NAMES, catalog.split, set(catalog.FEWER)),
             "without a kernel": _soundness(sorted(tables.OPERATORS), tables.split, set()),
         },
-        "fewer shapes": {name: list(found) for name, found in catalog.FEWER.items()},
-        "mutants": {kind: _killed(mutants.made(kind, None)) for kind in mutants.LEAST}
+        "fewer shapes": {name: list(names) for name, names in catalog.FEWER.items()},
+        "mutants": {kind: _killed(mutants.mutants_of(kind, None)) for kind in mutants.LEAST}
         | {"reductions claimed, without a kernel": _claimed()},
     }
 
@@ -38,25 +38,25 @@ def verification() -> dict[str, Any]:
 def _soundness(names: Iterable[str], split: Callable[[str], Any], fewer: set[str]) -> dict[str, Any]:
     """Count operators, strategies, the fewest shapes that one was split on, all shapes, and checks by kind."""
     checks: Counter[str] = Counter()
-    found: dict[str, Any] = {"operators": 0, "strategies": 0, "shapes": 0}
+    counts: dict[str, Any] = {"operators": 0, "strategies": 0, "shapes": 0}
     least = []
     for name in names:
         shapes, held = split(name)
         checks += held
-        found["operators"] += 1
-        found["strategies"] += len(shapes.split)
-        found["shapes"] += len(shapes.drawn)
+        counts["operators"] += 1
+        counts["strategies"] += len(shapes.split)
+        counts["shapes"] += len(shapes.drawn)
         least += [] if name in fewer else [shapes.least]
-    return {**found, "fewest shapes of a strategy": min(least), "checks": dict(checks)}
+    return {**counts, "fewest shapes of a strategy": min(least), "checks": dict(checks)}
 
 
-def _killed(made: tuple[mutants.mutants.Mutant, ...]) -> list[int]:
-    return [len(made) - len(mutants.alive(made)), len(made)]
+def _killed(drawn: tuple[mutants.mutants.Mutant, ...]) -> list[int]:
+    return [len(drawn) - len(mutants.alive(drawn)), len(drawn)]
 
 
 def _claimed() -> list[int]:
-    made, alive = tables.every_wrong_claim()
-    return [len(made) - len(alive), len(made)]
+    claimed, alive = tables.every_wrong_claim()
+    return [len(claimed) - len(alive), len(claimed)]
 
 
 if __name__ == "__main__":

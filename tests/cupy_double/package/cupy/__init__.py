@@ -49,12 +49,12 @@ def asnumpy(a, stream=None, order="C", out=None, *, blocking=True):
 def __getattr__(name):
     if name.startswith("_"):
         raise AttributeError(name)
-    found = _names.entry("cupy", name)
-    if isinstance(found, dict) and "ufunc" in found:
+    known = _names.entry("cupy", name)
+    if isinstance(known, dict) and "ufunc" in known:
         return elementwise(name)
-    if isinstance(found, dict) and "value" in found:
-        return float(found["value"]) if isinstance(found["value"], str) else found["value"]
-    if found in ("dtype", "attribute"):
+    if isinstance(known, dict) and "value" in known:
+        return float(known["value"]) if isinstance(known["value"], str) else known["value"]
+    if known in ("dtype", "attribute"):
         return getattr(np, name)
     return function("cupy", name, getattr(np, name))
 

@@ -24,14 +24,14 @@ VIEWS = frozenset({
 })  # fmt: skip
 
 
-def wrap(found):
+def wrap(result):
     """Return a result of NumPy's as one of the device's; scalars become arrays of rank 0."""
-    if isinstance(found, tuple):
-        return tuple(map(wrap, found))
-    if not isinstance(found, np.ndarray | np.generic):
-        return found
+    if isinstance(result, tuple):
+        return tuple(map(wrap, result))
+    if not isinstance(result, np.ndarray | np.generic):
+        return result
     array = object.__new__(ndarray)
-    array._host = np.asarray(found)
+    array._host = np.asarray(result)
     return array
 
 
@@ -62,10 +62,10 @@ def _is_view(name, array):
 
 def function(what, name, numpys):
     """Return CuPy's function: its name and arguments are checked, NumPy computes."""
-    found = _names.entry(what, name)
+    known = _names.entry(what, name)
 
     def call(*args, **kwargs):
-        _names.require_arguments(f"{what}.{name}", found, args, kwargs)
+        _names.require_arguments(f"{what}.{name}", known, args, kwargs)
         if not _is_view(name, args[0] if args else None):
             _memory.LAUNCHES[name] += 1
         if name in HOLDERS and isinstance(args[0], np.ndarray):
@@ -98,11 +98,11 @@ def _kept(result, args, kwargs):
 class ufunc:  # noqa: N801  # CuPy's name
     """An element-wise function with CuPy's loops and keywords."""
 
-    def __init__(self, name, found, numpys):
+    def __init__(self, name, known, numpys):
         self.__name__ = name
         self._numpy = getattr(numpys, name)
-        self._loops = [tuple(map(_kinds, loop.split("->"))) for loop in found["ufunc"]]
-        for method in found["methods"]:
+        self._loops = [tuple(map(_kinds, loop.split("->"))) for loop in known["ufunc"]]
+        for method in known["methods"]:
             setattr(self, method, self._reducing(method))
 
     def __call__(self, *args, **kwargs):
@@ -139,10 +139,10 @@ class ufunc:  # noqa: N801  # CuPy's name
         weak = [value for value in inputs if not isinstance(value, np.ndarray | np.generic)]
         given = [*strong, *([np.result_type(*strong, *weak)] if weak else [])]
         results = computed if isinstance(computed, tuple) else (computed,)
-        for taken, made in self._loops:
+        for taken, returned in self._loops:
             kinds = [taken[number % len(taken)] for number in range(len(given))]
             if all(np.can_cast(dtype, kind) for dtype, kind in zip(given, kinds, strict=True)):
-                if made != [result.dtype for result in results]:
+                if returned != [result.dtype for result in results]:
                     break
                 return
         raise TypeError(f"{self.__name__} of CuPy makes of {given} something else than {[r.dtype for r in results]}")
@@ -181,13 +181,13 @@ class ndarray:  # noqa: N801  # CuPy's name
     def __getattr__(self, name):
         if name.startswith("_"):
             raise AttributeError(name)
-        found = _names.member("cupy.ndarray", name)
-        if not isinstance(found, dict) or "parameters" not in found:
+        known = _names.member("cupy.ndarray", name)
+        if not isinstance(known, dict) or "parameters" not in known:
             result = getattr(self._host, name)
             return wrap(result) if isinstance(result, np.ndarray) else result
 
         def call(*args, **kwargs):
-            _names.require_arguments(f"cupy.ndarray.{name}", found, args, kwargs)
+            _names.require_arguments(f"cupy.ndarray.{name}", known, args, kwargs)
             if not _is_view(name, self):
                 _memory.LAUNCHES[name] += 1
                 _streams.current()._drain()
@@ -238,10 +238,10 @@ class ndarray:  # noqa: N801  # CuPy's name
     def __array_function__(self, function, *_rest):
         raise TypeError(f"{function.__name__} of NumPy on an array of the device")
 
-    def __array_ufunc__(self, found, method, *inputs, **kwargs):
+    def __array_ufunc__(self, operation, method, *inputs, **kwargs):
         if method != "__call__":
-            raise TypeError(f"{found.__name__}.{method} of NumPy on an array of the device")
-        return elementwise(found.__name__)(*inputs, **kwargs)
+            raise TypeError(f"{operation.__name__}.{method} of NumPy on an array of the device")
+        return elementwise(operation.__name__)(*inputs, **kwargs)
 
     def __getitem__(self, index):
         if any(isinstance(part, ndarray) for part in (index if isinstance(index, tuple) else (index,))):

@@ -38,10 +38,10 @@ def strided(start, strides, shape, dtype, check):
 
 def bytes_of(start, strides, shape, dtype):
     """Return the address of every byte of some elements."""
-    found = np.arange(start, start + dtype.itemsize)
+    addresses = np.arange(start, start + dtype.itemsize)
     for stride, extent in zip(strides, shape, strict=True):
-        found = (found[:, None] + stride * np.arange(extent)).reshape(-1)
-    return found
+        addresses = (addresses[:, None] + stride * np.arange(extent)).reshape(-1)
+    return addresses
 
 
 def run(segments, terms, first_blocks, blocks, check=_memory.require_reachable):

@@ -44,11 +44,11 @@ def signature(*words):
     return Signature(parameters, __validate_parameters__=False)
 
 
-def require_arguments(what, found, args, kwargs):
+def require_arguments(what, known, args, kwargs):
     """Raise TypeError unless CuPy's signature takes these arguments."""
-    if found["parameters"] is not None:
+    if known["parameters"] is not None:
         try:
-            signature(*found["parameters"]).bind(*args, **kwargs)
+            signature(*known["parameters"]).bind(*args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{what} of CuPy {NAMES['version']}: {error}") from None
 
@@ -57,12 +57,12 @@ def checked(kind):
     """Decorate a class: its public methods are CuPy's and are called with CuPy's arguments."""
 
     def decorate(owner):
-        for name, found in list(vars(owner).items()):
+        for name, attribute in list(vars(owner).items()):
             if name.startswith("_"):
                 continue
             known = member(kind, name)
-            if callable(found) and isinstance(known, dict) and "parameters" in known:
-                setattr(owner, name, _guarded(f"{kind}.{name}", known, found))
+            if callable(attribute) and isinstance(known, dict) and "parameters" in known:
+                setattr(owner, name, _guarded(f"{kind}.{name}", known, attribute))
         return owner
 
     return decorate

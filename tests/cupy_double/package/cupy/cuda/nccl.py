@@ -60,7 +60,7 @@ class NcclCommunicator:
 
 
 def __getattr__(name):
-    found = _names.entry("cupy.cuda.nccl", name)
-    if isinstance(found, dict) and "value" in found:
-        return found["value"]
+    known = _names.entry("cupy.cuda.nccl", name)
+    if isinstance(known, dict) and "value" in known:
+        return known["value"]
     raise NotImplementedError(f"cupy.cuda.nccl.{name} is CuPy's, but the double has none")

@@ -87,7 +87,7 @@ def streamWaitEvent(stream, event, flags=0):
 
 
 def __getattr__(name):
-    found = _names.entry("cupy.cuda.runtime", name)
-    if isinstance(found, dict) and "value" in found:
-        return found["value"]
+    known = _names.entry("cupy.cuda.runtime", name)
+    if isinstance(known, dict) and "value" in known:
+        return known["value"]
     raise NotImplementedError(f"cupy.cuda.runtime.{name} is CuPy's, but the double has none")
