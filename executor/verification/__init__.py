@@ -45,16 +45,16 @@ the description in parts; the kernel in the parts of random plans; the gradient 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One check that did not hold: which operator, which kind, which check, on what case, and what was found."""
+    """One check that did not hold: which operator, which kind, which check, on what case, and what it says."""
 
     operator: str
     kind: str
     check: str
     case: str
-    found: str
+    message: str
 
     def __str__(self) -> str:
-        return f"{self.operator}: {self.check}: {self.found} ({self.case})"
+        return f"{self.operator}: {self.check}: {self.message} ({self.case})"
 
 
 Done = tuple[str, str, Failure | None]

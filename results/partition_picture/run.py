@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from results.experiment import Pages, publish, table
-from results.partition_picture import found
+from results.partition_picture import wresnet_plan
 
 HERE = Path(__file__).parent
 BATCH, CHANNEL, OUT, IN, SPACE = "#3b6fb5", "#e08a2c", "#3f9b57", "#8e5bb0", "#999999"
@@ -73,7 +73,7 @@ def picture(blocks: list[dict[str, Any]]) -> str:
         text(
             8,
             16,
-            f"{found.MODEL}, batch {found.BATCH}: what each of three steps splits, left to right",
+            f"{wresnet_plan.MODEL}, batch {wresnet_plan.BATCH}: what each of three steps splits, left to right",
             'font-weight="bold"',
         ),
     ]
@@ -113,6 +113,6 @@ def pages(data: Any) -> Pages:
 
 
 if __name__ == "__main__":
-    plan = found.plan()
-    blocks = found.blocks(found.convolutions(plan))
-    publish(HERE, {"bytes": plan.total_bytes, "blocks": blocks, "gigabytes": found.moved(plan)}, pages)
+    plan = wresnet_plan.plan()
+    blocks = wresnet_plan.blocks(wresnet_plan.convolutions(plan))
+    publish(HERE, {"bytes": plan.total_bytes, "blocks": blocks, "gigabytes": wresnet_plan.moved(plan)}, pages)

@@ -19,7 +19,7 @@ WAYS = {2: (2,), 4: (2, 2), 8: (2, 2, 2)}
 """How workers are divided, by their number."""
 
 
-def made(name: str) -> UserModel:
+def user_model(name: str) -> UserModel:
     """Return an example's module with weights of seed 0, its inputs, loss and targets, and SGD."""
     torch.manual_seed(0)
     module, inputs, loss, targets = CASES[name]()
@@ -29,7 +29,7 @@ def made(name: str) -> UserModel:
 
 def plans(name: str, workers: int, folder: Path) -> list[Path]:
     """Write plans of an example: the one that is found, and one that nobody searched, with all that layouts may be."""
-    graph = imported(made(name))
+    graph = imported(user_model(name))
     drawn = random_plan(graph, WAYS[workers], random.Random(f"{name} {workers}"))
     paths = []
     for kind, plan in (("searched", planner.plan(graph, workers=workers)), ("drawn", drawn)):
@@ -41,13 +41,13 @@ def plans(name: str, workers: int, folder: Path) -> list[Path]:
 def stages(name: str, workers: int, folder: Path) -> Path:
     """Write a plan of an example in two stages."""
     path = folder / f"{name}-stages.json"
-    planner.plan(imported(made(name)), workers=workers, stages=2).save(path)
+    planner.plan(imported(user_model(name)), workers=workers, stages=2).save(path)
     return path
 
 
 def cut(name: str, parallel: str, folder: Path) -> Path:
     """Write a plan of an example that is cut and computes again as named parallelism says."""
-    path, model = folder / f"{name}-cut.json", made(name)
+    path, model = folder / f"{name}-cut.json", user_model(name)
     read = Parallel.read(parallel)
     count = read.micro_batches(len(in_order(model.inputs)[0]))
     graph = imported(in_parts(model, count)[0], micro_batches=count, recompute=RECOMPUTE[read.recompute])

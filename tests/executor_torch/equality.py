@@ -23,7 +23,7 @@ from executor.torch import Distributed, distribute
 from executor.torch.sharded import held_entries, sharded_state
 from planner.errors import PlanError
 from planner.plans.plan_json import load_plan
-from tests.executor_torch.cases import made
+from tests.executor_torch.cases import user_model
 from tests.pytorch.eager import STEPS, eager_steps
 
 
@@ -45,7 +45,7 @@ def sharded(trained: Distributed, whole: Mapping[str, torch.Tensor]) -> dict[str
 
 def trained(path: Path) -> dict[str, Any]:
     """Train one plan's module; return, on rank 0, what came of it."""
-    plan, given = load_plan(path), made(path.stem.rpartition("-")[0])
+    plan, given = load_plan(path), user_model(path.stem.rpartition("-")[0])
     ours = distribute(given.module, plan)
     losses, rows = list[float](), list[list[int]]()
     for _ in range(STEPS):

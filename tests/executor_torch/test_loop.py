@@ -20,7 +20,7 @@ from planner.pytorch import graph_of
 from planner.pytorch.user_model import UserModel, imported, optimizer_of
 from tests.executor_torch.test_torchrun import run
 from tests.pages import blocks_of
-from tests.pytorch.test_sixteen_bits import ROUNDING, Autocast, in_single, made
+from tests.pytorch.test_sixteen_bits import ROUNDING, Autocast, case, in_single
 
 OPTIMIZERS = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, weight_decay=0.01),
@@ -285,7 +285,7 @@ if training.rank == 0:
 
 
 def in_16_bits(kind):
-    given = made("gpt")
+    given = case("gpt")
     module = given[0].bfloat16() if kind == "module" else Autocast(given[0])
     return UserModel(module, (given[1],), in_single, (given[2],), OPTIMIZERS["adamw"](module.parameters()))
 

@@ -10,7 +10,7 @@ from executor.check import relative_difference  # noqa: E402
 from planner.errors import GraphError  # noqa: E402
 from planner.graph.facts import recomputed  # noqa: E402
 from planner.pytorch.user_model import UserModel, imported, in_parts  # noqa: E402
-from tests.executor_torch.cases import made  # noqa: E402
+from tests.executor_torch.cases import user_model  # noqa: E402
 from tests.pytorch.eager import RATE, eager_steps, imported_steps  # noqa: E402
 from tests.pytorch.models import values  # noqa: E402
 
@@ -36,7 +36,7 @@ def trains_like_eager(graph, model):
 @pytest.mark.parametrize(("count", "recompute"), CUTS)
 @pytest.mark.parametrize("name", MEANS)
 def test_examples(name, count, recompute):
-    model = made(name)
+    model = user_model(name)
     graph = cut(model, count, recompute)
     assert (graph.micro_batches, bool(recomputed(graph))) == (count, recompute == "segments")
     trains_like_eager(graph, model)

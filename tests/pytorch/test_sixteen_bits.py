@@ -90,19 +90,19 @@ MODELS = {
 }
 
 
-def made(name, seed=0):
+def case(name, seed=0):
     torch.manual_seed(seed)
     module, inputs, targets = (one() for one in MODELS[name])
     return module, inputs, targets
 
 
 def in_brain_floats(name, seed=0):
-    module, inputs, targets = made(name, seed)
+    module, inputs, targets = case(name, seed)
     return module.bfloat16(), inputs.bfloat16() if inputs.is_floating_point() else inputs, targets
 
 
 def in_autocast(name, seed=0):
-    module, *batch = made(name, seed)
+    module, *batch = case(name, seed)
     return Autocast(module), *batch
 
 
@@ -158,14 +158,14 @@ def test_autocast(name):
 
 def test_no_gradient_flows_where_none_does_in_a_region():
     """The scale of its result is the one that has none."""
-    module, inputs, targets = made("regions")
+    module, inputs, targets = case("regions")
     graph = from_torch(Autocast(module), (inputs,), loss=in_single, targets=(targets,))
     assert "module.a.bias" not in graph.updates
     assert "module.a.weight" in graph.updates
 
 
 def test_an_operator_that_casts_within_and_is_not_taken_apart():
-    module, inputs, targets = made("recurrent")
+    module, inputs, targets = case("recurrent")
     with pytest.raises(
         GraphError, match=r"test_sixteen_bits\.py:\d+: aten\.lstm\.input under autocast: cast explicitly"
     ):

@@ -67,7 +67,7 @@ def test_a_rule_that_does_not_apply_is_one_finding(wrong):
     options = CheckOptions(cases=1, rules={**RULES, "mul": rule}, generators={**CASES, "mul": same_shapes})
     (failure,) = check_operator("mul", options).failures
     assert failure.check == "gradient rule"
-    assert message in failure.found
+    assert message in failure.message
 
 
 def test_a_compound_rule_must_be_the_total_derivative():
@@ -178,12 +178,12 @@ def test_a_generator_without_cases_is_one_finding(wrong):
     generate, message = CASES_THAT_ARE_NONE[wrong]
     (failure,) = check_operator("relu", CheckOptions(generators={**CASES, "relu": generate})).failures
     assert failure.check == "cases"
-    assert message in failure.found
+    assert message in failure.message
 
 
 def test_what_is_not_registered_is_named():
     failures = check_operator("relu", CheckOptions(kernels={}, generators={})).failures
-    assert [(failure.check, failure.found) for failure in failures] == [
+    assert [(failure.check, failure.message) for failure in failures] == [
         ("kernel", "none registered; use executor.extensions.kernel"),
         ("cases", "none registered; use executor.extensions.cases"),
     ]
@@ -206,7 +206,7 @@ def test_a_kernel_that_does_not_write_its_output(wrong, name):
     kernel, message = KERNELS_THAT_DO_NOT_WRITE[wrong]
     failure = check_operator(name, CheckOptions(brief=True, kernels={**KERNELS, name: kernel})).failures[0]
     assert failure.check == "kernel"
-    assert message in failure.found
+    assert message in failure.message
 
 
 def test_a_kernel_may_compute_no_number():
