@@ -20,8 +20,9 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 
 from planner.errors import GraphError
 from planner.pytorch.checkpoints import batch_norm, plain_batch_norm
+from planner.pytorch.contents import is_known
 from planner.pytorch.packed import packed
-from planner.pytorch.private import vmap
+from planner.pytorch.private import content_of, vmap
 from planner.pytorch.refusing import OF_MODULES, users_line
 
 
@@ -114,12 +115,13 @@ class Taken(TorchFunctionMode):
 
     A hook of a tensor raises a GraphError with the user's line; `data` of a tensor is what `detach` returns; sequences
     are packed as rows that a mask shows; masks that are computed alike select as one. A parameter that a container of
-    the `module` holds, too, is the module's, which is another in a trace.
+    the `module` holds, too, is the module's, which is another in a trace. What an export really changes, as it does
+    tensors that are no buffers, holds afterwards what it held before.
     """
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
-        self.masks, self.module = Masks(), module
+        self.masks, self.module, self.before = Masks(), module, dict[Tensor, Tensor]()
         self.names = {id(parameter): name for name, parameter in module.named_parameters()}
         held = (vars(part)[name] for part in module.modules() for name in vars(part).keys() - OF_MODULES)
         containers = (value for value in held if isinstance(value, list | tuple | dict))
@@ -141,12 +143,21 @@ class Taken(TorchFunctionMode):
             return packed(*args, **(kwargs or {}))
         if name.startswith("_foreach_"):
             return _for_each(name.removeprefix("_foreach_"), *args, **(kwargs or {}))
+        if (name[-1:] == "_" and name[-2:] != "__") or name == "__setitem__" or name[:3] == "__i":
+            self.before.update((x, content_of(x)) for x in args[:1] if is_known(x) and x not in self.before)
         if name == "__getitem__":
             args = (args[0], self.masks.first_alike(args[1]))
         result = STANDING_IN.get(function, function)(*args, **(kwargs or {}))
         if name in Masks.MADE_BY and not kwargs:
             self.masks.note(name, args, result)
         return result
+
+    def __exit__(self, *failure: Any) -> None:
+        """Put back what was changed."""
+        super().__exit__(*failure)  # type: ignore[no-untyped-call]
+        with torch.no_grad():
+            for tensor, content in self.before.items():
+                tensor.copy_(content)
 
     def _own(self, value: Any) -> Any:
         """Return the module's parameter in place of one that a container holds."""

@@ -22,12 +22,12 @@ from planner.pytorch.asking import Asked, Place, Undecided, always_raises, raise
 from planner.pytorch.changed import bounded_first, leaves_of_their_own, written_data
 from planner.pytorch.checkpoints import checkpoints_traced, counted_again, follow_twice, refuse_escapes
 from planner.pytorch.complex_numbers import real_alone
+from planner.pytorch.contents import is_known
 from planner.pytorch.functional import changes_first, out_of_place, relaid_out_of_place
 from planner.pytorch.graphs import packet
 from planner.pytorch.idioms import Taken, idioms_traced
 from planner.pytorch.kept import Kept, refuse_first_call, refuse_kept
 from planner.pytorch.own_functions import functions_traced
-from planner.pytorch.private import FakeTensor
 from planner.pytorch.python_state import changes, python_state
 from planner.pytorch.refusing import (
     failure,
@@ -325,11 +325,6 @@ def _apart(arguments: Sequence[Any]) -> tuple[Any, ...]:
         value.clone() if isinstance(value, torch.Tensor) and first[id(value)] != place else value
         for place, value in enumerate(arguments)
     )
-
-
-def is_known(value: object) -> bool:
-    """Return True for a tensor that has its content."""
-    return isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor) and value.device.type != "meta"
 
 
 def is_parameter(spec: InputSpec) -> bool:

@@ -3,6 +3,7 @@
 import random
 from collections import deque
 from dataclasses import dataclass
+from functools import cache, partial
 from itertools import count, cycle
 from types import SimpleNamespace
 
@@ -156,6 +157,99 @@ class OfTheFileThroughAFunction(Keeping):
 def test_what_classes_and_files_keep_is_refused(kind, name):
     with pytest.raises(GraphError, match=f"forward changes {name}"):
         from_torch(kind(None, None), (torch.randn(4, 6),))
+
+
+SETTINGS, NUMBERS, ANNEALED = Settings(), count(1), Annealing()
+
+
+def enclosing():
+    calls = 0
+
+    def factor(_):
+        nonlocal calls
+        calls += 1
+        return calls
+
+    return factor
+
+
+def with_a_default(_, calls=[]):  # noqa: B006
+    calls.append(1)
+    return len(calls)
+
+
+def with_an_attribute(_):
+    with_an_attribute.calls = getattr(with_an_attribute, "calls", 0) + 1
+    return with_an_attribute.calls
+
+
+def decorated(_):
+    return around(None)
+
+
+around = cache(enclosing)()
+
+
+class Static:
+    @staticmethod
+    def factor():
+        return attribute(Settings)
+
+    @property
+    def factors(self):
+        return attribute(Settings)
+
+
+class OfAProperty(Keeping, Static):
+    def forward(self, x):
+        return self.fc(x).mean() * self.factors
+
+
+class OfAStaticMethod(Keeping, Static):
+    def forward(self, x):
+        return self.fc(x).mean() * Static.factor()
+
+
+FUNCTIONS = {
+    "an enclosed number": (enclosing(), r"calls from \d"),
+    "a default": (with_a_default, r"with_a_default\.0"),
+    "an attribute": (with_an_attribute, r"with_an_attribute\.calls"),
+    "a function that is called": (decorated, "calls from"),
+    "a method": (lambda _, *, factor=ANNEALED.factor: factor(), "Annealing"),
+    "an object of the file": (lambda _: attribute(SETTINGS), "SETTINGS"),
+    "a class of the file": (lambda _: attribute(Settings), r"Settings\.calls"),
+    "an iterator of the file": (lambda _: next(NUMBERS), "NUMBERS"),
+    "what it is made of": (partial(lambda kept, _: attribute(SETTINGS), None), "SETTINGS"),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_what_functions_keep_is_refused(name):
+    factor, changed = FUNCTIONS[name]
+    with pytest.raises(GraphError, match=f"forward changes {changed}"):
+        from_torch(Keeping(None, factor), (torch.randn(4, 6),))
+
+
+@pytest.mark.parametrize("kind", [OfAProperty, OfAStaticMethod])
+def test_what_properties_and_static_methods_keep_is_refused(kind):
+    with pytest.raises(GraphError, match=r"forward changes Settings\.calls"):
+        from_torch(kind(None, None), (torch.randn(4, 6),))
+
+
+def test_what_hooks_and_losses_that_are_functions_keep_is_refused():
+    module, factor = Keeping(None, lambda _: 1), enclosing()
+    with pytest.raises(GraphError, match="forward changes calls from"):
+        from_torch(module, (torch.randn(4, 6),), loss=lambda x: x * factor(None))
+    module.fc.register_forward_hook(lambda *results: results[-1] * factor(None))
+    with pytest.raises(GraphError, match="forward changes calls from"):
+        from_torch(module, (torch.randn(4, 6),))
+
+
+def test_names_that_several_functions_have_do_not_hide_each_other():
+    module = Keeping({"calls": 0}, entry)
+    module.register_forward_hook(lambda *_, kept=None: kept)
+    with pytest.raises(GraphError, match="forward changes kept"):
+        from_torch(module, (torch.randn(4, 6),))
 
 
 class AnnealedLoss(nn.Module):
