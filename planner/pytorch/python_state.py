@@ -105,11 +105,8 @@ def _variables(function: FunctionType) -> Iterator[tuple[str, Any]]:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         with suppress(ValueError):  # it may be empty
             yield name, cell.cell_contents
-    kept: dict[object, Any] = {
-        **dict(enumerate(function.__defaults__ or ())),
-        **(function.__kwdefaults__ or {}),
-        **vars(function),
-    }
+    yield from ((f"{function.__name__}.{place}", value) for place, value in enumerate(function.__defaults__ or ()))
+    kept = {**(function.__kwdefaults__ or {}), **vars(function)}
     yield from ((f"{function.__name__}.{name}", value) for name, value in kept.items())
 
 
