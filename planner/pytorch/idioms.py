@@ -116,12 +116,12 @@ class Taken(TorchFunctionMode):
     A hook of a tensor raises a GraphError with the user's line; `data` of a tensor is what `detach` returns; sequences
     are packed as rows that a mask shows; masks that are computed alike select as one. A parameter that a container of
     the `module` holds, too, is the module's, which is another in a trace. What an export really changes, as it does
-    tensors that are no buffers, holds afterwards what it held before.
+    tensors that are no buffers, holds afterwards what it held before. Tensors that were `kept` are marked.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, kept: Mapping[int, object]) -> None:
         super().__init__()
-        self.masks, self.module, self.before = Masks(), module, dict[Tensor, Tensor]()
+        self.kept, self.masks, self.module, self.before = kept, Masks(), module, dict[Tensor, Tensor]()
         self.names = {id(parameter): name for name, parameter in module.named_parameters()}
         held = (vars(part)[name] for part in module.modules() for name in vars(part).keys() - OF_MODULES)
         containers = (value for value in held if isinstance(value, list | tuple | dict))
@@ -136,7 +136,7 @@ class Taken(TorchFunctionMode):
             return args[0].detach()
         if function == SET_DATA:
             return args[0].detach().copy_(torch.ops.planner.assigned(args[1]))
-        if self.finds:
+        if self.finds or self.kept:
             args, kwargs = tree_map(self._own, (args, kwargs))
         name = getattr(function, "__name__", "")
         if name == "_pack_padded_sequence":
@@ -160,7 +160,9 @@ class Taken(TorchFunctionMode):
                 tensor.copy_(content)
 
     def _own(self, value: Any) -> Any:
-        """Return the module's parameter in place of one that a container holds."""
+        """Return the module's parameter in place of one that a container holds; mark what a call before left."""
+        if id(value) in self.kept:
+            return torch.ops.planner.kept(value)
         return self.module.get_parameter(self.names[id(value)]) if id(value) in self.names else value
 
 

@@ -100,10 +100,15 @@ def refuse_kept(graph: Graph, first: set[str], again: set[str]) -> None:
         if packet(node) == "planner::kept":
             is_constant = all(other.op != "placeholder" for other in _ancestors(node))
             if not is_constant or first & again:
-                raise GraphError(
-                    f"forward keeps tensors from one step to the next in {', '.join(sorted(first))}: register_buffer "
-                    "it in __init__, and write it in place"
-                )
+                raise keeping(first)
+
+
+def keeping(names: set[str]) -> GraphError:
+    """Return what is raised for tensors that are kept under these names."""
+    return GraphError(
+        f"forward keeps tensors from one step to the next in {', '.join(sorted(names))}: register_buffer "
+        "it in __init__, and write it in place"
+    )
 
 
 def refuse_first_call(once: GraphModule, twice: GraphModule, changed: set[str]) -> None:

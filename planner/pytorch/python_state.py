@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from planner.pytorch.refusing import OF_MODULES
 
@@ -54,21 +55,41 @@ def python_state(*parts: object) -> State:
 
 def _held(part: object) -> Iterator[tuple[str, Any]]:
     part = getattr(part, "__self__", part)  # of a method
-    if not isinstance(part, nn.Module):
+    if isinstance(part, nn.Module):
+        yield from _attributes(part)
+    else:
         yield type(part).__name__, part
+    yield from _held_outside(part)
+
+
+def _attributes(part: nn.Module) -> Iterator[tuple[str, Any]]:
+    for path, module in part.named_modules():
+        held = [(name, vars(module)[name]) for name in vars(module).keys() - OF_MODULES]
+        held += [("hook", hook) for hook in (*module._forward_pre_hooks.values(), *module._forward_hooks.values())]
+        yield from ((f"{path}.{name}".removeprefix("."), value) for name, value in held)
+
+
+def _held_outside(part: object) -> Iterator[tuple[str, Any]]:
+    """Yield what classes of modules keep, and what functions name and keep."""
+    if not isinstance(part, nn.Module):
         yield from _named_by([part])
         return
-    classes = set[type]()
-    for path, module in part.named_modules():
-        hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
-        held = [(name, vars(module)[name]) for name in vars(module).keys() - OF_MODULES]
-        held += [("hook", hook) for hook in hooks]
-        yield from ((f"{path}.{name}".removeprefix("."), value) for name, value in held)
-        yield from _named_by(value for _, value in held)
-        classes |= {kind for kind in type(module).__mro__ if _is_the_users(kind)}
+    yield from _named_by(value for _, value in _attributes(part))
+    classes = {kind for module in part.modules() for kind in type(module).__mro__ if _is_the_users(kind)}
     for kind in sorted(classes, key=lambda kind: kind.__qualname__):
         yield from _of_class(kind)
         yield from _named_by(vars(kind).values())
+
+
+class Outside(dict[int, tuple[str, torch.Tensor]]):
+    """Tensors that classes and functions keep, by identity, with names; no container to an export."""
+
+
+def tensors_outside(*parts: object) -> Outside:
+    """Return the tensors that classes and functions keep."""
+    values = (pair for part in parts for pair in _held_outside(getattr(part, "__self__", part)))
+    leaves = ((name, leaf) for name, value in values for leaf in tree_leaves(value))
+    return Outside({id(leaf): (name, leaf) for name, leaf in leaves if isinstance(leaf, torch.Tensor)})
 
 
 def _of_class(kind: type) -> Iterator[tuple[str, Any]]:

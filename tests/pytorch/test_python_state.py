@@ -303,3 +303,48 @@ def test_a_backward_pass_in_forward_is_refused():
     module = Keeping(None, backward)
     with pytest.raises(GraphError, match=r"test_python_state\.py:\d+: backward\(\) in forward: .*return the loss"):
         from_torch(module, (torch.randn(4, 6),))
+
+
+def of_the_file(x):
+    before, FACTORS["mean"] = FACTORS.get("mean", 0), x.mean(0).detach()
+    return before
+
+
+def of_a_default(x, kept=[0]):  # noqa: B006
+    before, kept[0] = kept[0], x.mean(0).detach()
+    return before
+
+
+def of_a_function(x):
+    before, of_a_function.mean = getattr(of_a_function, "mean", 0), x.mean(0).detach()
+    return before
+
+
+def of_a_class(x):
+    before, Annealing.mean = getattr(Annealing, "mean", 0), x.mean(0).detach()
+    return before
+
+
+class Shifted(nn.Module):
+    """A layer, and what a function keeps of the data."""
+
+    def __init__(self, shift):
+        super().__init__()
+        self.fc, self.shift = nn.Linear(6, 6), shift
+
+    def forward(self, x):
+        return (self.fc(x) + self.shift(x)).square().mean()
+
+
+@pytest.mark.parametrize("shift", [of_the_file, of_a_default, of_a_function, of_a_class])
+def test_tensors_that_functions_and_classes_keep_are_refused(shift):
+    with pytest.raises(GraphError, match="forward keeps tensors from one step to the next in"):
+        from_torch(Shifted(shift), (torch.randn(4, 6),))
+
+
+def test_tensors_that_a_hook_leaves_in_the_same_call_are_read():
+    left = {}
+    module = Shifted(lambda x: left["result"] * 2)
+    module.fc.register_forward_hook(lambda *results: left.update(result=results[-1]))
+    graph = from_torch(module.double(), (torch.randn(4, 6, dtype=torch.float64),))
+    assert {"fc.weight", "fc.bias"} <= graph.updates.keys()

@@ -50,9 +50,7 @@ def in_wider_dtype(t: Translation, left: Value, right: Value) -> tuple[Value, Va
 
 @converter(*LOGICAL)
 def _logical(t: Translation, call: TracedCall) -> Value:
-    left, other = call["self"], call.argument("other")
-    refuse_if(type(other) is int, f"{call.op} of a whole number has no operator here")
-    right = full(t, (), other, "bool") if isinstance(other, bool) else call["other"]
+    left, right = call["self"], call["other"]
     _refuse_whole_numbers(t, call.op, left, right)
     return of_truth_values(t, LOGICAL[call.op], left, right, call.shapes[0])
 
