@@ -147,7 +147,7 @@ def _scatter(t: Translation, call: TracedCall) -> Value:
     if number is not None:
         return masked(t, densely(t, value), negated(t, nobody), in_dtype(number, t.dtype(value)))
     source = expanded(t, call["value"], indices.shape) if "value" in call.arguments else call["src"]
-    refuse_if(_is_trained(t, source), OVERWRITTEN)
+    refuse_if(indices.shape[dim] > 1 and _is_trained(t, source), OVERWRITTEN)
     chosen = t.emit("gather", densely(t, source).tensor, writer.tensor, dim=dim)
     return _merged(t, densely(t, value), t.alike(chosen, writer), nobody)
 
