@@ -61,10 +61,8 @@ def _rewrite(module: GraphModule, node: Node, parts: dict[Node, tuple[Node, Node
 
     def run(*tensors: Any) -> Any:
         given = dict(zip(operands, tensors, strict=True))
-        pairs = {
-            whole: ComplexTensor(*(given[part] for part in pair)) for whole, pair in parts.items() if pair[0] in given
-        }
-        values = given | pairs
+        wholes = [operand for operand in node.all_input_nodes if operand in parts]
+        values = given | {whole: ComplexTensor(*(given[part] for part in parts[whole])) for whole in wholes}
         args, named = tree_unflatten([values.get(a, a) if isinstance(a, Node) else a for a in arguments], spec)
         result = function(*args, **named)
         has_parts = isinstance(result, ComplexTensor) or not isinstance(result, torch.Tensor) or not result.is_complex()

@@ -13,6 +13,7 @@ from planner.graph.build import ONES, ZEROS
 from planner.graph.constants import Array, values
 from planner.graph.ir import Init
 from planner.pytorch.axes import Value
+from planner.pytorch.private import FakeTensor
 from planner.pytorch.translation import Translation
 
 DTYPES = {
@@ -25,6 +26,11 @@ DTYPES = {
     torch.bool: "bool",
 }
 """What the graph has for PyTorch's dtypes; its whole numbers have 32 bits."""
+
+
+def is_known(value: object) -> bool:
+    """Return True for a tensor that has its content."""
+    return isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor) and value.device.type != "meta"
 
 
 def known_dtype(dtype: torch.dtype) -> str:

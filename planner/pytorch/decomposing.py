@@ -24,8 +24,13 @@ LOGGER = logging.getLogger(__name__)
 REFUSED = "refused"
 """What says of a node that stands for a part of an operator why that was refused."""
 
-PARTLY_CONVERTED = ("clamp", "clamp_max", "clamp_min", "embedding", "linalg_vector_norm", "scatter_reduce")
-"""Operators that are written out where their converters refuse them."""
+PART_OF = "part of"
+"""What says of a node of which operator it was last made."""
+
+PARTLY_CONVERTED = (
+    "clamp", "clamp_max", "clamp_min", "embedding", "index_put", "linalg_vector_norm", "scatter", "scatter_reduce",
+)  # fmt: skip
+"""Operators that are written out where their converters refuse them, once: some by themselves."""
 
 OTHER_GRADIENTS = ("max_unpool3d", "pdist", "_pdist_forward")
 """Operators whose gradients are not those of what PyTorch makes of them."""
@@ -41,14 +46,21 @@ def decompose(module: GraphModule, node: Node, why: str) -> bool:
     Nor where that is of other dtypes.
     """
     part = _part(node)
-    if part is None or any(inner.target is node.target or _is_primitive(inner) for inner in part.graph.nodes):
+    if part is None or any(_is_again(inner, node) or _is_primitive(inner) for inner in part.graph.nodes):
         return False
     if _dtypes_of(part) != dtypes(tree_flatten(example(node))[0]):
         return False
     node.meta.setdefault(REFUSED, why)
+    node.meta[PART_OF] = node.target
     results = copied(module, node, part, node.all_input_nodes)
     _read_instead(node, results)
     return True
+
+
+def _is_again(inner: Node, node: Node) -> bool:
+    """Return True for the operator that a node's is made of, unless that is written out for the first time."""
+    is_first = packet(node) in PARTLY_CONVERTED and node.meta.get(PART_OF) is not node.target
+    return inner.target is node.target and not is_first
 
 
 def _dtypes_of(part: GraphModule) -> list[torch.dtype | None]:

@@ -7,7 +7,8 @@ from torch import nn
 
 from planner.graph.entries import content_digest
 from planner.graph.ir import Entry, Graph
-from planner.pytorch.tracing import Trace, is_known
+from planner.pytorch.contents import is_known
+from planner.pytorch.tracing import Trace
 
 
 def entries(module: nn.Module, trace: Trace, graph: Graph) -> dict[str, Entry]:

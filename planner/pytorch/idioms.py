@@ -20,8 +20,9 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 
 from planner.errors import GraphError
 from planner.pytorch.checkpoints import batch_norm, plain_batch_norm
+from planner.pytorch.contents import is_known
 from planner.pytorch.packed import packed
-from planner.pytorch.private import vmap
+from planner.pytorch.private import content_of, vmap
 from planner.pytorch.refusing import OF_MODULES, users_line
 
 
@@ -114,12 +115,13 @@ class Taken(TorchFunctionMode):
 
     A hook of a tensor raises a GraphError with the user's line; `data` of a tensor is what `detach` returns; sequences
     are packed as rows that a mask shows; masks that are computed alike select as one. A parameter that a container of
-    the `module` holds, too, is the module's, which is another in a trace.
+    the `module` holds, too, is the module's, which is another in a trace. What an export really changes, as it does
+    tensors that are no buffers, holds afterwards what it held before. Tensors that were `kept` are marked.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, kept: Mapping[int, object]) -> None:
         super().__init__()
-        self.masks, self.module = Masks(), module
+        self.kept, self.masks, self.module, self.before = kept, Masks(), module, dict[Tensor, Tensor]()
         self.names = {id(parameter): name for name, parameter in module.named_parameters()}
         held = (vars(part)[name] for part in module.modules() for name in vars(part).keys() - OF_MODULES)
         containers = (value for value in held if isinstance(value, list | tuple | dict))
@@ -134,13 +136,15 @@ class Taken(TorchFunctionMode):
             return args[0].detach()
         if function == SET_DATA:
             return args[0].detach().copy_(torch.ops.planner.assigned(args[1]))
-        if self.finds:
+        if self.finds or self.kept:
             args, kwargs = tree_map(self._own, (args, kwargs))
         name = getattr(function, "__name__", "")
         if name == "_pack_padded_sequence":
             return packed(*args, **(kwargs or {}))
         if name.startswith("_foreach_"):
             return _for_each(name.removeprefix("_foreach_"), *args, **(kwargs or {}))
+        if (name[-1:] == "_" and name[-2:] != "__") or name == "__setitem__" or name[:3] == "__i":
+            self.before.update((x, content_of(x)) for x in args[:1] if is_known(x) and x not in self.before)
         if name == "__getitem__":
             args = (args[0], self.masks.first_alike(args[1]))
         result = STANDING_IN.get(function, function)(*args, **(kwargs or {}))
@@ -148,8 +152,17 @@ class Taken(TorchFunctionMode):
             self.masks.note(name, args, result)
         return result
 
+    def __exit__(self, *failure: Any) -> None:
+        """Put back what was changed."""
+        super().__exit__(*failure)  # type: ignore[no-untyped-call]
+        with torch.no_grad():
+            for tensor, content in self.before.items():
+                tensor.copy_(content)
+
     def _own(self, value: Any) -> Any:
-        """Return the module's parameter in place of one that a container holds."""
+        """Return the module's parameter in place of one that a container holds; mark what a call before left."""
+        if id(value) in self.kept:
+            return torch.ops.planner.kept(value)
         return self.module.get_parameter(self.names[id(value)]) if id(value) in self.names else value
 
 

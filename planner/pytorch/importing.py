@@ -21,7 +21,7 @@ from planner.graph.ir import Graph, Init
 from planner.graph.optimizers import Optimizer
 from planner.graph.training import Recipe, training_graph
 from planner.pytorch.axes import Cuts, Value
-from planner.pytorch.contents import DTYPES, as_value, known_dtype, state_init
+from planner.pytorch.contents import DTYPES, as_value, is_known, known_dtype, state_init
 from planner.pytorch.decomposing import REFUSED, decompose
 from planner.pytorch.defects import DefectError, contained, conversion_failed
 from planner.pytorch.entries import entries
@@ -42,7 +42,7 @@ from planner.pytorch.operators.call import CONVERTERS, TracedCall, UnsupportedEr
 from planner.pytorch.private import OpOverload
 from planner.pytorch.selections import spread_selections
 from planner.pytorch.shared_memory import refuse_shared_memory
-from planner.pytorch.tracing import Inputs, Step, Trace, in_order, is_data, is_known, is_parameter, names_of, traced
+from planner.pytorch.tracing import Inputs, Step, Trace, in_order, is_data, is_parameter, names_of, traced
 from planner.pytorch.translation import UNKNOWN, Translation
 from planner.pytorch.views import laid_as
 

@@ -37,7 +37,7 @@ class Kept:
         With `marks` they are marked as kept, for the call that follows.
         """
         names = {id(part): path for path, part in self._module.named_modules()}
-        changed = set()
+        changed, written = set(), list[tuple[dict[str, Any], str, Tensor, Tensor]]()
         for part, held, name, before in self._registered:
             after = held.get(name)
             if isinstance(before, Tensor) and isinstance(after, Tensor) and after is not before:
@@ -53,7 +53,10 @@ class Kept:
                 if sum(other is before for *_, other in self._registered) > 1:
                     raise GraphError(f"forward gives {name}, which has other names, another tensor: write it in place")
                 with torch.no_grad():
-                    held[name] = before.copy_(after)
+                    written.append((held, name, before, after.clone()))
+        for held, name, before, after in written:  # what is assigned may be another of these
+            with torch.no_grad():
+                held[name] = before.copy_(after)
         for part, name, value in list(_attributes(self._module)):
             before, known = self._others.get((id(part), name), (None, {}))
             if name != FLAT and _tensors(value).keys() - known.keys():
@@ -97,10 +100,15 @@ def refuse_kept(graph: Graph, first: set[str], again: set[str]) -> None:
         if packet(node) == "planner::kept":
             is_constant = all(other.op != "placeholder" for other in _ancestors(node))
             if not is_constant or first & again:
-                raise GraphError(
-                    f"forward keeps tensors from one step to the next in {', '.join(sorted(first))}: register_buffer "
-                    "it in __init__, and write it in place"
-                )
+                raise keeping(first)
+
+
+def keeping(names: set[str]) -> GraphError:
+    """Return what is raised for tensors that are kept under these names."""
+    return GraphError(
+        f"forward keeps tensors from one step to the next in {', '.join(sorted(names))}: register_buffer "
+        "it in __init__, and write it in place"
+    )
 
 
 def refuse_first_call(once: GraphModule, twice: GraphModule, changed: set[str]) -> None:

@@ -19,6 +19,7 @@ from torch.fx.experimental.proxy_tensor import PreDispatchTorchFunctionMode
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import (
     TorchDispatchMode,  # sees what makes a tensor from nothing
+    _disable_current_modes,  # within, tensors have content
     _get_current_dispatch_mode_stack,
 )
 from torch.utils.checkpoint import _CachingTorchDispatchMode  # in what runs some operators again
@@ -36,6 +37,7 @@ __all__ = [
     "FunctionBase",
     "OpOverload",
     "TorchDispatchMode",
+    "content_of",
     "exporting_modes",
     "fake_mode_of",
     "is_composite",
@@ -69,6 +71,12 @@ def fake_mode_of(examples: Sequence[object]) -> AbstractContextManager[object]:
 
 REGION = _enter_autocast, _exit_autocast
 """What an export writes down where a region of autocast begins, and where it ends."""
+
+
+def content_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy of a tensor that has content, in an export as well."""
+    with _disable_current_modes():
+        return tensor.detach().clone()
 
 
 def exporting_modes() -> list[PreDispatchTorchFunctionMode]:

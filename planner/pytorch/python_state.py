@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import cached_property, partial
 from io import BytesIO
+from itertools import zip_longest
 from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from planner.pytorch.refusing import OF_MODULES
 
@@ -19,51 +23,112 @@ ALIKE = (
 )  # fmt: skip
 """What is no state of Python's, or is told elsewhere."""
 
-OF_MODULE_FILES = (int, float, list, dict, set)
-"""What a variable of a file may be that functions change."""
+
+OF_FUNCTIONS: Mapping[type, str] = {
+    MethodType: "__func__",
+    staticmethod: "__func__",
+    classmethod: "__func__",
+    property: "fget",
+    cached_property: "func",
+    partial: "func",
+}
+"""By what is made of a function, the attribute that is the function."""
+
+State = dict[str, tuple[object, ...]]
+"""What each name stands for, by as many who call something so."""
 
 
-def python_state(*parts: object) -> dict[str, object]:
+def python_state(*parts: object) -> State:
     """Return what modules, and other objects, keep in attributes, by name, so that a change can be told.
 
-    A number is itself. With modules it is what their classes keep, and what their functions name of their files.
+    A number is itself. With modules it is what their classes keep, and what functions name and keep, too.
     """
-    kept: dict[str, object] = {}
+    kept: State = {}
     written: dict[int, object] = {}
     for part in parts:
         for name, value in _held(part):
             if id(value) not in written:
                 written[id(value)] = _written(value)
-            kept[name] = written[id(value)]
+            kept[name] = (*kept.get(name, ()), written[id(value)])
     return kept
 
 
 def _held(part: object) -> Iterator[tuple[str, Any]]:
     part = getattr(part, "__self__", part)  # of a method
-    if not isinstance(part, nn.Module):
+    if isinstance(part, nn.Module):
+        yield from _attributes(part)
+    else:
         yield type(part).__name__, part
-        return
-    classes = set[type]()
+    yield from _held_outside(part)
+
+
+def _attributes(part: nn.Module) -> Iterator[tuple[str, Any]]:
     for path, module in part.named_modules():
-        yield from (
-            (f"{path}.{name}".removeprefix("."), vars(module)[name]) for name in vars(module).keys() - OF_MODULES
-        )
-        classes |= {kind for kind in type(module).__mro__ if not kind.__module__.startswith(("torch.", "builtins"))}
+        held = [(name, vars(module)[name]) for name in vars(module).keys() - OF_MODULES]
+        held += [("hook", hook) for hook in (*module._forward_pre_hooks.values(), *module._forward_hooks.values())]
+        yield from ((f"{path}.{name}".removeprefix("."), value) for name, value in held)
+
+
+def _held_outside(part: object) -> Iterator[tuple[str, Any]]:
+    """Yield what classes of modules keep, and what functions name and keep."""
+    if not isinstance(part, nn.Module):
+        yield from _named_by([part])
+        return
+    yield from _named_by(value for _, value in _attributes(part))
+    classes = {kind for module in part.modules() for kind in type(module).__mro__ if _is_the_users(kind)}
     for kind in sorted(classes, key=lambda kind: kind.__qualname__):
-        yield from ((f"{kind.__name__}.{name}", value) for name, value in vars(kind).items() if name[:2] != "__")
-        yield from _named_by(value for value in vars(kind).values() if isinstance(value, FunctionType))
+        yield from _of_class(kind)
+        yield from _named_by(vars(kind).values())
 
 
-def _named_by(functions: Iterable[FunctionType]) -> Iterator[tuple[str, Any]]:
-    """Yield the variables of their files that functions name, and those that they call by name."""
-    waiting, seen = [*functions], set[FunctionType]()
+class Outside(dict[int, tuple[str, torch.Tensor]]):
+    """Tensors that classes and functions keep, by identity, with names; no container to an export."""
+
+
+def tensors_outside(*parts: object) -> Outside:
+    """Return the tensors that classes and functions keep."""
+    values = (pair for part in parts for pair in _held_outside(getattr(part, "__self__", part)))
+    leaves = ((name, leaf) for name, value in values for leaf in tree_leaves(value))
+    return Outside({id(leaf): (name, leaf) for name, leaf in leaves if isinstance(leaf, torch.Tensor)})
+
+
+def _of_class(kind: type) -> Iterator[tuple[str, Any]]:
+    return ((f"{kind.__name__}.{name}", value) for name, value in vars(kind).items() if name[:2] != "__")
+
+
+def _is_the_users(value: type | FunctionType) -> bool:
+    return not str(value.__module__).startswith(("torch.", "builtins"))
+
+
+def _named_by(values: Iterable[object]) -> Iterator[tuple[str, Any]]:
+    """Yield what those of the values that are functions, and those that they call by name, name and keep."""
+    waiting, seen = [*values], set[FunctionType]()
     while waiting:
         function = waiting.pop()
+        if isinstance(function, MethodType):
+            yield type(function.__self__).__name__, function.__self__
+        if type(function) in OF_FUNCTIONS:
+            function = getattr(function, OF_FUNCTIONS[type(function)])
+        if not isinstance(function, FunctionType) or function in seen or not _is_the_users(function):
+            continue
         seen.add(function)
-        variables = [(name, function.__globals__.get(name)) for name in function.__code__.co_names]
-        yield from (pair for pair in variables if isinstance(pair[1], OF_MODULE_FILES))
-        called = {value for _, value in variables if isinstance(value, FunctionType)}
-        waiting += [value for value in called - seen if not str(value.__module__).startswith("torch.")]
+        for name, value in _variables(function):
+            if isinstance(value, type) and _is_the_users(value):
+                yield from _of_class(value)
+            yield name, value
+            waiting.append(value)
+
+
+def _variables(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield what a function names of its file, what it encloses, its defaults and its attributes."""
+    named = function.__globals__
+    yield from ((name, named[name]) for name in function.__code__.co_names if name in named)
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # it may be empty
+            yield name, cell.cell_contents
+    yield from ((f"{function.__name__}.{place}", value) for place, value in enumerate(function.__defaults__ or ()))
+    kept = {**(function.__kwdefaults__ or {}), **vars(function)}
+    yield from ((f"{function.__name__}.{name}", value) for name, value in kept.items())
 
 
 def _written(value: Any) -> object:
@@ -117,11 +182,13 @@ def _bytes(value: Any, *, fast: bool) -> bytes:
     return file.getvalue()
 
 
-def changes(before: Mapping[str, object], after: Mapping[str, object]) -> Iterator[str]:
+def changes(before: State, after: State) -> Iterator[str]:
     """Yield which names stand for other things, with numbers or lengths."""
     for name in sorted(before.keys() | after.keys()):
-        then, now = before.get(name), after.get(name)
-        if then != now or type(then) is not type(now):
-            lengths = [one[0] if isinstance(one, Contents) else one for one in (then, now)]
-            are_told = all(isinstance(one, int | float | str | None) for one in lengths) and lengths[0] != lengths[1]
-            yield f"{name} from {lengths[0]} to {lengths[1]}" if are_told else name
+        for then, now in zip_longest(before.get(name, ()), after.get(name, ())):
+            if then != now or type(then) is not type(now):
+                lengths = [one[0] if isinstance(one, Contents) else one for one in (then, now)]
+                are_told = (
+                    all(isinstance(one, int | float | str | None) for one in lengths) and lengths[0] != lengths[1]
+                )
+                yield f"{name} from {lengths[0]} to {lengths[1]}" if are_told else name

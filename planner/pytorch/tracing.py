@@ -22,13 +22,13 @@ from planner.pytorch.asking import Asked, Place, Undecided, always_raises, raise
 from planner.pytorch.changed import bounded_first, leaves_of_their_own, written_data
 from planner.pytorch.checkpoints import checkpoints_traced, counted_again, follow_twice, refuse_escapes
 from planner.pytorch.complex_numbers import real_alone
+from planner.pytorch.contents import is_known
 from planner.pytorch.functional import changes_first, note_views, out_of_place, relaid_out_of_place
 from planner.pytorch.graphs import packet
 from planner.pytorch.idioms import Taken, idioms_traced
-from planner.pytorch.kept import Kept, refuse_first_call, refuse_kept
+from planner.pytorch.kept import Kept, keeping, refuse_first_call, refuse_kept
 from planner.pytorch.own_functions import functions_traced
-from planner.pytorch.private import FakeTensor
-from planner.pytorch.python_state import changes, python_state
+from planner.pytorch.python_state import Outside, changes, python_state, tensors_outside
 from planner.pytorch.refusing import (
     failure,
     random_states,
@@ -54,7 +54,8 @@ class Step(nn.Module):
     """A module with its loss: what is traced.
 
     `changed` are numbers of Python's that the last of so many `calls` of the module changed, and from what to what;
-    `assigned` are attributes, and buffers of another shape, that it gave other tensors.
+    `assigned` are attributes, and buffers of another shape, that it gave other tensors; `kept` are tensors
+    that classes and functions keep of the call before.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Step(nn.Module):
         self._keys = tuple(inputs) if isinstance(inputs, Mapping) else ()
         self.changed: set[str] = set()
         self.assigned: set[str] = set()
+        self.kept = Outside()
         self.calls = 1
 
     def forward(self, *arguments: Any) -> Any:
@@ -82,7 +84,9 @@ class Step(nn.Module):
 
     def _loss_of(self, *arguments: Any) -> Any:
         inputs, targets = arguments[: self._inputs], arguments[self._inputs :]
+        self.kept.clear()
         for call in range(self.calls):
+            outside = tensors_outside(self.module, self._loss)
             before, kept = python_state(self.module, self._loss), Kept(self.module)
             with counted_again():
                 result = self._result_of(inputs)
@@ -92,7 +96,9 @@ class Step(nn.Module):
                     loss = self._loss(result, *targets)
             else:
                 loss = result.get("loss", result) if isinstance(result, Mapping) else getattr(result, "loss", result)
-        self.assigned |= assigned
+            after = tensors_outside(self.module, self._loss)
+            self.kept.update((tensor, after[tensor]) for tensor in after.keys() - outside.keys())
+        self.assigned |= assigned | {after[tensor][0] for tensor in after.keys() - outside.keys()}
         self.changed |= set(changes(before, python_state(self.module, self._loss)))
         if not isinstance(loss, torch.Tensor):
             kind = type(result if self._loss is None else loss).__name__
@@ -223,7 +229,7 @@ def _exported(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
         with (
             warnings.catch_warnings(),
             redirect_stderr(printed),
-            Taken(step),
+            Taken(step, step.kept),
             functions_traced(),
             checkpoints_traced(step),
             idioms_traced(),
@@ -256,7 +262,12 @@ def _exported_once(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
         step.changed.clear()
         step.assigned.clear()
         step.calls = 2
-        twice = _exported_past_checks(step, arguments)
+        try:
+            twice = _exported_past_checks(step, arguments)
+        except Exception as error:
+            if first and not isinstance(error, GraphError):
+                raise keeping(first) from error  # which are of the first trace
+            raise
         step.calls = 1
         refuse_kept(twice.graph, first, step.assigned)
         if not step.changed:
@@ -320,11 +331,6 @@ def _apart(arguments: Sequence[Any]) -> tuple[Any, ...]:
         value.clone() if isinstance(value, torch.Tensor) and first[id(value)] != place else value
         for place, value in enumerate(arguments)
     )
-
-
-def is_known(value: object) -> bool:
-    """Return True for a tensor that has its content."""
-    return isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor) and value.device.type != "meta"
 
 
 def is_parameter(spec: InputSpec) -> bool:

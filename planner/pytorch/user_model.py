@@ -19,11 +19,12 @@ from planner.extensions import parameters_expected
 from planner.graph.build import MIXED
 from planner.graph.ir import Graph
 from planner.graph.optimizers import CLIPPING, Optimizer
+from planner.pytorch.contents import is_known
 from planner.pytorch.graphs import leaves
 from planner.pytorch.importing import from_torch
 from planner.pytorch.private import FakeTensor, FakeTensorMode, OpOverload, TorchDispatchMode, schema_of
 from planner.pytorch.refusing import OF_MODULES
-from planner.pytorch.tracing import Inputs, in_order, is_known, names_of
+from planner.pytorch.tracing import Inputs, in_order, names_of
 
 OPTIMIZERS = {
     torch.optim.SGD: "sgd",

@@ -68,7 +68,7 @@ def _reached(log_probs: Tensor, labels: Tensor, steps: Tensor, blank: int) -> Te
     count, extent = labels.shape[0], 2 * labels.shape[1] + 1
     states = F.pad(torch.stack([torch.full_like(labels, blank), labels], 2).reshape(count, -1), (0, 1), value=blank)
     before = F.pad(states, (2, 0), value=blank)[:, :extent]
-    skipping = torch.where((states != blank) & (states != before), 0.0, NEVER).to(log_probs.dtype)
+    skipping = torch.where(states != before, 0.0, NEVER).to(log_probs.dtype)
     of_states = log_probs.gather(2, states.expand(log_probs.shape[0], count, extent)).clamp_min(NEVER)
     reached = F.pad(log_probs.new_zeros(count, 1), (0, extent - 1), value=NEVER)
     for step, arriving in enumerate(of_states.unbind()):

@@ -22,6 +22,8 @@ from planner.pytorch.written_ctc import ctc_loss
 from planner.pytorch.written_functions import WRITTEN_FUNCTIONS
 from planner.pytorch.written_pools import WRITTEN_POOLS
 
+aten = torch.ops.aten
+
 Parts = tuple[Tensor, ...]
 """Tensors of one shape that are combined together."""
 
@@ -191,6 +193,28 @@ def _scatter_reduce(
     return torch.where(count == 0, x, result)
 
 
+def _index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
+    """Write at indices what has a gradient, of which what is overwritten has its share, too."""
+    refuse_if(accumulate, "what is added has its gradient")
+    places = list(indices)
+    written = with_gradient(
+        lambda x, values: aten.index_put(x, places, values.detach()),
+        lambda arriving, *_: aten.index_put(arriving, places, arriving.new_zeros(())),
+        lambda arriving, *_: aten.index(arriving, places),
+    )
+    return written(x, values.to(x.dtype).expand(aten.index(x, places).shape))
+
+
+def _scatter(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+    """Write at indices along a dimension; as `_index_put`."""
+    written = with_gradient(
+        lambda x, src: x.scatter(dim, index, src.detach()),
+        lambda arriving, *_: arriving.scatter(dim, index, 0),
+        lambda arriving, *_: arriving.gather(dim, index),
+    )
+    return written(x, src)
+
+
 COMBINED: Mapping[str, tuple[Callable[..., Tensor], float]] = {
     "sum": (torch.sum, 0.0),
     "mean": (torch.sum, 0.0),
@@ -295,7 +319,9 @@ WRITTEN_OUT: Mapping[str, Callable[..., Any]] = {
     ),
     "fmax": _fmax,
     "fmin": partial(_fmax, sign=-1),
+    "index_put": _index_put,
     "linalg_vector_norm": _vector_norm,
+    "scatter": _scatter,
     "scatter_reduce": _scatter_reduce,
     "as_strided": _as_strided,
     "cummax": partial(_cumulative, sign=1),

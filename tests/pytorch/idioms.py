@@ -135,6 +135,11 @@ def assigned(self, x):
     return mean_square(x - self.average) / self.steps
 
 
+def swapped(self, x):
+    self.now, self.before = self.before + x.mean(0).detach(), self.now
+    return mean_square(x * self.now - self.before)
+
+
 def codebook(self, x):
     chosen = torch.cdist(x, self.codes).argmin(1)
     hits = F.one_hot(chosen, len(self.codes)).to(x.dtype)
@@ -303,6 +308,7 @@ IDIOMS = {
     "packed labels": (lambda: {"gru": nn.GRU(WIDTH, 4, 2, batch_first=True)}, packed_labels, sequences, lengths),
     "an average": (lambda: {"average": torch.zeros(WIDTH)}, exponential_average),
     "assigned": (lambda: {"average": torch.zeros(WIDTH), "steps": torch.tensor(0)}, assigned),
+    "swapped": (lambda: {"now": torch.ones(WIDTH), "before": torch.zeros(WIDTH)}, swapped),
     "a codebook": (
         lambda: {"codes": torch.randn(4, WIDTH), "counts": torch.ones(4), "sums": torch.randn(4, WIDTH)}, codebook,
     ),

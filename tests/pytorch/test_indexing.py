@@ -68,6 +68,9 @@ CASES = {
     "apart": lambda w, i, j, x: (w[..., None] * x[:, None])[i, :, j],
     "put": lambda w, i, j, x: torch.zeros_like(x).index_put((torch.arange(ROWS), j[:ROWS]), w[:, 0]),
     "put twice": lambda w, i, j, x: w.index_put((torch.tensor([1, 1, 0]),), x[:3]),
+    "put over what is there": lambda w, i, j, x: x.index_put((i,), w.exp()[j % ROWS]),
+    "put a number over another": lambda w, i, j, x: (w * x).index_put((i, j), w[0, 0].exp()),
+    "put where it is known": lambda w, i, j, x: x.index_put((torch.tensor([1, 1, 0]),), w[:3].exp()),
     "accumulated": lambda w, i, j, x: w.index_put((i, j), w[0, 0] * x[0, :5], accumulate=True),
     "assigned": assigned,
     "restored": restored,
@@ -75,6 +78,9 @@ CASES = {
     "index_fill": lambda w, i, j, x: w.index_fill(1, j, 0.5),
     "scatter a number": lambda w, i, j, x: w.scatter(1, j[:ROWS, None], 1.0),
     "scatter": lambda w, i, j, x: torch.zeros_like(w).scatter(1, x.argsort(1)[:, :2], w[:, :2]),
+    "scatter over what is there": lambda w, i, j, x: (w * x).scatter(
+        -1, j[:ROWS, None] % 2 * torch.ones(3).long(), w[:, :3]
+    ),
     "scatter_add": lambda w, i, j, x: w.scatter_add(1, j[:ROWS, None].expand(ROWS, 2), w[:, :2]),
     "argmax": lambda w, i, j, x: w[torch.arange(ROWS), x.argmax(-1)] + x.argmin(),
     "take_along_dim": lambda w, i, j, x: w.take_along_dim(x.argsort(1), 1),
@@ -84,6 +90,7 @@ CASES = {
     "remainder": lambda w, i, j, x: w * (j[:ROWS, None] % 3),
     "one number or another": lambda w, i, j, x: w * torch.where(x > 0, 2, 3) + torch.where(i[:4, None] > 1, 0.5, -1.0),
     "truth values": lambda w, i, j, x: w * ((x > 0) * (x < 1)),
+    "truth values and one": lambda w, i, j, x: w * ((x > 0) & True) * ((x < 1) ^ True),
     "nothing to attend to": attended,
     "prod": lambda w, i, j, x: w.prod(1) * (1 + w[:, 1].relu().prod()),
     "cumprod": lambda w, i, j, x: w.relu().cumprod(1) * w.cumprod(0),

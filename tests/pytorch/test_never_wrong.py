@@ -444,6 +444,7 @@ COMPLEX = {
     "in place": lambda r, c: (c * r).sub_(c, alpha=2).div_(3).neg_().mul_(2j).add_(r),
     "written": lambda r, c: (c * r).copy_(c * 3).masked_fill_(r > 0, 1.0),
     "cast": lambda r, c: r.to(c.dtype) * c + c.to(torch.complex64).to(c.dtype) * 0,
+    "parts of others": lambda r, c: torch.complex(r, c.imag) * torch.complex(c.imag, r) * torch.complex(r, c.imag),
     "shifted": lambda r, c: torch.fft.fftshift(torch.fft.fft(c)) * r,
 }
 

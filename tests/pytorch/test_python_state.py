@@ -3,6 +3,7 @@
 import random
 from collections import deque
 from dataclasses import dataclass
+from functools import cache, partial
 from itertools import count, cycle
 from types import SimpleNamespace
 
@@ -158,6 +159,99 @@ def test_what_classes_and_files_keep_is_refused(kind, name):
         from_torch(kind(None, None), (torch.randn(4, 6),))
 
 
+SETTINGS, NUMBERS, ANNEALED = Settings(), count(1), Annealing()
+
+
+def enclosing():
+    calls = 0
+
+    def factor(_):
+        nonlocal calls
+        calls += 1
+        return calls
+
+    return factor
+
+
+def with_a_default(_, calls=[]):  # noqa: B006
+    calls.append(1)
+    return len(calls)
+
+
+def with_an_attribute(_):
+    with_an_attribute.calls = getattr(with_an_attribute, "calls", 0) + 1
+    return with_an_attribute.calls
+
+
+def decorated(_):
+    return around(None)
+
+
+around = cache(enclosing)()
+
+
+class Static:
+    @staticmethod
+    def factor():
+        return attribute(Settings)
+
+    @property
+    def factors(self):
+        return attribute(Settings)
+
+
+class OfAProperty(Keeping, Static):
+    def forward(self, x):
+        return self.fc(x).mean() * self.factors
+
+
+class OfAStaticMethod(Keeping, Static):
+    def forward(self, x):
+        return self.fc(x).mean() * Static.factor()
+
+
+FUNCTIONS = {
+    "an enclosed number": (enclosing(), r"calls from \d"),
+    "a default": (with_a_default, r"with_a_default\.0"),
+    "an attribute": (with_an_attribute, r"with_an_attribute\.calls"),
+    "a function that is called": (decorated, "calls from"),
+    "a method": (lambda _, *, factor=ANNEALED.factor: factor(), "Annealing"),
+    "an object of the file": (lambda _: attribute(SETTINGS), "SETTINGS"),
+    "a class of the file": (lambda _: attribute(Settings), r"Settings\.calls"),
+    "an iterator of the file": (lambda _: next(NUMBERS), "NUMBERS"),
+    "what it is made of": (partial(lambda kept, _: attribute(SETTINGS), None), "SETTINGS"),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_what_functions_keep_is_refused(name):
+    factor, changed = FUNCTIONS[name]
+    with pytest.raises(GraphError, match=f"forward changes {changed}"):
+        from_torch(Keeping(None, factor), (torch.randn(4, 6),))
+
+
+@pytest.mark.parametrize("kind", [OfAProperty, OfAStaticMethod])
+def test_what_properties_and_static_methods_keep_is_refused(kind):
+    with pytest.raises(GraphError, match=r"forward changes Settings\.calls"):
+        from_torch(kind(None, None), (torch.randn(4, 6),))
+
+
+def test_what_hooks_and_losses_that_are_functions_keep_is_refused():
+    module, factor = Keeping(None, lambda _: 1), enclosing()
+    with pytest.raises(GraphError, match="forward changes calls from"):
+        from_torch(module, (torch.randn(4, 6),), loss=lambda x: x * factor(None))
+    module.fc.register_forward_hook(lambda *results: results[-1] * factor(None))
+    with pytest.raises(GraphError, match="forward changes calls from"):
+        from_torch(module, (torch.randn(4, 6),))
+
+
+def test_names_that_several_functions_have_do_not_hide_each_other():
+    module = Keeping({"calls": 0}, entry)
+    module.register_forward_hook(lambda *_, kept=None: kept)
+    with pytest.raises(GraphError, match="forward changes kept"):
+        from_torch(module, (torch.randn(4, 6),))
+
+
 class AnnealedLoss(nn.Module):
     def __init__(self):
         super().__init__()
@@ -209,3 +303,48 @@ def test_a_backward_pass_in_forward_is_refused():
     module = Keeping(None, backward)
     with pytest.raises(GraphError, match=r"test_python_state\.py:\d+: backward\(\) in forward: .*return the loss"):
         from_torch(module, (torch.randn(4, 6),))
+
+
+def of_the_file(x):
+    before, FACTORS["mean"] = FACTORS.get("mean", 0), x.mean(0).detach()
+    return before
+
+
+def of_a_default(x, kept=[0]):  # noqa: B006
+    before, kept[0] = kept[0], x.mean(0).detach()
+    return before
+
+
+def of_a_function(x):
+    before, of_a_function.mean = getattr(of_a_function, "mean", 0), x.mean(0).detach()
+    return before
+
+
+def of_a_class(x):
+    before, Annealing.mean = getattr(Annealing, "mean", 0), x.mean(0).detach()
+    return before
+
+
+class Shifted(nn.Module):
+    """A layer, and what a function keeps of the data."""
+
+    def __init__(self, shift):
+        super().__init__()
+        self.fc, self.shift = nn.Linear(6, 6), shift
+
+    def forward(self, x):
+        return (self.fc(x) + self.shift(x)).square().mean()
+
+
+@pytest.mark.parametrize("shift", [of_the_file, of_a_default, of_a_function, of_a_class])
+def test_tensors_that_functions_and_classes_keep_are_refused(shift):
+    with pytest.raises(GraphError, match="forward keeps tensors from one step to the next in"):
+        from_torch(Shifted(shift), (torch.randn(4, 6),))
+
+
+def test_tensors_that_a_hook_leaves_in_the_same_call_are_read():
+    left = {}
+    module = Shifted(lambda x: left["result"] * 2)
+    module.fc.register_forward_hook(lambda *results: left.update(result=results[-1]))
+    graph = from_torch(module.double(), (torch.randn(4, 6, dtype=torch.float64),))
+    assert {"fc.weight", "fc.bias"} <= graph.updates.keys()

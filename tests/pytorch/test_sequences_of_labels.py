@@ -64,6 +64,9 @@ LOSSES = {
     "another blank": lambda x, targets, lengths: F.ctc_loss(
         x, (targets - 1).clamp_min(-1), lengths, (targets >= 0).sum(1), blank=CLASSES - 1
     ),
+    "a label that is the blank": lambda x, targets, _: F.ctc_loss(
+        x[:, 0], targets[0], torch.tensor(9), torch.tensor(4), blank=2
+    ),
     "lengths that are known": lambda x, targets, _: F.ctc_loss(x, targets, (9, 9, 8, 7), (4, 2, 1, 0)),
     "one sample": lambda x, targets, _: F.ctc_loss(x[:, 0], targets[0], torch.tensor(9), torch.tensor(4)),
     "of constants": of_constants,

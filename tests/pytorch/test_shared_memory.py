@@ -139,3 +139,22 @@ def test_a_parameter_in_a_list_is_the_modules_without_memory_too():
 
     assert {"weight0", "weight1"} <= graph_of(make).updates.keys()
     assert {"weight0", "weight1"} <= graph_of(lambda: make()[:2]).updates.keys()
+
+
+class Unregistered(nn.Module):
+    """A layer and a tensor that is no buffer, which it changes in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.calls = nn.Linear(6, 6), torch.zeros(6, dtype=torch.float64)
+
+    def forward(self, x):
+        self.calls += 1
+        return (self.layer(x) * self.calls).square().mean()
+
+
+def test_an_import_leaves_tensors_that_are_no_buffers_as_they_are():
+    module = Unregistered().double()
+    _, gap, others = differences(module, (torch.randn(4, 6, dtype=torch.float64),))
+    assert max(gap, *others.values()) < 1e-12
+    assert not module.calls.any()

@@ -43,8 +43,9 @@ class TracedCall:
     read: set[str] = field(default_factory=set)
 
     def __getitem__(self, name: str) -> Value:
-        """Return a tensor, of known content or not, as a value."""
+        """Return a tensor, of known content or not, as a value; UnsupportedError for a number."""
         value: Value = self.value(self.argument(name))
+        refuse_if(isinstance(value, int | float), f"{self.op} with a number for {name} has no operator here")
         return value
 
     def optional(self, name: str) -> Value | None:

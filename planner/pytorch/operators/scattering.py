@@ -25,8 +25,8 @@ def _index_put(t: Translation, call: TracedCall) -> Value:
     value, source = call["self"], as_dtype(t, call["values"], call.dtypes[0])
     if (mask := _mask_of_data(t, call)) is not None and prod(source.shape) == 1:
         return _merged(t, value, expanded(t, source, value.shape), negated(t, mask))
-    if _is_trained(t, source):
-        _refuse_repeated(call, value)
+    if not call.flag("accumulate") and _is_trained(t, source):
+        refuse_if(not _are_distinct(call, value), OVERWRITTEN)
     indices = indices_of(t, call, value)
     if _is_order(t, call, [index for _, index in indices]):
         return t.plain(t.emit_as("sort", "sort", densely(t, indices[0][1]).tensor, dim=0, descending=False)[1])
@@ -47,6 +47,9 @@ def _index_put(t: Translation, call: TracedCall) -> Value:
     return whole.permuted([(dims + rest).index(dim) for dim in range(value.rank)])
 
 
+OVERWRITTEN = "PyTorch gives a gradient to what one index overwrites, too"
+
+
 def _is_trained(t: Translation, value: Value) -> bool:
     """Return True where a value depends on a weight."""
     tensors, seen = [value.tensor], set[str]()
@@ -61,16 +64,16 @@ def _is_trained(t: Translation, value: Value) -> bool:
     return False
 
 
-def _refuse_repeated(call: TracedCall, value: Value) -> None:
-    """Refuse known indices that name an element twice: PyTorch gives a gradient to what was overwritten, too."""
+def _are_distinct(call: TracedCall, value: Value) -> bool:
+    """Return True for known indices that name no element twice."""
     known = [(dim, index.tensor) for dim, index in enumerate(call.argument("indices")) if isinstance(index, Content)]
-    if call.flag("accumulate") or not known or any(isinstance(index, Value) for index in call.argument("indices")):
-        return
+    if any(isinstance(index, Value) for index in call.argument("indices")):
+        return False
     if any(index.dtype is torch.bool for _, index in known):
-        return
+        return True
     places = np.broadcast_arrays(*((index % value.shape[dim]).numpy() for dim, index in known))
     rows = np.stack([place.ravel() for place in places], 1)
-    refuse_if(len(np.unique(rows, axis=0)) < len(rows), "an element is written twice by one index: write each once")
+    return len(np.unique(rows, axis=0)) == len(rows)
 
 
 def _mask_of_data(t: Translation, call: TracedCall) -> Value | None:
@@ -144,6 +147,7 @@ def _scatter(t: Translation, call: TracedCall) -> Value:
     if number is not None:
         return masked(t, densely(t, value), negated(t, nobody), in_dtype(number, t.dtype(value)))
     source = expanded(t, call["value"], indices.shape) if "value" in call.arguments else call["src"]
+    refuse_if(indices.shape[dim] > 1 and _is_trained(t, source), OVERWRITTEN)
     chosen = t.emit("gather", densely(t, source).tensor, writer.tensor, dim=dim)
     return _merged(t, densely(t, value), t.alike(chosen, writer), nobody)
 
