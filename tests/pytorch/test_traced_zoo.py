@@ -53,7 +53,7 @@ def perceptron():
 
 
 def residual():
-    module, images, loss, labels, _ = resnet50.made(resnet50.ResNet((1, 1, 1, 1), 64, 1000), 8, 64, 1000)
+    module, images, loss, labels, _ = resnet50.training(resnet50.ResNet((1, 1, 1, 1), 64, 1000), 8, 64, 1000)
     return module, (images,), loss, (labels,)
 
 
