@@ -69,6 +69,8 @@ class _Context(FunctionCtx):
         """What the forward pass saved."""
         return self.to_save
 
+    saved_variables = saved_tensors  # as PyTorch still calls them, too
+
 
 @contextmanager
 def functions_traced() -> Iterator[None]:
