@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any
 
 import torch
-from torch.export.graph_signature import InputSpec
+from torch.export.graph_signature import InputKind, InputSpec
 from torch.fx import Node
 
 from planner.errors import GraphError
@@ -115,16 +115,24 @@ OVERWRITING = frozenset((*FILLED, "fill", "copy", "zero", "slice_scatter", "sele
 def folded(trace: Trace, needed: AbstractSet[Node]) -> Known:
     """Compute the nodes, of those that are needed, that depend on constants and buffers alone.
 
-    What a graph cannot hold is left to the operators that make it, where there are such.
+    What a graph cannot hold is left to the operators that make it, where there are such, or to the state dict.
     """
     results = computed_nodes(trace, needed)
     contents = {id(result): Content(result) for result in results.values() if isinstance(result, torch.Tensor)}
     known = {node: contents[id(result)] for node, result in results.items() if id(result) in contents}
     for node in reversed(list(trace.nodes)):
         is_read = node in known and any(user in needed and user not in results for user in node.users)
-        if is_read and node.op != "placeholder" and not known[node].fits and not known[node].is_causal:
+        is_made = node.op != "placeholder" or is_stored(trace, node)
+        if is_read and is_made and not known[node].fits and not known[node].is_causal:
             del known[node], results[node]
     return known
+
+
+def is_stored(trace: Trace, node: Node) -> bool:
+    """Return True for a buffer of the state dict that has the dtype of weights, as one of which a graph can have it."""
+    spec, dtypes = trace.sources[node.name], {parameter.dtype for parameter in trace.parameters.values()}
+    is_kept = spec.kind is InputKind.BUFFER and str(spec.target) in trace.program.state_dict
+    return is_kept and dtypes == {example(node).dtype}
 
 
 def computed_nodes(

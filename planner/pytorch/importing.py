@@ -272,12 +272,12 @@ class _Pass:
         if is_data(spec):
             init = Init("data", below=UNKNOWN) if dtype == "int32" else Init("data")
             return self.t.input(self.trace.data[node.name], shape, init, dtype)
-        if node.name in self.trace.states and (content := self.trace.constant(str(spec.target))) is not None:
-            return self.t.state(str(spec.target).removeprefix("module."), shape, dtype, state_init(content))
-        raise GraphError(
-            f"buffer {str(spec.target).removeprefix('module.')} of shape {shape}: its content is not known, as the "
-            "model was made without"
-        )
+        name, content = str(spec.target).removeprefix("module."), self.trace.constant(str(spec.target))
+        if content is None:
+            raise GraphError(f"buffer {name} of shape {shape}: its content is not known, as the model was made without")
+        if node.name in self.trace.states:
+            return self.t.state(name, shape, dtype, state_init(content))
+        return self.t.weight(name, shape, state_init(content), frozen=True)  # which no constant can hold
 
     def _parameter(self, target: str, shape: tuple[int, ...]) -> Value:
         key = id(self.trace.parameters[target])
