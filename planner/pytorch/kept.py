@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -42,8 +43,8 @@ class Kept:
             after = held.get(name)
             if isinstance(before, Tensor) and isinstance(after, Tensor) and after is not before:
                 if after.shape != before.shape and name in part._non_persistent_buffers_set:
-                    changed.add(f"{names[id(part)]}.{name}".removeprefix("."))
-                    held[name] = _marked(after) if marks else after
+                    changed.add(path := f"{names[id(part)]}.{name}".removeprefix("."))
+                    held[name] = _marked(after, path) if marks else after
                     continue
                 if after.shape != before.shape:
                     raise GraphError(
@@ -57,9 +58,9 @@ class Kept:
         for part, name, value in list(_attributes(self._module)):
             before, known = self._others.get((id(part), name), (None, {}))
             if name != FLAT and _tensors(value).keys() - known.keys():
-                changed.add(f"{names.get(id(part), '')}.{name}".removeprefix("."))
+                changed.add(path := f"{names.get(id(part), '')}.{name}".removeprefix("."))
                 if marks:
-                    setattr(part, name, tree_map(_marked, value))
+                    setattr(part, name, tree_map(partial(_marked, path=path), value))
                 elif not isinstance(part, nn.Module):  # which an export restores by itself
                     setattr(part, name, before)
         return changed
@@ -82,25 +83,25 @@ def _tensors(value: Any) -> dict[int, Tensor]:
     return {id(leaf): leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)}
 
 
-def _marked(value: Any) -> Any:
-    return torch.ops.planner.kept(value) if isinstance(value, Tensor) else value
+def _marked(value: Any, path: str) -> Any:
+    return torch.ops.planner.kept(value, path) if isinstance(value, Tensor) else value
 
 
-def refuse_kept(graph: Graph, first: set[str], again: set[str]) -> None:
+def refuse_kept(graph: Graph, again: set[str]) -> None:
     """Raise a GraphError if the loss of a second call depends on tensors that the first one kept.
 
-    It may where these are made of constants, as masks are, and the second call makes none.
+    It may where these are made of constants, as masks are, and the second call keeps no others there.
     """
-    output = graph.output_node()
-    before = _ancestors(output)
-    for node in before:
-        if packet(node) == "planner::kept":
-            is_constant = all(other.op != "placeholder" for other in _ancestors(node))
-            if not is_constant or first & again:
-                raise GraphError(
-                    f"forward keeps tensors from one step to the next in {', '.join(sorted(first))}: register_buffer "
-                    "it in __init__, and write it in place"
-                )
+    read = {node: str(node.args[1]) for node in _ancestors(graph.output_node()) if packet(node) == "planner::kept"}
+    if refused := {path for node, path in read.items() if path in again or not _is_constant(node)}:
+        raise GraphError(
+            f"forward keeps tensors from one step to the next in {', '.join(sorted(refused))}: register_buffer it in "
+            "__init__, and write it in place"
+        )
+
+
+def _is_constant(node: Node) -> bool:
+    return all(other.op != "placeholder" for other in _ancestors(node))
 
 
 def refuse_first_call(once: GraphModule, twice: GraphModule, changed: set[str]) -> None:

@@ -263,7 +263,7 @@ def _exported_once(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
         step.calls = 2
         twice = _exported_past_checks(step, arguments)
         step.calls = 1
-        refuse_kept(twice.graph, first, step.assigned)
+        refuse_kept(twice.graph, step.assigned)
         if not step.changed:
             refuse_first_call(program.graph_module, twice.graph_module, first | changed)
     if step.changed:

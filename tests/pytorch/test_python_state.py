@@ -209,3 +209,30 @@ def test_a_backward_pass_in_forward_is_refused():
     module = Keeping(None, backward)
     with pytest.raises(GraphError, match=r"test_python_state\.py:\d+: backward\(\) in forward: .*return the loss"):
         from_torch(module, (torch.randn(4, 6),))
+
+
+class Attending(nn.Module):
+    """A layer that makes its mask when it is first called, and keeps what it attended to last, to be looked at."""
+
+    def __init__(self, mask):
+        super().__init__()
+        self.fc, self.made, self.mask, self.attended = nn.Linear(6, 6), mask, None, None
+
+    def forward(self, x):
+        if self.mask is None or len(self.mask) != len(x):
+            self.mask = self.made(self, x)
+        attended = (self.fc(x) @ x.T).masked_fill(self.mask, -1e9).softmax(1)
+        self.attended = attended.detach()
+        return (attended @ x).square().mean()
+
+
+def test_a_mask_is_kept_beside_what_each_call_keeps():
+    module = Attending(lambda _, x: torch.ones(len(x), len(x), dtype=torch.bool).triu(1))
+    _, gap, gaps = differences(module.double(), (torch.randn(4, 6, dtype=torch.float64),))
+    assert max(gap, *gaps.values()) < 1e-12
+
+
+@pytest.mark.parametrize("mask", [lambda self, x: x @ x.T > 1, lambda self, x: self.fc(x) @ x.T > 1])
+def test_a_mask_of_the_first_batch_is_not_kept(mask):
+    with pytest.raises(GraphError, match="from one step to the next in mask: register_buffer"):
+        from_torch(Attending(mask), (torch.randn(4, 6),))
