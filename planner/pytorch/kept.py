@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import copy
 from functools import partial
 from typing import Any
 
@@ -13,6 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from planner.errors import GraphError
 from planner.pytorch.graphs import example, packet
+from planner.pytorch.private import FakeTensor
 from planner.pytorch.python_state import ALIKE
 from planner.pytorch.refusing import OF_MODULES
 
@@ -64,6 +67,24 @@ class Kept:
                 elif not isinstance(part, nn.Module):  # which an export restores by itself
                     setattr(part, name, before)
         return changed
+
+
+@contextmanager
+def given_back(module: nn.Module) -> Iterator[None]:
+    """Within, a module may be traced; after it, no attribute has a tensor of the trace, but what it had before."""
+    before = {(id(part), name): _copied(value) for part, name, value in _attributes(module)}
+    try:
+        yield
+    finally:
+        for part, name, value in list(_attributes(module)):
+            if any(isinstance(one, FakeTensor) for one in _tensors(value).values()):
+                vars(part).pop(name)
+                vars(part).update({name: before[id(part), name]} if (id(part), name) in before else {})
+
+
+def _copied(value: Any) -> Any:
+    """Return a value that stays where a list or dict is added to."""
+    return copy(value) if isinstance(value, list | dict) else value
 
 
 def _attributes(module: nn.Module) -> Iterator[tuple[Any, str, Any]]:

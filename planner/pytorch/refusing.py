@@ -60,6 +60,9 @@ ADVICE = {
         "whether two tensors are equal, as torch.equal or torch.cov with weights ask, is for data to decide: write it "
         "with operators on elements"
     ),
+    ".numpy() is not supported": (
+        "numpy() makes an array of a tensor, which would be one for all batches: keep it a tensor"
+    ),
     "Disabling autocast": "autocast names a device that is not here (Disabling autocast): cast explicitly",
     "fake tensor in the exported program": (
         "forward makes a tensor of Python's numbers, as torch.distributions does: make it in __init__, as a buffer"

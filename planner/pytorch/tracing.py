@@ -25,7 +25,7 @@ from planner.pytorch.complex_numbers import real_alone
 from planner.pytorch.functional import changes_first, out_of_place, relaid_out_of_place
 from planner.pytorch.graphs import packet
 from planner.pytorch.idioms import Taken, idioms_traced
-from planner.pytorch.kept import Kept, refuse_first_call, refuse_kept
+from planner.pytorch.kept import Kept, given_back, refuse_first_call, refuse_kept
 from planner.pytorch.own_functions import functions_traced
 from planner.pytorch.private import FakeTensor
 from planner.pytorch.python_state import changes, python_state
@@ -229,6 +229,7 @@ def _exported(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
             warnings.catch_warnings(),
             redirect_stderr(printed),
             Taken(step),
+            given_back(step),
             functions_traced(),
             checkpoints_traced(step),
             idioms_traced(),

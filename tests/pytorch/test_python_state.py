@@ -236,3 +236,23 @@ def test_a_mask_is_kept_beside_what_each_call_keeps():
 def test_a_mask_of_the_first_batch_is_not_kept(mask):
     with pytest.raises(GraphError, match="from one step to the next in mask: register_buffer"):
         from_torch(Attending(mask), (torch.randn(4, 6),))
+
+
+class Looked(Attending):
+    """The same, that keeps the layer's results in a list, a dict and an object, too."""
+
+    def __init__(self, mask):
+        super().__init__(mask)
+        self.kept, self.seen, self.last = SimpleNamespace(text="a"), [1], {}
+
+    def forward(self, x):
+        self.kept.result = self.last["result"] = self.fc(x)
+        self.seen = [self.kept.result]
+        return super().forward(x)
+
+
+def test_an_import_leaves_no_tensors_in_a_module():
+    module = Looked(lambda _, x: torch.ones(len(x), len(x), dtype=torch.bool).triu(1))
+    from_torch(module, (torch.randn(4, 6),))
+    assert (module.kept, module.seen, module.last, module.mask) == (SimpleNamespace(text="a"), [1], {}, None)
+    assert module(torch.randn(5, 6)).isfinite()
