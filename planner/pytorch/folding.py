@@ -14,7 +14,7 @@ from torch.fx import Node
 
 from planner.errors import GraphError
 from planner.pytorch.contents import Content
-from planner.pytorch.functional import OWNER, WRITTEN, ancestry, changes_first
+from planner.pytorch.functional import OWNER, ancestry, changes_first
 from planner.pytorch.graphs import example, leaves, packet, where
 from planner.pytorch.private import OpOverload, schema_of
 from planner.pytorch.regions import UNTRACKED
@@ -90,26 +90,9 @@ def needed_for(loss: Node, operands: Callable[[Node], Iterable[Node]] = attrgett
     return needed
 
 
-def refuse_unwritten(trace: Trace, needed: AbstractSet[Node]) -> None:
-    """Raise a GraphError, with the line, for an operator that reads a tensor which was made without content.
-
-    It may be written over, as a whole or through views of it.
-    """
-    unwritten = set[Node]()
-    for node in trace.nodes:
-        name, is_free = packet(node).removesuffix("_"), node not in needed or _is_random(node)
-        if name in UNWRITTEN or (name in WRITTEN and node.args[0] in unwritten):
-            unwritten.add(node)
-        elif not is_free and name not in OVERWRITING and (read := unwritten.intersection(node.all_input_nodes)):
-            raise GraphError(f"{where(node)}: reads what {packet(read.pop())} made, which holds anything: use zeros")
-
-
-def _is_random(node: Node) -> bool:
+def is_random(node: Node) -> bool:
+    """Return True for an operator that draws random numbers."""
     return isinstance(node.target, OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
-
-
-OVERWRITING = frozenset((*FILLED, "fill", "copy", "zero", "slice_scatter", "select_scatter", "index_put", "scatter"))
-"""Operators that do not depend on what their first operand holds, or where they write nothing."""
 
 
 def folded(trace: Trace, needed: AbstractSet[Node]) -> Known:
@@ -195,7 +178,7 @@ def _computed(trace: Trace, node: Node, known: Mapping[Node, Any]) -> Any:
     has_own = packet(node) == "planner::with_gradient"  # which is known if its results and operands are
     given: Any = node.args
     operands = [*given[0], *given[1]] if has_own else node.all_input_nodes
-    is_open = _is_random(node) or packet(node) == "planner::arriving"  # what arrives is not there yet
+    is_open = is_random(node) or packet(node) == "planner::arriving"  # what arrives is not there yet
     if is_open or any(operand not in known for operand in operands):
         return None
     if has_own:

@@ -34,7 +34,6 @@ from planner.pytorch.folding import (
     needed_for_all,
     refuse_read_statistics,
     refuse_untracked,
-    refuse_unwritten,
     unreached,
 )
 from planner.pytorch.graphs import example, leaves, line_of, packet, place_of, where
@@ -45,6 +44,7 @@ from planner.pytorch.selections import spread_selections
 from planner.pytorch.shared_memory import refuse_shared_memory
 from planner.pytorch.tracing import Inputs, Step, Trace, in_order, is_data, is_known, is_parameter, names_of, traced
 from planner.pytorch.translation import UNKNOWN, Translation
+from planner.pytorch.unwritten import refuse_unwritten
 from planner.pytorch.views import laid_as
 
 FIXED = ", as of a mask that selects: use torch.where, or as many indices in every batch"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch.fx import Node
@@ -31,7 +32,7 @@ def _layout(tensor: torch.Tensor) -> tuple[object, ...]:
 
 def _meet(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Return True if two views of one memory may have an element in common, a sum of strides being their gap."""
-    gap = other.storage_offset() - one.storage_offset()
+    gap: Any = other.storage_offset() - one.storage_offset()
     if not all(isinstance(number, int) for number in (*one.shape, *other.shape, *one.stride(), *other.stride(), gap)):
         return True
     least, most = Counter[int](), Counter[int]()

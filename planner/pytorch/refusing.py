@@ -60,6 +60,9 @@ ADVICE = {
         "whether two tensors are equal, as torch.equal or torch.cov with weights ask, is for data to decide: write it "
         "with operators on elements"
     ),
+    "unhashable type: non-nested SymInt": (
+        "tolist() or item() makes numbers of a tensor, which would be one for all batches: keep it a tensor"
+    ),
     ".numpy() is not supported": (
         "numpy() makes an array of a tensor, which would be one for all batches: keep it a tensor"
     ),
