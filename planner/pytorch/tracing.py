@@ -34,6 +34,7 @@ from planner.pytorch.refusing import (
     random_states,
     refuse_devices,
     refuse_hooks,
+    refuse_layouts,
     silent,
 )
 from planner.pytorch.regions import RegionsApart, inline_regions
@@ -128,9 +129,11 @@ class Trace:
         return {str(spec.arg.name): spec for spec in self.program.graph_signature.input_specs}
 
     def constant(self, target: str) -> torch.Tensor | None:
-        """Return the content of a buffer or constant; None where the model was made without any."""
+        """Return the content of a buffer or constant, dense; None where the model was made without any."""
         content = self.program.state_dict.get(target, self.program.constants.get(target))
-        return content.detach() if isinstance(content, torch.Tensor) and is_known(content) else None
+        if not isinstance(content, torch.Tensor) or not is_known(content):
+            return None
+        return content.detach() if content.layout is torch.strided else content.detach().to_dense()
 
     def names(self) -> Mapping[int, str]:
         """Return the first name of every parameter in the module, by the parameter's identity."""
@@ -183,6 +186,7 @@ def traced(step: Step, arguments: Sequence[Any], names: Sequence[str]) -> Trace:
     """Trace a module on example inputs; a GraphError for one that cannot be traced."""
     refuse_hooks(step)
     refuse_devices(step, dict(zip(names, arguments, strict=True)))
+    refuse_layouts(step, dict(zip(names, arguments, strict=True)))
     program = _exported(step, _apart(arguments))
     specs = program.graph_signature.input_specs
     inline_regions(program.graph_module)
