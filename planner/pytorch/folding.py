@@ -9,12 +9,12 @@ from operator import attrgetter
 from typing import Any
 
 import torch
-from torch.export.graph_signature import InputSpec
+from torch.export.graph_signature import InputKind, InputSpec
 from torch.fx import Node
 
 from planner.errors import GraphError
 from planner.pytorch.contents import Content
-from planner.pytorch.functional import OWNER, WRITTEN, ancestry, changes_first
+from planner.pytorch.functional import OWNER, ancestry, changes_first
 from planner.pytorch.graphs import bound, example, leaves, packet, where
 from planner.pytorch.private import OpOverload
 from planner.pytorch.regions import UNTRACKED
@@ -82,41 +82,32 @@ def needed_for(loss: Node, operands: Callable[[Node], Iterable[Node]] = attrgett
     return needed
 
 
-def refuse_unwritten(trace: Trace, needed: AbstractSet[Node]) -> None:
-    """Raise a GraphError, with the line, for an operator that reads a tensor which was made without content.
-
-    It may be written over, as a whole or through views of it.
-    """
-    unwritten = set[Node]()
-    for node in trace.nodes:
-        name, is_free = packet(node).removesuffix("_"), node not in needed or _is_random(node)
-        if name in UNWRITTEN or (name in WRITTEN and node.args[0] in unwritten):
-            unwritten.add(node)
-        elif not is_free and name not in OVERWRITING and (read := unwritten.intersection(node.all_input_nodes)):
-            raise GraphError(f"{where(node)}: reads what {packet(read.pop())} made, which holds anything: use zeros")
-
-
-def _is_random(node: Node) -> bool:
+def is_random(node: Node) -> bool:
+    """Return True for an operator that draws random numbers."""
     return isinstance(node.target, OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
-
-
-OVERWRITING = frozenset((*FILLED, "fill", "copy", "zero", "slice_scatter", "select_scatter", "index_put", "scatter"))
-"""Operators that do not depend on what their first operand holds, or where they write nothing."""
 
 
 def folded(trace: Trace, needed: AbstractSet[Node]) -> Known:
     """Compute the nodes, of those that are needed, that depend on constants and buffers alone.
 
-    What a graph cannot hold is left to the operators that make it, where there are such.
+    What a graph cannot hold is left to the operators that make it, where there are such, or to the state dict.
     """
     results = computed_nodes(trace, needed)
     contents = {id(result): Content(result) for result in results.values() if isinstance(result, torch.Tensor)}
     known = {node: contents[id(result)] for node, result in results.items() if id(result) in contents}
     for node in reversed(list(trace.nodes)):
         is_read = node in known and any(user in needed and user not in results for user in node.users)
-        if is_read and node.op != "placeholder" and not known[node].fits and not known[node].is_causal:
+        is_made = node.op != "placeholder" or is_stored(trace, node)
+        if is_read and is_made and not known[node].fits and not known[node].is_causal:
             del known[node], results[node]
     return known
+
+
+def is_stored(trace: Trace, node: Node) -> bool:
+    """Return True for a buffer of the state dict that has the dtype of weights, as one of which a graph can have it."""
+    spec, dtypes = trace.sources[node.name], {parameter.dtype for parameter in trace.parameters.values()}
+    is_kept = spec.kind is InputKind.BUFFER and str(spec.target) in trace.program.state_dict
+    return is_kept and dtypes == {example(node).dtype}
 
 
 def computed_nodes(
@@ -179,7 +170,7 @@ def _computed(trace: Trace, node: Node, known: Mapping[Node, Any]) -> Any:
     has_own = packet(node) == "planner::with_gradient"  # which is known if its results and operands are
     given: Any = node.args
     operands = [*given[0], *given[1]] if has_own else node.all_input_nodes
-    is_open = _is_random(node) or packet(node) == "planner::arriving"  # what arrives is not there yet
+    is_open = is_random(node) or packet(node) == "planner::arriving"  # what arrives is not there yet
     if is_open or any(operand not in known for operand in operands):
         return None
     if has_own:

@@ -119,7 +119,7 @@ class Taken(TorchFunctionMode):
     tensors that are no buffers, holds afterwards what it held before. Tensors that were `kept` are marked.
     """
 
-    def __init__(self, module: nn.Module, kept: Mapping[int, object]) -> None:
+    def __init__(self, module: nn.Module, kept: Mapping[int, tuple[str, Tensor]]) -> None:
         super().__init__()
         self.kept, self.masks, self.module, self.before = kept, Masks(), module, dict[Tensor, Tensor]()
         self.names = {id(parameter): name for name, parameter in module.named_parameters()}
@@ -162,7 +162,7 @@ class Taken(TorchFunctionMode):
     def _own(self, value: Any) -> Any:
         """Return the module's parameter in place of one that a container holds; mark what a call before left."""
         if id(value) in self.kept:
-            return torch.ops.planner.kept(value)
+            return torch.ops.planner.kept(value, self.kept[id(value)][0])
         return self.module.get_parameter(self.names[id(value)]) if id(value) in self.names else value
 
 

@@ -33,7 +33,6 @@ from planner.pytorch.folding import (
     needed_for_all,
     refuse_read_statistics,
     refuse_untracked,
-    refuse_unwritten,
     unreached,
 )
 from planner.pytorch.graphs import bound, example, leaves, line_of, packet, place_of, where
@@ -44,6 +43,7 @@ from planner.pytorch.selections import spread_selections
 from planner.pytorch.shared_memory import refuse_shared_memory
 from planner.pytorch.tracing import Inputs, Step, Trace, in_order, is_data, is_parameter, names_of, traced
 from planner.pytorch.translation import UNKNOWN, Translation
+from planner.pytorch.unwritten import refuse_unwritten
 from planner.pytorch.views import laid_as
 
 FIXED = ", as of a mask that selects: use torch.where, or as many indices in every batch"
@@ -271,12 +271,12 @@ class _Pass:
         if is_data(spec):
             init = Init("data", below=UNKNOWN) if dtype == "int32" else Init("data")
             return self.t.input(self.trace.data[node.name], shape, init, dtype)
-        if node.name in self.trace.states and (content := self.trace.constant(str(spec.target))) is not None:
-            return self.t.state(str(spec.target).removeprefix("module."), shape, dtype, state_init(content))
-        raise GraphError(
-            f"buffer {str(spec.target).removeprefix('module.')} of shape {shape}: its content is not known, as the "
-            "model was made without"
-        )
+        name, content = str(spec.target).removeprefix("module."), self.trace.constant(str(spec.target))
+        if content is None:
+            raise GraphError(f"buffer {name} of shape {shape}: its content is not known, as the model was made without")
+        if node.name in self.trace.states:
+            return self.t.state(name, shape, dtype, state_init(content))
+        return self.t.weight(name, shape, state_init(content), frozen=True)  # which no constant can hold
 
     def _parameter(self, target: str, shape: tuple[int, ...]) -> Value:
         key = id(self.trace.parameters[target])

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import copy
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from planner.errors import GraphError
 from planner.pytorch.graphs import example, packet
+from planner.pytorch.private import FakeTensor
 from planner.pytorch.python_state import ALIKE
 from planner.pytorch.refusing import OF_MODULES
 
@@ -42,8 +46,8 @@ class Kept:
             after = held.get(name)
             if isinstance(before, Tensor) and isinstance(after, Tensor) and after is not before:
                 if after.shape != before.shape and name in part._non_persistent_buffers_set:
-                    changed.add(f"{names[id(part)]}.{name}".removeprefix("."))
-                    held[name] = _marked(after) if marks else after
+                    changed.add(path := f"{names[id(part)]}.{name}".removeprefix("."))
+                    held[name] = _marked(after, path) if marks else after
                     continue
                 if after.shape != before.shape:
                     raise GraphError(
@@ -60,12 +64,30 @@ class Kept:
         for part, name, value in list(_attributes(self._module)):
             before, known = self._others.get((id(part), name), (None, {}))
             if name != FLAT and _tensors(value).keys() - known.keys():
-                changed.add(f"{names.get(id(part), '')}.{name}".removeprefix("."))
+                changed.add(path := f"{names.get(id(part), '')}.{name}".removeprefix("."))
                 if marks:
-                    setattr(part, name, tree_map(_marked, value))
+                    setattr(part, name, tree_map(partial(_marked, path=path), value))
                 elif not isinstance(part, nn.Module):  # which an export restores by itself
                     setattr(part, name, before)
         return changed
+
+
+@contextmanager
+def given_back(module: nn.Module) -> Iterator[None]:
+    """Within, a module may be traced; after it, no attribute has a tensor of the trace, but what it had before."""
+    before = {(id(part), name): _copied(value) for part, name, value in _attributes(module)}
+    try:
+        yield
+    finally:
+        for part, name, value in list(_attributes(module)):
+            if any(isinstance(one, FakeTensor) for one in _tensors(value).values()):
+                vars(part).pop(name)
+                vars(part).update({name: before[id(part), name]} if (id(part), name) in before else {})
+
+
+def _copied(value: Any) -> Any:
+    """Return a value that stays where a list or dict is added to."""
+    return copy(value) if isinstance(value, list | dict) else value
 
 
 def _attributes(module: nn.Module) -> Iterator[tuple[Any, str, Any]]:
@@ -85,22 +107,18 @@ def _tensors(value: Any) -> dict[int, Tensor]:
     return {id(leaf): leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)}
 
 
-def _marked(value: Any) -> Any:
-    return torch.ops.planner.kept(value) if isinstance(value, Tensor) else value
+def _marked(value: Any, path: str) -> Any:
+    return torch.ops.planner.kept(value, path) if isinstance(value, Tensor) else value
 
 
-def refuse_kept(graph: Graph, first: set[str], again: set[str]) -> None:
+def refuse_kept(graph: Graph, again: set[str]) -> None:
     """Raise a GraphError if the loss of a second call depends on tensors that the first one kept.
 
-    It may where these are made of constants, as masks are, and the second call makes none.
+    It may where these are made of constants, as masks are, and the second call keeps no others there.
     """
-    output = graph.output_node()
-    before = _ancestors(output)
-    for node in before:
-        if packet(node) == "planner::kept":
-            is_constant = all(other.op != "placeholder" for other in _ancestors(node))
-            if not is_constant or first & again:
-                raise keeping(first)
+    read = {node: str(node.args[1]) for node in _ancestors(graph.output_node()) if packet(node) == "planner::kept"}
+    if refused := {path for node, path in read.items() if path in again or not _is_constant(node)}:
+        raise keeping(refused)
 
 
 def keeping(names: set[str]) -> GraphError:
@@ -109,6 +127,10 @@ def keeping(names: set[str]) -> GraphError:
         f"forward keeps tensors from one step to the next in {', '.join(sorted(names))}: register_buffer "
         "it in __init__, and write it in place"
     )
+
+
+def _is_constant(node: Node) -> bool:
+    return all(other.op != "placeholder" for other in _ancestors(node))
 
 
 def refuse_first_call(once: GraphModule, twice: GraphModule, changed: set[str]) -> None:

@@ -26,7 +26,7 @@ from planner.pytorch.refusing import users_line
 
 LIBRARY = torch.library.Library("planner", "DEF")  # type: ignore[no-untyped-call]
 OPERATORS = {
-    "kept(Tensor self) -> Tensor": lambda x: x.clone(),
+    "kept(Tensor self, str name) -> Tensor": lambda x, name: x.clone(),
     "again(Tensor self) -> Tensor": lambda x: x.clone(),
     "entered(Tensor self, int region) -> Tensor": lambda x, region: x.clone(),
     "left(Tensor self, int region) -> Tensor": lambda x, region: x.clone(),
@@ -71,6 +71,8 @@ class _Context(FunctionCtx):
     def saved_tensors(self) -> tuple[Any, ...]:
         """What the forward pass saved."""
         return self.to_save
+
+    saved_variables = saved_tensors  # as PyTorch still calls them, too
 
 
 @contextmanager

@@ -37,6 +37,14 @@ def refuse_devices(module: nn.Module, inputs: dict[str, Any]) -> None:
             raise GraphError(f"input {name} is on {value.device}, the module on {', '.join(sorted(devices))}: move one")
 
 
+def refuse_layouts(module: nn.Module, inputs: dict[str, Any]) -> None:
+    """Raise GraphError for inputs and buffers that are not dense; other constants of a module may be."""
+    for name, value in (*inputs.items(), *module.named_buffers()):
+        if isinstance(value, torch.Tensor) and value.layout is not torch.strided:
+            layout = str(value.layout).removeprefix("torch.")
+            raise GraphError(f"{_shown(name)} is {layout}: give to_dense() of it, or keep it in a plain attribute")
+
+
 def failure(error: Exception) -> GraphError:
     """Return what PyTorch could not do with a module as one line, with the user's own line where there is one."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -60,6 +68,13 @@ ADVICE = {
         "whether two tensors are equal, as torch.equal or torch.cov with weights ask, is for data to decide: write it "
         "with operators on elements"
     ),
+    "unhashable type: non-nested SymInt": (
+        "tolist() or item() makes numbers of a tensor, which would be one for all batches: keep it a tensor"
+    ),
+    ".numpy() is not supported": (
+        "numpy() makes an array of a tensor, which would be one for all batches: keep it a tensor"
+    ),
+    "Sparse CSR tensors": "a sparse tensor of compressed rows: keep to_dense() of it, or to_sparse_coo()",
     "Disabling autocast": "autocast names a device that is not here (Disabling autocast): cast explicitly",
     "fake tensor in the exported program": (
         "forward makes a tensor of Python's numbers, as torch.distributions does: make it in __init__, as a buffer"

@@ -26,7 +26,7 @@ from planner.pytorch.contents import is_known
 from planner.pytorch.functional import changes_first, note_views, out_of_place, relaid_out_of_place
 from planner.pytorch.graphs import packet
 from planner.pytorch.idioms import Taken, idioms_traced
-from planner.pytorch.kept import Kept, keeping, refuse_first_call, refuse_kept
+from planner.pytorch.kept import Kept, given_back, keeping, refuse_first_call, refuse_kept
 from planner.pytorch.own_functions import functions_traced
 from planner.pytorch.python_state import Outside, changes, python_state, tensors_outside
 from planner.pytorch.refusing import (
@@ -34,6 +34,7 @@ from planner.pytorch.refusing import (
     random_states,
     refuse_devices,
     refuse_hooks,
+    refuse_layouts,
     silent,
 )
 from planner.pytorch.regions import RegionsApart, inline_regions
@@ -134,9 +135,11 @@ class Trace:
         return {str(spec.arg.name): spec for spec in self.program.graph_signature.input_specs}
 
     def constant(self, target: str) -> torch.Tensor | None:
-        """Return the content of a buffer or constant; None where the model was made without any."""
+        """Return the content of a buffer or constant, dense; None where the model was made without any."""
         content = self.program.state_dict.get(target, self.program.constants.get(target))
-        return content.detach() if isinstance(content, torch.Tensor) and is_known(content) else None
+        if not isinstance(content, torch.Tensor) or not is_known(content):
+            return None
+        return content.detach() if content.layout is torch.strided else content.detach().to_dense()
 
     def names(self) -> Mapping[int, str]:
         """Return the first name of every parameter in the module, by the parameter's identity."""
@@ -189,6 +192,7 @@ def traced(step: Step, arguments: Sequence[Any], names: Sequence[str]) -> Trace:
     """Trace a module on example inputs; a GraphError for one that cannot be traced."""
     refuse_hooks(step)
     refuse_devices(step, dict(zip(names, arguments, strict=True)))
+    refuse_layouts(step, dict(zip(names, arguments, strict=True)))
     program = _exported(step, _apart(arguments))
     specs = program.graph_signature.input_specs
     inline_regions(program.graph_module)
@@ -230,6 +234,7 @@ def _exported(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
             warnings.catch_warnings(),
             redirect_stderr(printed),
             Taken(step, step.kept),
+            given_back(step),
             functions_traced(),
             checkpoints_traced(step),
             idioms_traced(),
@@ -269,7 +274,7 @@ def _exported_once(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
                 raise keeping(first) from error  # which are of the first trace
             raise
         step.calls = 1
-        refuse_kept(twice.graph, first, step.assigned)
+        refuse_kept(twice.graph, step.assigned)
         if not step.changed:
             refuse_first_call(program.graph_module, twice.graph_module, first | changed)
     if step.changed:

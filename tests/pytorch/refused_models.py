@@ -179,6 +179,8 @@ index_of_two = partial(made, lambda self, x: x[torch.arange(3), x.argmax(0)[:3]]
 activation_hook = partial(made, hooked)
 penalty = partial(made, penalized)
 weighted = partial(made, lambda self, x: torch.cov(x.T, aweights=torch.ones(4)))
+an_array = partial(made, lambda self, x: x * float(x.detach().numpy().max()))
+lengths = partial(made, lambda self, x: x * len(set((x > 0).sum(1).tolist())))
 counted_anew = partial(made, counted)
 rounded_quotient = partial(made, lambda self, x: x // 2 + x)
 step = partial(made, lambda self, x: torch.heaviside(x, torch.ones(6)) * x)
@@ -211,6 +213,8 @@ SAID = {
     "whole_numbers_too_large": r"32 bits.*refused_models\.py:\d+",
     "activation_hook": r"refused_models\.py:\d+: register_hook: a hook of a tensor would not run",
     "weighted": r"refused_models\.py:\d+: .*whether two tensors are equal.*write it with operators",
+    "an_array": r"refused_models\.py:\d+: .*numpy\(\) makes an array of a tensor.*keep it a tensor",
+    "lengths": r"refused_models\.py:\d+: .*tolist\(\) or item\(\) makes numbers of a tensor.*keep it a tensor",
     "penalty": r"refused_models\.py:\d+: torch\.autograd\.grad in forward: .*leave the penalty out",
     "wrong_width": r"wrong_width\(\): PyTorch cannot export the module: RuntimeError",
 }

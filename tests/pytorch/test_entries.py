@@ -21,6 +21,7 @@ from planner.layout import Ways, owned_by_all, parse_placement  # noqa: E402
 from planner.plans.plan import undivided  # noqa: E402
 from planner.pytorch import from_torch  # noqa: E402
 from tensor_partitioner.commands.on_ranks import load_pytorch  # noqa: E402
+from tests.pytorch.eager import differences  # noqa: E402
 from tests.pytorch.models import CASES, EXAMPLES  # noqa: E402
 
 
@@ -120,3 +121,21 @@ def test_without_pytorch_a_command_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "executor.torch", None)
     with pytest.raises(InputError, match=r"in.pt: needs PyTorch, which is not installed: pip install .*\[torch\]"):
         load_pytorch("in.pt")
+
+
+class Noisy(torch.nn.Module):
+    """A layer whose weight is scaled by what a buffer has: more numbers than a graph holds."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = torch.nn.Linear(512, 512)
+        self.register_buffer("noise", torch.randn(512, 512))
+
+    def forward(self, x):
+        return (x @ (self.fc.weight * self.noise + self.noise[0])).square().mean()
+
+
+def test_a_buffer_that_no_graph_holds_comes_with_the_weights():
+    graph, gap, gaps = differences(Noisy().double(), (torch.randn(2, 512).double(),))
+    assert graph.entries["noise"].tensor == "noise"
+    assert max(gap, *gaps.values()) < 1e-12

@@ -44,7 +44,7 @@ class Several(torch.autograd.Function):
 
     @staticmethod
     def backward(context, gradient, of_place, of_sum):
-        x, y = context.saved_tensors
+        x, y = context.saved_variables  # what saved_tensors were called
         assert of_place is not None
         of_y = (gradient * x).sum(0, keepdim=True) if context.needs_input_grad[1] else None
         return gradient * y * context.factor * 3 + of_sum, of_y, None

@@ -348,3 +348,50 @@ def test_tensors_that_a_hook_leaves_in_the_same_call_are_read():
     module.fc.register_forward_hook(lambda *results: left.update(result=results[-1]))
     graph = from_torch(module.double(), (torch.randn(4, 6, dtype=torch.float64),))
     assert {"fc.weight", "fc.bias"} <= graph.updates.keys()
+
+
+class Attending(nn.Module):
+    """A layer that makes its mask when it is first called, and keeps what it attended to last, to be looked at."""
+
+    def __init__(self, mask):
+        super().__init__()
+        self.fc, self.made, self.mask, self.attended = nn.Linear(6, 6), mask, None, None
+
+    def forward(self, x):
+        if self.mask is None or len(self.mask) != len(x):
+            self.mask = self.made(self, x)
+        attended = (self.fc(x) @ x.T).masked_fill(self.mask, -1e9).softmax(1)
+        self.attended = attended.detach()
+        return (attended @ x).square().mean()
+
+
+def test_a_mask_is_kept_beside_what_each_call_keeps():
+    module = Attending(lambda _, x: torch.ones(len(x), len(x), dtype=torch.bool).triu(1))
+    _, gap, gaps = differences(module.double(), (torch.randn(4, 6, dtype=torch.float64),))
+    assert max(gap, *gaps.values()) < 1e-12
+
+
+@pytest.mark.parametrize("mask", [lambda self, x: x @ x.T > 1, lambda self, x: self.fc(x) @ x.T > 1])
+def test_a_mask_of_the_first_batch_is_not_kept(mask):
+    with pytest.raises(GraphError, match="from one step to the next in mask: register_buffer"):
+        from_torch(Attending(mask), (torch.randn(4, 6),))
+
+
+class Looked(Attending):
+    """The same, that keeps the layer's results in a list, a dict and an object, too."""
+
+    def __init__(self, mask):
+        super().__init__(mask)
+        self.kept, self.seen, self.last = SimpleNamespace(text="a"), [1], {}
+
+    def forward(self, x):
+        self.kept.result = self.last["result"] = self.fc(x)
+        self.seen = [self.kept.result]
+        return super().forward(x)
+
+
+def test_an_import_leaves_no_tensors_in_a_module():
+    module = Looked(lambda _, x: torch.ones(len(x), len(x), dtype=torch.bool).triu(1))
+    from_torch(module, (torch.randn(4, 6),))
+    assert (module.kept, module.seen, module.last, module.mask) == (SimpleNamespace(text="a"), [1], {}, None)
+    assert module(torch.randn(5, 6)).isfinite()
