@@ -74,12 +74,12 @@ def raised_at(error: BaseException, place: Place) -> int | None:
 def always_raises(place: Place, raised: int) -> bool:
     """Return True if the code that asks raises there whenever it has this answer: it asks for nothing in between."""
     code, asked = place[0]
-    after = [one for one in dis.get_instructions(code) if one.offset >= asked]
+    after = [instruction for instruction in dis.get_instructions(code) if instruction.offset >= asked]
     branch = after[1] if after[0].opname == "TO_BOOL" else after[0]
     if not branch.opname.startswith("POP_JUMP"):
         return False
     start = branch.argval if branch.argval <= raised else branch.offset + 1
-    return not any(one.opcode in JUMPS for one in after if start <= one.offset < raised)
+    return not any(instruction.opcode in JUMPS for instruction in after if start <= instruction.offset < raised)
 
 
 JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))

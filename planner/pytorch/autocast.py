@@ -48,11 +48,11 @@ class _Casts(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.made: list[tuple[torch.Tensor, torch.dtype]] = []
+        self.casts: list[tuple[torch.Tensor, torch.dtype]] = []
 
     def __torch_dispatch__(self, function: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function is torch.ops.aten._to_copy.default:
-            self.made.append((args[0], kwargs.get("dtype")))
+            self.casts.append((args[0], kwargs.get("dtype")))
         return function(*args, **(kwargs or {}))
 
 
@@ -73,5 +73,5 @@ def _run(
             except RuntimeError:  # operands of several dtypes, without autocast
                 return [], 0, {}
     nodes = {id(value): operand for operand, value in operands.items()}
-    made = {nodes[id(tensor)]: dtype for tensor, dtype in noted.made if id(tensor) in nodes}
-    return dtypes(leaves(results)), sum(id(tensor) not in nodes for tensor, _ in noted.made), made
+    cast = {nodes[id(tensor)]: dtype for tensor, dtype in noted.casts if id(tensor) in nodes}
+    return dtypes(leaves(results)), sum(id(tensor) not in nodes for tensor, _ in noted.casts), cast

@@ -25,7 +25,7 @@ def written_data(graph: Graph) -> None:
     """
     for node in [node for node in graph.nodes if packet(node) == "planner::assigned"]:
         (write,), (content,) = node.users, node.all_input_nodes
-        roots = [ancestry(one)[0] for one in (write.all_input_nodes[0], content)]
+        roots = [ancestry(tensor)[0] for tensor in (write.all_input_nodes[0], content)]
         if roots[0] is not roots[1] and _is_told_apart(write, *roots):
             raise GraphError(
                 f"{where(write)}: what is assigned to data, or was there before, is another tensor as well, which is "
@@ -61,30 +61,30 @@ def bounded_first(graph: Graph) -> None:
         table = ancestry(first.all_input_nodes[0])[0]
         for later in bounds[place + 1 :]:
             if ancestry(later.all_input_nodes[0])[0] is table and later.args[2:] == first.args[2:]:
-                made = _made_since(first, later)
-                if _may_be_first(table, first, later, made):
-                    for node in sorted(made):
+                since = _nodes_since(first, later)
+                if _may_be_first(table, first, later, since):
+                    for node in sorted(since):
                         first.prepend(node)
 
 
-def _made_since(first: Node, later: Node) -> set[Node]:
+def _nodes_since(first: Node, later: Node) -> set[Node]:
     """Return a node, and what it follows from that comes after another."""
-    waiting, made = [later], {later}
+    waiting, since = [later], {later}
     while waiting:
-        before = {node for node in waiting.pop().all_input_nodes if node > first} - made
+        before = {node for node in waiting.pop().all_input_nodes if node > first} - since
         waiting += before
-        made |= before
-    return made
+        since |= before
+    return since
 
 
-def _may_be_first(table: Node, first: Node, later: Node, made: Set[Node]) -> bool:
+def _may_be_first(table: Node, first: Node, later: Node, moved: Set[Node]) -> bool:
     """Return True if nodes do not depend on what is changed or looked up since, and bounded rows alone are read."""
-    read = {ancestry(operand)[0] for node in made for operand in node.all_input_nodes} - {table}
+    read = {ancestry(operand)[0] for node in moved for operand in node.all_input_nodes} - {table}
     aliases, bounded = aliases_of(table, later), set[object]()
     for node in (node for node in later.graph.nodes if first <= node < later):
         is_read = node not in aliases and not aliases.isdisjoint(node.all_input_nodes)
         is_changed = changes_first(node) and ancestry(node.all_input_nodes[0])[0] in {table, *read}
-        is_bounded = packet(node) in LOOKUPS and node.args[1] in bounded and node not in made
+        is_bounded = packet(node) in LOOKUPS and node.args[1] in bounded and node not in moved
         if packet(node) == BOUND and node.args[0] in aliases:
             bounded.add(node.args[1])
         elif is_changed or (is_read and not is_bounded):

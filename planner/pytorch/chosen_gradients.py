@@ -21,8 +21,8 @@ def with_gradient(function: Callable[..., Tensor], *gradients: Callable[..., Ten
         result = function(*given)
         arriving = torch.ops.planner.arriving(result, operands)
         made_of = [gradient(arriving, *given) for gradient in gradients]
-        made: Tensor = torch.ops.planner.with_gradient([result], operands, [arriving], made_of)[0]
-        return made
+        chosen: Tensor = torch.ops.planner.with_gradient([result], operands, [arriving], made_of)[0]
+        return chosen
 
     return written
 

@@ -269,7 +269,7 @@ def _dims(x: Any, s: Any, dim: Any) -> tuple[list[int], list[Any]]:
 OF_IMAGES = (-2, -1)
 
 
-def _made(number: complex, shape: Any, dtype: Any = None, **_: Any) -> Any:
+def _filled(number: complex, shape: Any, dtype: Any = None, **_: Any) -> Any:
     """Return a tensor of a number all over."""
     part = torch.float32 if dtype is torch.complex64 else torch.float64
     return ComplexTensor(*(torch.full(list(shape), value, dtype=part) for value in (number.real, number.imag)))
@@ -280,8 +280,8 @@ RULES: Mapping[str, Callable[..., Any]] = {
     **{f"fft_{name}": partial(_of_parts, getattr(torch.fft, name)) for name in ("fftshift", "ifftshift")},
     "to": _to,
     "polar": _polar,
-    "zeros": partial(_made, 0j),
-    "ones": partial(_made, 1 + 0j),
+    "zeros": partial(_filled, 0j),
+    "ones": partial(_filled, 1 + 0j),
     "zeros_like": lambda x, **_: ComplexTensor(torch.zeros_like(x.re), torch.zeros_like(x.im)),
     "new_zeros": lambda x, shape, **_: ComplexTensor(x.re.new_zeros(shape), x.re.new_zeros(shape)),
     "complex": lambda re, im: ComplexTensor(*torch.broadcast_tensors(re, im)),  # type: ignore[no-untyped-call]

@@ -40,9 +40,9 @@ def known_dtype(dtype: torch.dtype) -> str:
     return DTYPES[dtype]
 
 
-def _are_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _are_alike(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     """Return True for equal elements, of which zeros have one sign: what divides by them has it, too."""
-    return torch.equal(one, other) and torch.equal(one.signbit(), other.signbit())
+    return torch.equal(tensor, other) and torch.equal(tensor.signbit(), other.signbit())
 
 
 @dataclass(frozen=True)

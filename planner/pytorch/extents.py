@@ -81,8 +81,8 @@ def _columns(node: Node, mask: Node, places: torch.Tensor) -> list[Node]:
         numbers = node.graph.call_function(aten.nonzero.default, (mask,))
         columns = [node.graph.call_function(aten.select.int, (numbers, 1, dim)) for dim in range(places.shape[1])]
     with fake_mode_of([example(mask)]):
-        for made, shape in ((numbers, places.shape), *((column, places.shape[:1]) for column in columns)):
-            made.meta = {**node.meta, "val": torch.empty(shape, dtype=torch.int64)}
+        for added, shape in ((numbers, places.shape), *((column, places.shape[:1]) for column in columns)):
+            added.meta = {**node.meta, "val": torch.empty(shape, dtype=torch.int64)}
     return columns
 
 

@@ -138,7 +138,9 @@ def computed_nodes(
 
 def _expression(node: Node, known: Mapping[Node, Any]) -> str:
     """Return a node's operator and arguments as text, which is the same for operands of one result."""
-    spelled: Any = torch.fx.map_arg((node.args, node.kwargs), lambda one: f"%{id(known[one])}" if one in known else one)
+    spelled: Any = torch.fx.map_arg(
+        (node.args, node.kwargs), lambda operand: f"%{id(known[operand])}" if operand in known else operand
+    )
     return f"{node.target} {spelled}"
 
 

@@ -187,7 +187,7 @@ class Masks:
     def note(self, name: str, arguments: Sequence[Any], result: Any) -> None:
         """Note what a mask is computed from, where that is tensors and numbers."""
         is_mask = isinstance(result, Tensor) and result.dtype == torch.bool
-        if is_mask and all(isinstance(one, Tensor | bool | int | float) for one in arguments):
+        if is_mask and all(isinstance(argument, Tensor | bool | int | float) for argument in arguments):
             key = (name, *map(self._key, arguments))
             self._noted[id(result)] = key, result, arguments
             self._first.setdefault(key, (result, result._version))

@@ -80,7 +80,7 @@ def given_back(module: nn.Module) -> Iterator[None]:
         yield
     finally:
         for part, name, value in list(_attributes(module)):
-            if any(isinstance(one, FakeTensor) for one in _tensors(value).values()):
+            if any(isinstance(tensor, FakeTensor) for tensor in _tensors(value).values()):
                 vars(part).pop(name)
                 vars(part).update({name: before[id(part), name]} if (id(part), name) in before else {})
 

@@ -30,15 +30,17 @@ def _layout(tensor: torch.Tensor) -> tuple[object, ...]:
     return tensor.shape, tensor.stride(), tensor.storage_offset()
 
 
-def _meet(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _meet(written: torch.Tensor, read: torch.Tensor) -> bool:
     """Return True if two views of one memory may have an element in common, a sum of strides being their gap."""
-    gap: Any = other.storage_offset() - one.storage_offset()
-    if not all(isinstance(number, int) for number in (*one.shape, *other.shape, *one.stride(), *other.stride(), gap)):
+    gap: Any = read.storage_offset() - written.storage_offset()
+    if not all(
+        isinstance(number, int) for number in (*written.shape, *read.shape, *written.stride(), *read.stride(), gap)
+    ):
         return True
     least, most = Counter[int](), Counter[int]()
-    for extent, stride in zip(one.shape, one.stride(), strict=True):
+    for extent, stride in zip(written.shape, written.stride(), strict=True):
         most[stride] += extent - 1
-    for extent, stride in zip(other.shape, other.stride(), strict=True):
+    for extent, stride in zip(read.shape, read.stride(), strict=True):
         least[stride] -= extent - 1
     strides = sorted({*most, *least} - {0}, reverse=True)
     return _is_sum(gap, [(stride, least[stride], most[stride]) for stride in strides])

@@ -93,4 +93,4 @@ def recurrent_kernel(
     state = hx if kind == "lstm" else hx[0]
     result = function[kind](x, state, params, *settings, False)
     output, *last = result
-    return [output.new_zeros(size, *output.shape[1:]), *(torch.zeros_like(one) for one in last)]
+    return [output.new_zeros(size, *output.shape[1:]), *(torch.zeros_like(final) for final in last)]

@@ -187,8 +187,8 @@ def changes(before: State, after: State) -> Iterator[str]:
     for name in sorted(before.keys() | after.keys()):
         for then, now in zip_longest(before.get(name, ()), after.get(name, ())):
             if then != now or type(then) is not type(now):
-                lengths = [one[0] if isinstance(one, Contents) else one for one in (then, now)]
+                lengths = [kept[0] if isinstance(kept, Contents) else kept for kept in (then, now)]
                 are_told = (
-                    all(isinstance(one, int | float | str | None) for one in lengths) and lengths[0] != lengths[1]
+                    all(isinstance(kept, int | float | str | None) for kept in lengths) and lengths[0] != lengths[1]
                 )
                 yield f"{name} from {lengths[0]} to {lengths[1]}" if are_told else name

@@ -49,8 +49,8 @@ def _reduced(self: Spread, nothing: float = 0.0) -> Any:
         return self.checked(self.call(node.target, *self.mapped(node.args), **self.mapped(node.kwargs)))
     filling = bool(nothing) if example(operand).dtype is torch.bool else nothing
     value = self.only_valid(operand, filling)
-    made = self.call(node.target, value, *self.mapped(node.args[1:]), **self.mapped(node.kwargs))
-    return _of_count(self, made, operand) if name == "mean" else self.checked(made)
+    result = self.call(node.target, value, *self.mapped(node.args[1:]), **self.mapped(node.kwargs))
+    return _of_count(self, result, operand) if name == "mean" else self.checked(result)
 
 
 def _of_count(self: Spread, mean: Node, operand: Node) -> Node:
@@ -69,21 +69,21 @@ def _likelihood(self: Spread) -> Any:
     if example(target).is_floating_point() or not self.ragged(target):
         raise Unspreadable
     labels = self.only_valid(target, arguments["ignore_index"])
-    made = self.call(
+    loss = self.call(
         self.node.target,
         self.mapped(self.node.args[0]),
         labels,
         *self.mapped(rest[1:]),
         **self.mapped(self.node.kwargs),
     )
-    return self.checked(made)
+    return self.checked(loss)
 
 
 def _loss(self: Spread) -> Any:
     """Take a loss of every element, and then what is made of these that count."""
     arguments = {name: self.mapped(value) for name, value in bound(self.node).items()}
     reduction, arguments["reduction"] = arguments["reduction"], 0
-    operand = next(one for one in self.node.all_input_nodes if self.ragged(one))
+    operand = next(node for node in self.node.all_input_nodes if self.ragged(node))
     each = self.call(self.node.target, *_positional(self.node, arguments))
     if reduction == 0:
         return self.checked(each)

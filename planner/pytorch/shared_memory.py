@@ -44,17 +44,17 @@ def refuse_shared_memory(trace: Trace) -> None:
         held = _Held(name.removeprefix("module."), changes, *_place(tensor))
         memories[tensor.untyped_storage()._cdata].append(held)
     for tensors in memories.values():
-        for one, other in combinations(tensors, 2):
-            if (one.changes or other.changes) and one.start < other.stop and other.start < one.stop:
-                raise GraphError(_said(one.name, other.name))
+        for first, second in combinations(tensors, 2):
+            if (first.changes or second.changes) and first.start < second.stop and second.start < first.stop:
+                raise GraphError(_said(first.name, second.name))
 
 
-def _said(one: str, other: str) -> str:
-    if UNNAMED in one or UNNAMED in other:
-        name = one if UNNAMED in other else other
+def _said(first: str, second: str) -> str:
+    if UNNAMED in first or UNNAMED in second:
+        name = first if UNNAMED in second else second
         return f"{name} is read by another way than its name, as from a list, and is trained: use nn.ParameterList"
     return (
-        f"{one} and {other} lie in the same memory, so that what changes one changes the other: clone() one, or let "
+        f"{first} and {second} lie in the same memory, so that what changes one changes the other: clone() one, or let "
         "both be one parameter, as by b.weight = a.weight"
     )
 

@@ -64,15 +64,17 @@ class Spread:
         node = self.node
         if node.op != "call_function" or packet(node) in ASSERTIONS or self._is_asserted():
             return False
-        return bool(symbols_of(node)) or any(symbols_of(one) or is_number(one) for one in node.all_input_nodes)
+        return bool(symbols_of(node)) or any(
+            symbols_of(operand) or is_number(operand) for operand in node.all_input_nodes
+        )
 
     def _spread(self) -> Any:
         node = self.node
         name = packet(node).removesuffix("_")
         if node.target is operator.getitem:
             several, number = cast(Any, node.args)
-            made = self.of[several]
-            return made[number] if isinstance(made, list) else self.call(operator.getitem, made, number)
+            results = self.of[several]
+            return results[number] if isinstance(results, list) else self.call(operator.getitem, results, number)
         if is_number(node):
             return self._number(name)
         if not isinstance(node.target, OpOverload):
@@ -102,7 +104,7 @@ class Spread:
 
     def _is_aligned(self, name: str) -> bool:
         """Return True unless rows meet that different masks select, or rows are added up that do not all count."""
-        given = {symbol for one in self.node.all_input_nodes for symbol in symbols_of(one)}
+        given = {symbol for operand in self.node.all_input_nodes for symbol in symbols_of(operand)}
         kept = set(symbols_of(self.node))
         if given <= kept:
             return True
@@ -111,7 +113,7 @@ class Spread:
 
     def _reads_numbers(self, name: str) -> bool:
         """Return True for an operator that is told how many rows there are, and not as an extent of its result."""
-        numbers = [one for one in self.node.all_input_nodes if is_number(one)]
+        numbers = [operand for operand in self.node.all_input_nodes if is_number(operand)]
         return bool(numbers) and (name not in SHAPED or bound(self.node).get("fill_value") in numbers)
 
     def _counted(self, arguments: Any) -> Any:
@@ -161,14 +163,14 @@ class Spread:
         node.meta = {**self.node.meta, "val": target(*values, **keywords)}
         return node
 
-    def checked(self, made: Node) -> Node:
+    def checked(self, result: Node) -> Node:
         """Return a node whose results have the shapes that the old one's have."""
-        for old, new in zip(leaves(example(self.node)), leaves(example(made)), strict=True):
+        for old, new in zip(leaves(example(self.node)), leaves(example(result)), strict=True):
             if isinstance(old, torch.Tensor):
                 shape = [extent if isinstance(extent, int) else self.rows.get(str(extent)) for extent in old.shape]
                 if shape != list(new.shape):  # type: ignore[attr-defined]
                     raise Unspreadable
-        return made
+        return result
 
     def constant(self, content: NDArray[np.int64]) -> Node:
         """Add whole numbers that are known to the copy."""
@@ -239,15 +241,15 @@ class Spread:
         return self.call(aten.to.dtype, number, example(like).dtype)
 
 
-def same(one: Any, other: Any) -> bool:
+def same(first: Any, second: Any) -> bool:
     """Return True for the same node, or the same operator of the same."""
-    if not isinstance(one, Node) or not isinstance(other, Node) or one is other:
-        return bool(one == other) and type(one) is type(other)
-    if one.op != "call_function" or one.target is not other.target or one.kwargs != other.kwargs:
+    if not isinstance(first, Node) or not isinstance(second, Node) or first is second:
+        return bool(first == second) and type(first) is type(second)
+    if first.op != "call_function" or first.target is not second.target or first.kwargs != second.kwargs:
         return False
-    is_random = isinstance(one.target, OpOverload) and torch.Tag.nondeterministic_seeded in one.target.tags
-    pairs = [leaves(pair) for pair in zip(one.args, other.args, strict=False)]
-    return not is_random and len(one.args) == len(other.args) and all(same(*pair) for pair in pairs)
+    is_random = isinstance(first.target, OpOverload) and torch.Tag.nondeterministic_seeded in first.target.tags
+    pairs = [leaves(pair) for pair in zip(first.args, second.args, strict=False)]
+    return not is_random and len(first.args) == len(second.args) and all(same(*pair) for pair in pairs)
 
 
 def _all_places(shape: Sequence[int]) -> NDArray[np.int64]:

@@ -98,10 +98,10 @@ class Translation:
     def literal(self, content: Array, init: Callable[[], Init]) -> str:
         """Return the tensor of this content, whose initial values `init` says; there is one of each."""
         if (key := (content.dtype.name, content.shape, content.tobytes())) not in self._literals:
-            self._literals[key] = self._made(content, init)
+            self._literals[key] = self._added(content, init)
         return self._literals[key]
 
-    def _made(self, content: Array, init: Callable[[], Init]) -> str:
+    def _added(self, content: Array, init: Callable[[], Init]) -> str:
         """Add a tensor of some content: zero, one and numbers that count up take no room."""
         is_whole = content.dtype.name == "int32"
         if (

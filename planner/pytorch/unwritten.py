@@ -31,19 +31,21 @@ def refuse_unwritten(trace: Trace, needed: Set[Node]) -> None:
     They may be written over, all together or in turns, through views.
     """
     holes = dict[Node, Tensor]()
-    made = dict[Node, str]()
+    makers = dict[Node, str]()
     constants: Mapping[Node, Any] | None = None
     for node in trace.nodes:
         name = packet(node).removesuffix("_")
         if name in UNWRITTEN:
-            holes[node], made[node] = torch.tensor(True), name
+            holes[node], makers[node] = torch.tensor(True), name
         elif read := holes.keys() & set(node.all_input_nodes):
             if name in WRITTEN or name in SCATTERED:
                 constants = computed_nodes(trace, needed) if constants is None and name == "where" else constants
                 if (left := _left(node, name, holes, constants or {})).any():
-                    holes[node], made[node] = left, made[read.pop()]
+                    holes[node], makers[node] = left, makers[read.pop()]
             elif node in needed and not is_random(node) and name not in OVERWRITING:
-                raise GraphError(f"{where(node)}: reads what {made[read.pop()]} made, which holds anything: use zeros")
+                raise GraphError(
+                    f"{where(node)}: reads what {makers[read.pop()]} made, which holds anything: use zeros"
+                )
 
 
 def _left(node: Node, name: str, holes: Mapping[Node, Tensor], constants: Mapping[Node, Any]) -> Tensor:
@@ -57,8 +59,8 @@ def _left(node: Node, name: str, holes: Mapping[Node, Tensor], constants: Mappin
         if max(example(operand).numel() for operand in node.all_input_nodes) > MOST_ELEMENTS:
             return torch.tensor(name in WRITTEN)
         if name == "where":
-            condition, one, other = node.args
-            return torch.where(constants[condition], of(one), of(other))  # type: ignore[index]
+            condition, chosen, other = node.args
+            return torch.where(constants[condition], of(chosen), of(other))  # type: ignore[index]
         arguments, named = map_arg((node.args, node.kwargs), of)
         function: Any = torch.reshape if name.endswith("view") else node.target
         return function(*arguments, **named)  # type: ignore[no-any-return]

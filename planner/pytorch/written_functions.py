@@ -116,7 +116,7 @@ def _times_log(log: Callable[[Tensor], Tensor], pole: float) -> Callable[..., Te
         refuse_if(isinstance(y, float) and isnan(y), "its factor is no number")
         dtype = torch.result_type(x, y)
         dtype = dtype if dtype.is_floating_point else torch.get_default_dtype()
-        both = (torch.as_tensor(one, dtype=dtype) for one in (x, y))
+        both = (torch.as_tensor(operand, dtype=dtype) for operand in (x, y))
         return written(*torch.broadcast_tensors(*both))  # type: ignore[no-untyped-call]
 
     return of_both

@@ -78,14 +78,14 @@ def _max_pool_with_places(
     )
     windows = windows.view(n, channels, places.shape[1], -1)
     chosen = windows.detach().argmax(2, keepdim=True)
-    found = places[:, None].expand(n, channels, -1, -1).gather(2, chosen)
+    greatest = places[:, None].expand(n, channels, -1, -1).gather(2, chosen)
     height, width = (
         (extent + 2 * pad - apart * (taps - 1) - 1) // step + 1
         for extent, pad, apart, taps, step in zip(
             image, (rows, columns), *map(_two, (dilation, kernel_size, stride or kernel_size)), strict=True
         )
     )
-    return tuple(part.view(n, channels, height, width) for part in (windows.gather(2, chosen), found.long()))  # type: ignore[return-value]
+    return tuple(part.view(n, channels, height, width) for part in (windows.gather(2, chosen), greatest.long()))  # type: ignore[return-value]
 
 
 def _max_unpool2d(x: Tensor, indices: Tensor, output_size: Sequence[int]) -> Tensor:
@@ -135,13 +135,13 @@ def _adaptive_max_pool(x: Tensor, output_size: Sequence[int]) -> tuple[Tensor, T
     for dim, size in zip(range(-1, -len(sizes) - 1, -1), reversed(sizes), strict=True):  # rows before what is in them
         extent = x.shape[dim]
         bounds = [(place * extent // size, -(-(place + 1) * extent // size)) for place in range(size)]
-        greatest, found = [], []
+        greatest, chosen_places = [], []
         for start, end in bounds:
             window = x.narrow(dim, start, end - start)
             chosen = window.detach().argmax(dim, keepdim=True)
             greatest.append(window.gather(dim, chosen))
-            found.append(places.narrow(dim, start, end - start).gather(dim, chosen))
-        x, places = torch.cat(greatest, dim), torch.cat(found, dim)
+            chosen_places.append(places.narrow(dim, start, end - start).gather(dim, chosen))
+        x, places = torch.cat(greatest, dim), torch.cat(chosen_places, dim)
     return x, places
 
 

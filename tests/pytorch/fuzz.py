@@ -262,8 +262,8 @@ STEPS = {
 def outcome(seed):
     """Return one of OUTCOMES, why, and the module's steps; None for what PyTorch itself cannot train."""
     module = Drawn(seed)
-    found = outcome_of(UserModel(module, (module.example,), None, (), sgd(module)))
-    return found and (*found, " ".join(module.said))
+    result = outcome_of(UserModel(module, (module.example,), None, (), sgd(module)))
+    return result and (*result, " ".join(module.said))
 
 
 def main():

@@ -387,10 +387,12 @@ IDIOMS = {
 """By name: the module's parts, its function, and what makes other data of a batch."""
 
 
-def made(name, steps):
+def case(name, steps):
     """Return a module in double precision, and a batch for every step."""
     torch.manual_seed(3)
     parts, function, *others = IDIOMS[name]
     module = Idiom(function, parts).double()
     batches = [(torch.randn(ROWS, WIDTH), *(other() for other in others)) for _ in range(steps)]
-    return module, [tuple(one.double() if one.is_floating_point() else one for one in batch) for batch in batches]
+    return module, [
+        tuple(tensor.double() if tensor.is_floating_point() else tensor for tensor in batch) for batch in batches
+    ]

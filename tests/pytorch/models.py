@@ -83,7 +83,7 @@ class Constrained(nn.Module):
             norms = self.head.weight.norm(dim=0, keepdim=True)
             self.head.weight *= norms.clamp(max=0.3) / (norms + 1e-8)
         x = self.conv(self.table(words).mT).mT * self.scale
-        q, k, v = (one.unflatten(-1, (2, 4)).transpose(1, 2) for one in self.qkv(x).chunk(3, -1))
+        q, k, v = (part.unflatten(-1, (2, 4)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
         return self.head(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)).mean(1)
 
 
@@ -97,9 +97,12 @@ def values(*shape):
 
 def example(name):
     """An example in its small size, what it is given in double precision."""
-    made = user_model(import_module(f"examples.{name}").small())
-    given = [[one.double() if one.is_floating_point() else one for one in some] for some in (made.inputs, made.targets)]
-    return made.module, given[0], made.loss, given[1]
+    model = user_model(import_module(f"examples.{name}").small())
+    given = [
+        [tensor.double() if tensor.is_floating_point() else tensor for tensor in some]
+        for some in (model.inputs, model.targets)
+    ]
+    return model.module, given[0], model.loss, given[1]
 
 
 CASES = {name: partial(example, name) for name in EXAMPLES} | {

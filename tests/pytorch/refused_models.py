@@ -29,7 +29,7 @@ class Model(nn.Module):
         return self.function(self, self.fc(x)).sum()
 
 
-def made(function, x=None):
+def with_function(function, x=None):
     return Model(function), (torch.ones(4, 6) if x is None else x,)
 
 
@@ -46,13 +46,13 @@ def a_module_alone():
 
 
 def hooks():
-    model, inputs = made(lambda self, x: x)
+    model, inputs = with_function(lambda self, x: x)
     model.fc.register_full_backward_hook(lambda *_: None)
     return model, inputs
 
 
 def hooks_of_forward_passes():
-    model, inputs = made(lambda self, x: x)
+    model, inputs = with_function(lambda self, x: x)
     model.fc.register_forward_hook(lambda layer, given, result: result * 2)
     model.register_forward_pre_hook(lambda layer, given: (given[0] + 1,))
     return model, inputs
@@ -100,7 +100,7 @@ def of_first_batch():
             self.is_ready = True
         return x * self.seen
 
-    model, inputs = made(function)
+    model, inputs = with_function(function)
     model.is_ready = False
     return model, inputs
 
@@ -125,11 +125,11 @@ def trained_in_forward():
             self.fc.weight.mul_(0.9)
         return x
 
-    return made(function)
+    return with_function(function)
 
 
 def parameter_hooks():
-    model, inputs = made(lambda self, x: x)
+    model, inputs = with_function(lambda self, x: x)
     model.fc.weight.register_hook(lambda gradient: 2 * gradient)
     return model, inputs
 
@@ -162,29 +162,29 @@ def wrong_width():
     return nn.Sequential(nn.Linear(6, 6)), (torch.ones(4, 7),), F.mse_loss, (torch.ones(4, 6),)
 
 
-control_flow = partial(made, lambda self, x: x if x.sum() > 0 else -x)
-fails = partial(made, lambda self, x: x.view(5, 5))
-complex_numbers = partial(made, lambda self, x: torch.fft.fft(x).abs())
-complex_input = partial(made, lambda self, x: x, torch.ones(4, 6, dtype=torch.complex64))
-unsupported = partial(made, lambda self, x: torch.special.erfcx(x) + torch.special.erfcx(x))
-inverse = partial(made, lambda self, x: torch.linalg.inv(x[:, :4]) + torch.linalg.inv(x[:, :4]))
-another_device = partial(made, lambda self, x: x, torch.ones(4, 6, device="meta"))
-changed_operand = partial(made, lambda self, x: DoubledInPlace.apply(x))
-a_number_of_the_data = partial(made, lambda self, x: x * x.sum().item())
-boolean_mask = partial(made, lambda self, x: x[x > 0])
-changed_below_a_view = partial(made, doubled)
-changed_parts = partial(made, parts)
-whole_numbers_too_large = partial(made, lambda self, x: x * torch.tensor([2**40, 1]).repeat(3))
-index_of_two = partial(made, lambda self, x: x[torch.arange(3), x.argmax(0)[:3]])
-activation_hook = partial(made, hooked)
-penalty = partial(made, penalized)
-weighted = partial(made, lambda self, x: torch.cov(x.T, aweights=torch.ones(4)))
-an_array = partial(made, lambda self, x: x * float(x.detach().numpy().max()))
-lengths = partial(made, lambda self, x: x * len(set((x > 0).sum(1).tolist())))
-counted_anew = partial(made, counted)
-rounded_quotient = partial(made, lambda self, x: x // 2 + x)
-step = partial(made, lambda self, x: torch.heaviside(x, torch.ones(6)) * x)
-reentrant = partial(made, lambda self, x: checkpoint(torch.tanh, x, use_reentrant=True))
+control_flow = partial(with_function, lambda self, x: x if x.sum() > 0 else -x)
+fails = partial(with_function, lambda self, x: x.view(5, 5))
+complex_numbers = partial(with_function, lambda self, x: torch.fft.fft(x).abs())
+complex_input = partial(with_function, lambda self, x: x, torch.ones(4, 6, dtype=torch.complex64))
+unsupported = partial(with_function, lambda self, x: torch.special.erfcx(x) + torch.special.erfcx(x))
+inverse = partial(with_function, lambda self, x: torch.linalg.inv(x[:, :4]) + torch.linalg.inv(x[:, :4]))
+another_device = partial(with_function, lambda self, x: x, torch.ones(4, 6, device="meta"))
+changed_operand = partial(with_function, lambda self, x: DoubledInPlace.apply(x))
+a_number_of_the_data = partial(with_function, lambda self, x: x * x.sum().item())
+boolean_mask = partial(with_function, lambda self, x: x[x > 0])
+changed_below_a_view = partial(with_function, doubled)
+changed_parts = partial(with_function, parts)
+whole_numbers_too_large = partial(with_function, lambda self, x: x * torch.tensor([2**40, 1]).repeat(3))
+index_of_two = partial(with_function, lambda self, x: x[torch.arange(3), x.argmax(0)[:3]])
+activation_hook = partial(with_function, hooked)
+penalty = partial(with_function, penalized)
+weighted = partial(with_function, lambda self, x: torch.cov(x.T, aweights=torch.ones(4)))
+an_array = partial(with_function, lambda self, x: x * float(x.detach().numpy().max()))
+lengths = partial(with_function, lambda self, x: x * len(set((x > 0).sum(1).tolist())))
+counted_anew = partial(with_function, counted)
+rounded_quotient = partial(with_function, lambda self, x: x // 2 + x)
+step = partial(with_function, lambda self, x: torch.heaviside(x, torch.ones(6)) * x)
+reentrant = partial(with_function, lambda self, x: checkpoint(torch.tanh, x, use_reentrant=True))
 
 SAID = {
     "control_flow": (
@@ -228,7 +228,7 @@ def half(self, x):
 
 
 def frozen():
-    model, inputs = made(lambda self, x: x * x)
+    model, inputs = with_function(lambda self, x: x * x)
     model.fc.bias.requires_grad_(False)
     return model, inputs
 
@@ -242,12 +242,12 @@ def shifted(self, x):
     return y * x
 
 
-without_gradient = partial(made, half)
-detached = partial(made, lambda self, x: x.detach() * x + F.relu(x))
-rounded_quotient_alone = partial(made, lambda self, x: torch.where(x // 2 > 0, x, x.detach() // 2 * x))
-step_alone = partial(made, lambda self, x: torch.heaviside(x.detach(), torch.ones(6, dtype=x.dtype)) * x)
-checkpointed = partial(made, lambda self, x: checkpoint(torch.tanh, x, use_reentrant=False))
-written_through_views = partial(made, shifted)
+without_gradient = partial(with_function, half)
+detached = partial(with_function, lambda self, x: x.detach() * x + F.relu(x))
+rounded_quotient_alone = partial(with_function, lambda self, x: torch.where(x // 2 > 0, x, x.detach() // 2 * x))
+step_alone = partial(with_function, lambda self, x: torch.heaviside(x.detach(), torch.ones(6, dtype=x.dtype)) * x)
+checkpointed = partial(with_function, lambda self, x: checkpoint(torch.tanh, x, use_reentrant=False))
+written_through_views = partial(with_function, shifted)
 
 TAKEN = (
     "without_gradient", "detached", "checkpointed", "frozen", "written_through_views", "complex_numbers",

@@ -12,9 +12,9 @@ from tests.pytorch.eager import differences  # noqa: E402
 
 @pytest.fixture
 def traces(monkeypatch):
-    made, export = [], tracing.export
-    monkeypatch.setattr(tracing, "export", lambda *given, **named: made.append(0) or export(*given, **named))
-    return made
+    exports, export = [], tracing.export
+    monkeypatch.setattr(tracing, "export", lambda *given, **named: exports.append(0) or export(*given, **named))
+    return exports
 
 
 @pytest.mark.parametrize(("check", "most"), [(checks.asserted, 4), (checks.raised, 7), (checks.of_a_distribution, 1)])

@@ -16,7 +16,7 @@ from tests.pytorch.eager import differences  # noqa: E402
 
 SAMPLES, QUERIES, KEYS, WIDTH, HEADS = 2, 6, 8, 16, 4
 
-ONE, BIASED, STORED = "attention", "biased_attention", "softmax"
+PLAIN, BIASED, STORED = "attention", "biased_attention", "softmax"
 
 
 class Attending(nn.Module):
@@ -77,11 +77,11 @@ def in_three_dimensions(module, *heads):
 
 
 CASES = {
-    "plain": (attend(), ONE),
-    "causal": (attend(is_causal=True), ONE),
-    "scale": (attend(scale=0.3), ONE),
-    "causal by a mask": (attend(attn_mask=torch.ones(QUERIES, QUERIES, dtype=torch.bool).tril()), ONE),
-    "a mask that shows all": (attend(attn_mask=torch.ones(QUERIES, QUERIES, dtype=torch.bool)), ONE),
+    "plain": (attend(), PLAIN),
+    "causal": (attend(is_causal=True), PLAIN),
+    "scale": (attend(scale=0.3), PLAIN),
+    "causal by a mask": (attend(attn_mask=torch.ones(QUERIES, QUERIES, dtype=torch.bool).tril()), PLAIN),
+    "a mask that shows all": (attend(attn_mask=torch.ones(QUERIES, QUERIES, dtype=torch.bool)), PLAIN),
     "a mask of rows and keys": (attend(attn_mask=hiding(QUERIES, QUERIES)), BIASED),
     "a mask of samples": (attend(attn_mask=hiding(SAMPLES, 1, 1, QUERIES)), BIASED),
     "a mask of all": (attend(attn_mask=hiding(SAMPLES, HEADS, QUERIES, QUERIES), scale=0.7), BIASED),
@@ -106,7 +106,7 @@ def trained(function, of_keys=HEADS, *others):
 
 
 def ops(graph):
-    return {node.op for node in graph.nodes} & {ONE, BIASED, STORED}
+    return {node.op for node in graph.nodes} & {PLAIN, BIASED, STORED}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -119,14 +119,14 @@ def test_it_trains_as_in_eager_mode(name):
 @pytest.mark.parametrize("causal", [False, True])
 def test_queries_share_heads_of_keys(of_keys, causal):
     graph = trained(attend(enable_gqa=True, is_causal=causal), of_keys)
-    assert ops(graph) == {ONE}
-    (node,) = (node for node in graph.nodes if node.op == ONE)
+    assert ops(graph) == {PLAIN}
+    (node,) = (node for node in graph.nodes if node.op == PLAIN)
     assert [graph.tensors[name].shape[1] for name in node.inputs] == [HEADS, of_keys, of_keys]
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_other_queries_than_keys(causal):
-    assert ops(trained(attend(is_causal=causal), HEADS, values(SAMPLES, KEYS, WIDTH))) == {ONE}
+    assert ops(trained(attend(is_causal=causal), HEADS, values(SAMPLES, KEYS, WIDTH))) == {PLAIN}
 
 
 def test_no_gradient_of_a_mask_is_computed():
@@ -141,7 +141,7 @@ def test_probabilities_that_are_dropped_are_stored():
 def test_autocast_computes_it_in_16_bits():
     x = torch.randn(SAMPLES, QUERIES, WIDTH)
     graph, of_loss, of_parameters = differences(Attending(attend(is_causal=True), dtype=torch.bfloat16), (x,), steps=1)
-    (node,) = (node for node in graph.nodes if node.op == ONE)
+    (node,) = (node for node in graph.nodes if node.op == PLAIN)
     assert {graph.tensors[name].dtype for name in node.inputs} == {"bfloat16"}
     assert max(of_loss, *of_parameters.values()) < 2.0**-6
 
@@ -151,7 +151,7 @@ def test_autocast_computes_it_in_16_bits():
 def test_workers_move_the_bytes_that_are_planned_and_train_as_one(name, ways):
     graph = trained(CASES[name][0])
     plan = search(graph, SearchOptions(ways=ways))
-    alone, several = (Loopback(one, lower(one)) for one in (undivided(graph), plan))
+    alone, several = (Loopback(each, lower(each)) for each in (undivided(graph), plan))
     with np.errstate(divide="ignore"):  # logarithms of truth values
         alone.step()
         several.step()

@@ -288,7 +288,7 @@ def test_a_weight_that_is_not_updated_is_what_forward_makes_of_it():
     assert compare(Frozen(), *fresh())[0] < 1e-12
     assert compare(Cut(), *fresh())[0] < 1e-12
     module = Changed(CHANGES["clamped"])
-    others = torch.optim.AdamW([one for one in module.parameters() if one is not module.fc.weight])
+    others = torch.optim.AdamW([weight for weight in module.parameters() if weight is not module.fc.weight])
     graph = imported(UserModel(module, (torch.randn(4, 6),), None, (), others))
     assert graph.updates["fc.weight"] == "fc.weight.changed"
     none = from_torch(Changed(CHANGES["clamped"]), (torch.randn(4, 6),), optimizer=Optimizer("none"))
@@ -380,7 +380,7 @@ def test_in_a_loop_with_an_optimizer_of_ones_own():
     try:
         module = Changed(CHANGES["bounded in norm"]).double()
         twin, batches = copy.deepcopy(module), fresh()
-        ours, theirs = (OPTIMIZERS["momentum"](one.parameters(), lr=0.1) for one in (module, twin))
+        ours, theirs = (OPTIMIZERS["momentum"](own.parameters(), lr=0.1) for own in (module, twin))
         plan = planner.plan(imported(UserModel(module, batches[0], None, (), ours)), workers=1)
         training = distribute(module, plan, ours)
         for batch in batches:
@@ -392,7 +392,7 @@ def test_in_a_loop_with_an_optimizer_of_ones_own():
             theirs.step()
             assert training.step(batch).item() == pytest.approx(loss.item(), rel=1e-12)
         state = training.state_dict()
-        assert all(torch.allclose(one, state[name], rtol=0, atol=1e-12) for name, one in twin.state_dict().items())
+        assert all(torch.allclose(own, state[name], rtol=0, atol=1e-12) for name, own in twin.state_dict().items())
         assert training.evaluate(batches[0]).item() == pytest.approx(twin.eval()(*batches[0]).item(), rel=1e-12)
     finally:
         dist.destroy_process_group()

@@ -58,7 +58,7 @@ class Model(nn.Module):
         return self.fc(x)
 
 
-def made(function):
+def checkpointed(function):
     torch.manual_seed(0)
     return Model(function).double(), (torch.randn(8, 4, dtype=torch.float64),)
 
@@ -132,7 +132,7 @@ TAKEN = {
 @pytest.mark.filterwarnings("ignore:.*requires_grad=True")
 @pytest.mark.parametrize("function", TAKEN.values(), ids=TAKEN)
 def test_states_change_as_often_as_in_pytorch(function):
-    module, inputs = made(function)
+    module, inputs = checkpointed(function)
     graph, of_loss, of_tensors = differences(module, inputs)
     assert of_loss < 1e-12
     assert max(of_tensors.values()) < 1e-9
@@ -143,7 +143,7 @@ def test_states_change_as_often_as_in_pytorch(function):
 
 def test_a_counter_that_is_read_counts_again_after_that():
     function = within("normalized", use_reentrant=False)
-    module, inputs = made(lambda self, x: function(self, x) / self.norm.num_batches_tracked)
+    module, inputs = checkpointed(lambda self, x: function(self, x) / self.norm.num_batches_tracked)
     _, of_loss, of_tensors = differences(module, inputs)
     assert of_loss < 1e-12
     assert max(of_tensors.values()) < 1e-9
@@ -173,7 +173,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("function", "why"), REFUSED.values(), ids=REFUSED)
 def test_what_changes_otherwise_is_refused(function, why):
-    module, inputs = made(function)
+    module, inputs = checkpointed(function)
     with pytest.raises(GraphError, match=rf"^tests/pytorch/test_checkpoints\.py:\d+: {why}.*leave the checkpoint out"):
         from_torch(module, inputs)
 
@@ -201,6 +201,6 @@ def changed_in_place(self, x):
     ids=["auxiliary loss", "in a list", "in place"],
 )
 def test_what_leaves_a_reentrant_checkpoint_otherwise_is_refused(function, why):
-    module, inputs = made(function)
+    module, inputs = checkpointed(function)
     with pytest.raises(GraphError, match=rf"^tests/pytorch/test_checkpoints\.py:\d+: {why}"):
         from_torch(module, inputs)

@@ -39,31 +39,31 @@ def test_a_state_dict_comes_back(name, tmp_path):
     assert from_data(to_data(graph)) == graph
     save_model(module, tmp_path / "in.safetensors")
     torch.save(module.state_dict(), tmp_path / "in.pt")
-    expected = {key: one.clone() for key, one in module.state_dict().items()}
+    expected = {key: tensor.clone() for key, tensor in module.state_dict().items()}
     for source in ("in.safetensors", "in.pt"):
         trainer = Trainer(rank_programs(undivided(graph), 0, 0), single_rank(1), np, "p2p")
         trainer.begin_with(Weights.of(tmp_path / source, graph))
         assert save_weights(tmp_path / "out.safetensors", trainer, 0) == []
         module.load_state_dict(load_file(tmp_path / "out.safetensors"))
-        for key, one in module.state_dict().items():
-            assert torch.equal(one, expected[key]), key
+        for key, tensor in module.state_dict().items():
+            assert torch.equal(tensor, expected[key]), key
 
 
 @pytest.mark.parametrize("ways", [(2, 2), (3,)], ids=str)
 def test_every_rank_reads_what_it_holds(ways):
     """Tiles of all workers under drawn layouts, put together, are the module's tensors."""
     module, graph = imported("gpt")
-    weights = Weights.of({key: array_of(one).copy() for key, one in module.state_dict().items()}, graph)
+    weights = Weights.of({key: array_of(parameter).copy() for key, parameter in module.state_dict().items()}, graph)
     rng = np.random.default_rng(0)
-    for key, one in module.named_parameters():
-        tensor = graph.tensors[key]
-        dims = [dim for dim, extent in enumerate(tensor.shape) if extent >= np.prod(ways)]
+    for key, parameter in module.named_parameters():
+        stored = graph.tensors[key]
+        dims = [dim for dim, extent in enumerate(stored.shape) if extent >= np.prod(ways)]
         layout = tuple(parse_placement(f"S{rng.choice(dims)}" if dims else "R") for _ in ways)
-        whole = np.full(tensor.shape, np.nan)
-        for region in owned_by_all(tensor.shape, layout, Ways(ways)):
+        whole = np.full(stored.shape, np.nan)
+        for region in owned_by_all(stored.shape, layout, Ways(ways)):
             at = np.ix_(*[[i for start, stop in runs for i in range(start, stop)] for runs in region])
-            whole[at] = weights.tile(tensor, region)
-        np.testing.assert_array_equal(whole.reshape(one.shape), array_of(one))
+            whole[at] = weights.tile(stored, region)
+        np.testing.assert_array_equal(whole.reshape(parameter.shape), array_of(parameter))
 
 
 def test_dimensions_are_grouped_and_names_tied():

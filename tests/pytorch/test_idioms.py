@@ -14,7 +14,7 @@ from executor.weights import Weights  # noqa: E402
 from planner.graph.optimizers import Optimizer  # noqa: E402
 from planner.plans.plan import undivided  # noqa: E402
 from planner.pytorch import from_torch  # noqa: E402
-from tests.pytorch.idioms import IDIOMS, made  # noqa: E402
+from tests.pytorch.idioms import IDIOMS, case  # noqa: E402
 from tests.pytorch.outcomes import defects  # noqa: E402
 
 STEPS, RATE, DECAY = 3, 0.01, 0.01
@@ -33,9 +33,9 @@ def trainer_of(module, batch):
 
 @pytest.mark.parametrize("name", IDIOMS)
 def test_trains_like_pytorch(name):
-    module, batches = made(name, STEPS)
+    module, batches = case(name, STEPS)
     graph, trainer = trainer_of(module, batches[0])
-    module, _ = made(name, STEPS)
+    module, _ = case(name, STEPS)
     optimizer = torch.optim.AdamW(module.parameters(), lr=RATE, weight_decay=DECAY)
     for step, batch in enumerate(batches):
         optimizer.zero_grad()
@@ -56,7 +56,7 @@ def test_trains_like_pytorch(name):
 
 
 def test_a_batch_without_a_longest_sequence_is_an_error():
-    module, batches = made("packed sequences", 2)
+    module, batches = case("packed sequences", 2)
     graph, trainer = trainer_of(module, batches[0])
     batches[1][2].clamp_(max=3)
     trainer.load(Batch(graph, module, batches[1], ()), 0)

@@ -304,8 +304,8 @@ def test_a_buffer_that_is_too_large_and_in_no_file_is_refused():
 
 
 def test_what_layers_compute_alike_is_computed_once(monkeypatch):
-    made = []
-    monkeypatch.setattr(contents, "values", lambda array: made.append(array.shape) or values_of(array))
+    shapes = []
+    monkeypatch.setattr(contents, "values", lambda array: shapes.append(array.shape) or values_of(array))
 
     def three_layers(x):
         for _ in range(3):
@@ -313,14 +313,14 @@ def test_what_layers_compute_alike_is_computed_once(monkeypatch):
         return x
 
     from_torch(Returning(three_layers), (torch.randn(4, 6),))
-    assert made == [(6,)]
+    assert shapes == [(6,)]
 
 
 def test_constants_that_differ_in_one_number_or_a_change_differ():
     def angles(x):
         same, changed = torch.arange(6.0, dtype=x.dtype), torch.arange(6.0, dtype=x.dtype)
         changed.add_(1)
-        whole, real, truth = (torch.full((6,), 1, dtype=x.dtype) / one for one in (2, 2.5, True))
+        whole, real, truth = (torch.full((6,), 1, dtype=x.dtype) / number for number in (2, 2.5, True))
         return x * same.cos() + x * changed.cos() + x * changed.add_(1).cos() + x * whole + x * real + x * truth
 
     trained_like_eager(Returning(angles), (values(4, 6),))

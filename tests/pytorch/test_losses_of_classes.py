@@ -91,9 +91,9 @@ def test_are_the_same_on_several_workers(options, reduction):
     graph = from_torch(module, (x,), loss=loss, targets=(labels,), optimizer=optimizer)
     whole = trained(undivided(graph))
     for seed in range(8):
-        found = trained(random_plan(graph, (2, 2), random.Random(seed)))
+        parts = trained(random_plan(graph, (2, 2), random.Random(seed)))
         for name, array in whole.items():
-            np.testing.assert_allclose(found[name], array, rtol=1e-12, atol=1e-12)
+            np.testing.assert_allclose(parts[name], array, rtol=1e-12, atol=1e-12)
 
 
 def trained(plan):

@@ -30,10 +30,10 @@ class Dense(nn.Module):
         self.head = nn.Linear(4 + 2 * layers, 4)
 
     def forward(self, x):
-        made = [x]
+        parts = [x]
         for layer in self.layers:
-            made.append(torch.relu(layer(torch.cat(made, 1))))
-        return self.head(torch.cat(made, 1))
+            parts.append(torch.relu(layer(torch.cat(parts, 1))))
+        return self.head(torch.cat(parts, 1))
 
 
 def graph_of(layers):

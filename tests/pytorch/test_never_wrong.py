@@ -36,7 +36,9 @@ def compare(module, *batches, optimizer=torch.optim.AdamW):
     model = UserModel(module, batches[0], None, (), optimizer(module.parameters(), lr=0.05))
     graph = imported(model)
     trainer = Trainer(rank_programs(undivided(graph), 0, 0), single_rank(1), np, "p2p")
-    trainer.begin_with(Weights.of({name: array_of(one).copy() for name, one in module.state_dict().items()}, graph))
+    trainer.begin_with(
+        Weights.of({name: array_of(tensor).copy() for name, tensor in module.state_dict().items()}, graph)
+    )
     theirs, gaps = optimizer(twin.parameters(), lr=0.05), []
     for step, batch in enumerate(batches):
         theirs.zero_grad()

@@ -43,7 +43,7 @@ class Unknown(nn.Module):
         return self.two(h.view(-1, 8))
 
 
-def made(dtype=torch.float64):
+def case(dtype=torch.float64):
     torch.manual_seed(0)
     module = Unknown().to(dtype)
     return module, torch.randn(8, 6, dtype=dtype), nn.functional.cross_entropy, torch.randint(0, 5, (8,))
@@ -57,17 +57,17 @@ def tables():
 
 @pytest.fixture(scope="module")
 def graph():
-    module, x, loss, target = made()
+    module, x, loss, target = case()
     return from_torch(
         module, [x], loss=loss, targets=[target], optimizer=Optimizer("sgd", lr=RATE), opaque_unknown=True
     )
 
 
 def test_as_eager(graph):
-    module, x, loss, target = made()
+    module, x, loss, target = case()
     losses, parameters = eager_steps(module, [x], loss, [target])
-    found, trained_parameters = imported_steps(graph, module, [x], [target])
-    np.testing.assert_allclose(found, losses, rtol=1e-12)
+    ours, trained_parameters = imported_steps(graph, module, [x], [target])
+    np.testing.assert_allclose(ours, losses, rtol=1e-12)
     for name, expected in parameters.items():
         np.testing.assert_allclose(trained_parameters[name].reshape(expected.shape), expected, atol=1e-12)
 
@@ -76,19 +76,19 @@ def test_as_eager(graph):
 def test_several_workers_as_one(graph, placements):
     plan = search(graph, SearchOptions(ways=(2, 2), placements=placements))
     np.testing.assert_array_equal(plan.bytes, Recount(plan).count())
-    found, ran = trained(plan)
+    several, ran = trained(plan)
     np.testing.assert_array_equal(plan.bytes * 2, ran.moved)
     for name, expected in trained(single_worker(plan))[0].items():
-        np.testing.assert_allclose(found[name], expected, atol=1e-12)
+        np.testing.assert_allclose(several[name], expected, atol=1e-12)
 
 
 def test_the_plan_says_what_it_costs(graph):
     plan = search(graph, SearchOptions(ways=(2, 2), placements="S"))
-    found = summary.opaque_nodes(plan)
+    row = summary.opaque_nodes(plan)
     called = [node for node in graph.nodes if node.op in (CALL, GRADIENT)]
-    assert found["nodes"] == len(called) == sum(found["operators"].values())
-    assert found["operators"]["aten.kthvalue.default"] == 2
-    assert 0 < found["bytes"] <= plan.total_bytes
+    assert row["nodes"] == len(called) == sum(row["operators"].values())
+    assert row["operators"]["aten.kthvalue.default"] == 2
+    assert 0 < row["bytes"] <= plan.total_bytes
     assert "opaque operators" in str(plan)
 
 

@@ -162,10 +162,10 @@ NO_NUMBER = {
 
 
 @pytest.mark.parametrize("name", LEVEL)
-@pytest.mark.parametrize("made", NO_NUMBER.values(), ids=NO_NUMBER)
-def test_a_gradient_of_zeros_makes_no_number_where_pytorchs_does(name, made):
+@pytest.mark.parametrize("no_number", NO_NUMBER.values(), ids=NO_NUMBER)
+def test_a_gradient_of_zeros_makes_no_number_where_pytorchs_does(name, no_number):
     weights = torch.tensor([0.3, -0.7, 1.1], dtype=torch.float64)
-    module = Applied(lambda x: torch.nan_to_num(LEVEL[name](made(x)), 1.0, 2.0, -2.0) + x, [0.5, 1.5, -2.5])
+    module = Applied(lambda x: torch.nan_to_num(LEVEL[name](no_number(x)), 1.0, 2.0, -2.0) + x, [0.5, 1.5, -2.5])
     graph, _, _ = differences(module, (weights,), steps=1)
     _, expected = eager_steps(module, (weights,), steps=1)
     _, kept = imported_steps(graph, module, (weights,), steps=1)
@@ -197,7 +197,7 @@ def test_batch_norm_of_a_gradient_that_is_laid_out_in_two_ways():
     """PyTorch's own gradient is right where the result is not laid out; where it is, it reads other elements."""
     torch.manual_seed(0)
     batch = torch.randn(1, 4, 3, 1, dtype=torch.float64), torch.randn(1, 3, 4, 1, dtype=torch.float64)
-    module, other = (Turned(is_laid_out=one).double() for one in (True, False))
+    module, other = (Turned(is_laid_out=is_laid_out).double() for is_laid_out in (True, False))
     graph = from_torch(module, batch, optimizer=Optimizer("sgd", lr=RATE))
     _, ours = imported_steps(graph, module, batch, steps=1)
     _, theirs = eager_steps(other, batch, steps=1)

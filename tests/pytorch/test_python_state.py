@@ -355,11 +355,11 @@ class Attending(nn.Module):
 
     def __init__(self, mask):
         super().__init__()
-        self.fc, self.made, self.mask, self.attended = nn.Linear(6, 6), mask, None, None
+        self.fc, self.make, self.mask, self.attended = nn.Linear(6, 6), mask, None, None
 
     def forward(self, x):
         if self.mask is None or len(self.mask) != len(x):
-            self.mask = self.made(self, x)
+            self.mask = self.make(self, x)
         attended = (self.fc(x) @ x.T).masked_fill(self.mask, -1e9).softmax(1)
         self.attended = attended.detach()
         return (attended @ x).square().mean()

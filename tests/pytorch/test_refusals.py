@@ -33,16 +33,18 @@ def test_one_line_says_why(function, capsys):
 def test_what_can_be_taken_trains_like_eager(function):
     torch.manual_seed(0)
     module, inputs = getattr(refused_models, function)()
-    graph, of_loss, of_parameters = differences(module.double(), [torch.randn_like(one).double() for one in inputs])
+    graph, of_loss, of_parameters = differences(
+        module.double(), [torch.randn_like(tensor).double() for tensor in inputs]
+    )
     assert of_loss < 1e-12
     assert max(of_parameters.values()) < 1e-10
-    trained = {name for name, one in module.named_parameters() if one.requires_grad}
+    trained = {name for name, tensor in module.named_parameters() if tensor.requires_grad}
     assert set(of_parameters) == trained == {name for name in graph.updates if name in module.state_dict()}
     assert planner.plan(graph, workers=2).total_bytes >= 0
 
 
 def test_what_is_refused_is_not_logged_at_length(caplog):
-    module, inputs = refused_models.made(lambda self, x: torch.masked_select(x, x > 0) * torch.ones(12))
+    module, inputs = refused_models.with_function(lambda self, x: torch.masked_select(x, x > 0) * torch.ones(12))
     with pytest.raises(planner.GraphError):
         planner.pytorch.from_torch(module, inputs)
     assert not [record for record in caplog.records if record.levelname == "ERROR"]

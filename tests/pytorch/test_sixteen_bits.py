@@ -92,7 +92,7 @@ MODELS = {
 
 def case(name, seed=0):
     torch.manual_seed(seed)
-    module, inputs, targets = (one() for one in MODELS[name])
+    module, inputs, targets = (make() for make in MODELS[name])
     return module, inputs, targets
 
 
@@ -125,7 +125,7 @@ def gaps(graph, module, inputs, targets):
     _, exact = eager_steps(in_double, (wide,), in_single, (targets,))
     assert ours == pytest.approx(theirs, rel=ROUNDING)
     return {
-        name: [relative_difference(one[name].reshape(exact[name].shape), exact[name]) for one in (state, torchs)]
+        name: [relative_difference(values[name].reshape(exact[name].shape), exact[name]) for values in (state, torchs)]
         for name in state.keys() & torchs.keys()
     }
 
@@ -134,9 +134,9 @@ def agrees(drawn, name):
     """We are as near as PyTorch to double precision, by the median of draws; return a graph."""
     module, inputs, targets = drawn(name)
     graph = from_torch(module, (inputs,), loss=in_single, targets=(targets,), optimizer=Optimizer("sgd", lr=RATE))
-    found = [gaps(graph, *drawn(name, seed)) for seed in range(DRAWS)]
-    for kept in found[0]:
-        ours, theirs = (median(gap[kept][who] for gap in found) for who in range(2))
+    drawn_gaps = [gaps(graph, *drawn(name, seed)) for seed in range(DRAWS)]
+    for kept in drawn_gaps[0]:
+        ours, theirs = (median(gap[kept][who] for gap in drawn_gaps) for who in range(2))
         assert ours < 2 * theirs + ROUNDING / 16, kept
     plan = planner.plan(graph, workers=2)
     assert sum(map(sum, simulator.simulate(plan, "hgx-h100").bytes)) == plan.total_bytes

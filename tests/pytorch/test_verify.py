@@ -127,8 +127,8 @@ def sparse():
 
 @pytest.mark.parametrize("make", [buffered, regularised, mixed, sparse])
 def test_losses_and_gradients_of_every_kind(make):
-    found = verify(make, make.__name__)
-    assert (found.failure, found.dtype, found.instead) == ("", "float64", "")
+    verdict = verify(make, make.__name__)
+    assert (verdict.failure, verdict.dtype, verdict.instead) == ("", "float64", "")
 
 
 class Single(nn.Linear):
@@ -137,11 +137,11 @@ class Single(nn.Linear):
 
 
 def test_a_dtype_that_the_module_insists_on_is_taken_and_said():
-    found = verify(lambda: (Single(6, 6), torch.randn(4, 6)), "single")
-    assert not found.failure
-    assert found.dtype == "float32"
-    assert re.match(r", as float64 failed: \S", found.instead)
-    assert "\n" not in found.instead
+    verdict = verify(lambda: (Single(6, 6), torch.randn(4, 6)), "single")
+    assert not verdict.failure
+    assert verdict.dtype == "float32"
+    assert re.match(r", as float64 failed: \S", verdict.instead)
+    assert "\n" not in verdict.instead
 
 
 @pytest.mark.parametrize(

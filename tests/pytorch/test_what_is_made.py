@@ -19,30 +19,32 @@ def layers():
     return nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 6))
 
 
-def made(module, optimizer=None, loss=nn.functional.mse_loss):
+def with_loss(module, optimizer=None, loss=nn.functional.mse_loss):
     return module, torch.randn(4, 8), loss, torch.randn(4, 6), optimizer
 
 
 def head():
     module = layers()
-    return made(module, torch.optim.SGD(module[2].parameters(), lr=RATE))
+    return with_loss(module, torch.optim.SGD(module[2].parameters(), lr=RATE))
 
 
 def weights():
     module = layers()
-    return made(module, torch.optim.Adam([module[0].weight, module[2].weight]))
+    return with_loss(module, torch.optim.Adam([module[0].weight, module[2].weight]))
 
 
 def before_it_is_registered():
     module, weight = layers(), nn.Parameter(torch.randn(6, 8))
     optimizer = torch.optim.SGD([weight], lr=RATE)
     module[2].weight = weight
-    return made(module, optimizer)
+    return with_loss(module, optimizer)
 
 
 def alike():
     module = layers()
-    return made(module, torch.optim.SGD([{"params": one.parameters()} for one in (module[0], module[2])], lr=RATE))
+    return with_loss(
+        module, torch.optim.SGD([{"params": layer.parameters()} for layer in (module[0], module[2])], lr=RATE)
+    )
 
 
 @pytest.mark.parametrize(
@@ -64,22 +66,22 @@ def test_what_the_optimizer_does_not_hold_is_frozen(make, trained):
 def two_rates():
     module = layers()
     groups = [{"params": module[0].parameters(), "lr": 0.2}, {"params": module[2].parameters()}]
-    return made(module, torch.optim.SGD(groups, lr=RATE, momentum=0.9))
+    return with_loss(module, torch.optim.SGD(groups, lr=RATE, momentum=0.9))
 
 
 def two_decays():
     """As transformers are trained: matrices decay, biases do not."""
     module = layers()
     groups = [
-        {"params": [one for one in module.parameters() if one.dim() > 1], "weight_decay": 0.1},
-        {"params": [one for one in module.parameters() if one.dim() < 2], "weight_decay": 0.0},
+        {"params": [parameter for parameter in module.parameters() if parameter.dim() > 1], "weight_decay": 0.1},
+        {"params": [parameter for parameter in module.parameters() if parameter.dim() < 2], "weight_decay": 0.0},
     ]
-    return made(module, torch.optim.AdamW(groups, lr=1e-3))
+    return with_loss(module, torch.optim.AdamW(groups, lr=1e-3))
 
 
 def decaying(kind, **options):
     module = layers()
-    return made(module, kind(module.parameters(), weight_decay=0.5, **options))
+    return with_loss(module, kind(module.parameters(), weight_decay=0.5, **options))
 
 
 @pytest.mark.parametrize(
@@ -96,9 +98,9 @@ def decaying(kind, **options):
     ],
 )
 def test_groups_of_parameters_and_decay_are_pytorchs(make):
-    found = verify(make, "groups")
-    assert {one.name for one in found.compared} >= {"0.weight", "0.bias", "2.weight", "2.bias"}
-    assert not found.failure
+    verdict = verify(make, "groups")
+    assert {row.name for row in verdict.compared} >= {"0.weight", "0.bias", "2.weight", "2.bias"}
+    assert not verdict.failure
 
 
 class SGD(torch.optim.SGD):
@@ -107,11 +109,11 @@ class SGD(torch.optim.SGD):
 
 def of_the_same_name():
     module = layers()
-    return made(module, SGD(module.parameters(), lr=RATE))
+    return with_loss(module, SGD(module.parameters(), lr=RATE))
 
 
 def of_another():
-    return made(layers(), torch.optim.SGD(nn.Linear(3, 3).parameters(), lr=RATE))
+    return with_loss(layers(), torch.optim.SGD(nn.Linear(3, 3).parameters(), lr=RATE))
 
 
 class Learned(nn.Module):
@@ -125,7 +127,7 @@ class Learned(nn.Module):
 
 def learned_loss():
     module, loss = layers(), Learned()
-    return made(module, torch.optim.SGD([*module.parameters(), *loss.parameters()], lr=RATE), loss)
+    return with_loss(module, torch.optim.SGD([*module.parameters(), *loss.parameters()], lr=RATE), loss)
 
 
 @pytest.mark.parametrize(
@@ -133,8 +135,11 @@ def learned_loss():
     [
         (of_the_same_name, "SGD has no operator here: expected PyTorch's SGD"),
         (of_another, r"SGD: 2 of its 2 parameters are none of the module's, the first of shape \[3, 3\]"),
-        (lambda: made(layers())[:3], r"found 3, no targets: \(Sequential, Tensor, mse_loss\)"),
-        (lambda: (*made(layers()), "scheduler"), r"found 6: \(Sequential, Tensor, mse_loss, Tensor, NoneType, str\)"),
+        (lambda: with_loss(layers())[:3], r"found 3, no targets: \(Sequential, Tensor, mse_loss\)"),
+        (
+            lambda: (*with_loss(layers()), "scheduler"),
+            r"found 6: \(Sequential, Tensor, mse_loss, Tensor, NoneType, str\)",
+        ),
         (lambda: (layers(),), r"found 1: \(Sequential\)"),
         (learned_loss, "the loss Learned has parameters of its own: put them into the module"),
     ],
@@ -147,7 +152,9 @@ def test_what_cannot_be_meant_is_refused(make, message):
 def by_value():
     """Needs the value of a parameter, which a module without memory has not."""
     module = layers()
-    return made(module, torch.optim.SGD(module.parameters(), lr=RATE * (1 + float(module[0].weight.detach().norm()))))
+    return with_loss(
+        module, torch.optim.SGD(module.parameters(), lr=RATE * (1 + float(module[0].weight.detach().norm())))
+    )
 
 
 def without_a_module():
