@@ -56,8 +56,9 @@ def _memory_of_operands(node: Node) -> set[int]:
 
 
 def _memory(node: Node) -> set[int]:
-    """Return the identities of the memory that a node's results lie in."""
-    return {leaf.untyped_storage()._cdata for leaf in leaves(example(node)) if isinstance(leaf, torch.Tensor)}
+    """Return the identities of the memory that a node's results lie in, as those do that are not sparse."""
+    tensors = (leaf for leaf in leaves(example(node)) if isinstance(leaf, torch.Tensor))
+    return {tensor.untyped_storage()._cdata for tensor in tensors if tensor.layout is torch.strided}
 
 
 def relaid_out_of_place(graph: Graph, states: Iterable[str] = ()) -> None:
