@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from copy import copy
 from functools import partial
 from typing import Any
 
@@ -15,7 +13,6 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from planner.errors import GraphError
 from planner.pytorch.graphs import example, packet
-from planner.pytorch.private import FakeTensor
 from planner.pytorch.python_state import ALIKE
 from planner.pytorch.refusing import OF_MODULES
 
@@ -32,7 +29,7 @@ class Kept:
             (part, held) for part in module.modules() for held in (part._parameters, part._buffers)
         ]
         self._registered = [(part, held, name, value) for part, held in registered for name, value in held.items()]
-        self._others = {(id(part), name): (value, _tensors(value)) for part, name, value in _attributes(module)}
+        self._others = {(id(part), name): tensors_in(value) for part, name, value in attributes_of(module)}
 
     def assigned(self, *, marks: bool) -> set[str]:
         """Write parameters and buffers that were assigned in place; return the other attributes with other tensors.
@@ -61,36 +58,16 @@ class Kept:
         for held, name, before, after in written:  # what is assigned may be another of these
             with torch.no_grad():
                 held[name] = before.copy_(after)
-        for part, name, value in list(_attributes(self._module)):
-            before, known = self._others.get((id(part), name), (None, {}))
-            if name != FLAT and _tensors(value).keys() - known.keys():
+        for part, name, value in list(attributes_of(self._module)):
+            known = self._others.get((id(part), name), {})
+            if name != FLAT and tensors_in(value).keys() - known.keys():
                 changed.add(path := f"{names.get(id(part), '')}.{name}".removeprefix("."))
                 if marks:
                     setattr(part, name, tree_map(partial(_marked, path=path), value))
-                elif not isinstance(part, nn.Module):  # which an export restores by itself
-                    setattr(part, name, before)
         return changed
 
 
-@contextmanager
-def given_back(module: nn.Module) -> Iterator[None]:
-    """Within, a module may be traced; after it, no attribute has a tensor of the trace, but what it had before."""
-    before = {(id(part), name): _copied(value) for part, name, value in _attributes(module)}
-    try:
-        yield
-    finally:
-        for part, name, value in list(_attributes(module)):
-            if any(isinstance(tensor, FakeTensor) for tensor in _tensors(value).values()):
-                vars(part).pop(name)
-                vars(part).update({name: before[id(part), name]} if (id(part), name) in before else {})
-
-
-def _copied(value: Any) -> Any:
-    """Return a value that stays where a list or dict is added to."""
-    return copy(value) if isinstance(value, list | dict) else value
-
-
-def _attributes(module: nn.Module) -> Iterator[tuple[Any, str, Any]]:
+def attributes_of(module: nn.Module) -> Iterator[tuple[Any, str, Any]]:
     """Yield what modules, and objects that they hold, keep in attributes of their own: whose, its name, and what."""
     for part in module.modules():
         for name in vars(part).keys() - OF_MODULES:
@@ -100,7 +77,7 @@ def _attributes(module: nn.Module) -> Iterator[tuple[Any, str, Any]]:
                 yield from ((value, *pair) for pair in vars(value).items())
 
 
-def _tensors(value: Any) -> dict[int, Tensor]:
+def tensors_in(value: Any) -> dict[int, Tensor]:
     """Return the tensors in a value, or in containers of it, by identity."""
     if not isinstance(value, Tensor | list | tuple | dict):
         return {}
@@ -118,15 +95,10 @@ def refuse_kept(graph: Graph, again: set[str]) -> None:
     """
     read = {node: str(node.args[1]) for node in _ancestors(graph.output_node()) if packet(node) == "planner::kept"}
     if refused := {path for node, path in read.items() if path in again or not _is_constant(node)}:
-        raise keeping(refused)
-
-
-def keeping(names: set[str]) -> GraphError:
-    """Return what is raised for tensors that are kept under these names."""
-    return GraphError(
-        f"forward keeps tensors from one step to the next in {', '.join(sorted(names))}: register_buffer "
-        "it in __init__, and write it in place"
-    )
+        raise GraphError(
+            f"forward keeps tensors from one step to the next in {', '.join(sorted(refused))}: register_buffer it in "
+            "__init__, and write it in place"
+        )
 
 
 def _is_constant(node: Node) -> bool:
@@ -153,7 +125,7 @@ def _operators(module: GraphModule) -> Iterator[object]:
             for region in (getattr(module, str(operand.target)) for operand in regions):
                 if isinstance(region, GraphModule):
                     yield from _operators(region)
-            if node.op == "call_function" and packet(node) != "planner::kept" and _tensors(example(node)):
+            if node.op == "call_function" and packet(node) != "planner::kept" and tensors_in(example(node)):
                 yield node.target, str(map_arg((node.args, node.kwargs), lambda _: None))
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from io import BytesIO
 from itertools import zip_longest
 from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -24,6 +24,8 @@ ALIKE = (
 """What is no state of Python's, or is told elsewhere."""
 
 
+LruCache = type(lru_cache(len))
+
 OF_FUNCTIONS: Mapping[type, str] = {
     MethodType: "__func__",
     staticmethod: "__func__",
@@ -31,6 +33,7 @@ OF_FUNCTIONS: Mapping[type, str] = {
     property: "fget",
     cached_property: "func",
     partial: "func",
+    LruCache: "__wrapped__",
 }
 """By what is made of a function, the attribute that is the function."""
 
@@ -59,7 +62,7 @@ def _held(part: object) -> Iterator[tuple[str, Any]]:
         yield from _attributes(part)
     else:
         yield type(part).__name__, part
-    yield from _held_outside(part)
+    yield from ((place.name, place.value) for place in _places(part))
 
 
 def _attributes(part: nn.Module) -> Iterator[tuple[str, Any]]:
@@ -69,8 +72,22 @@ def _attributes(part: nn.Module) -> Iterator[tuple[str, Any]]:
         yield from ((f"{path}.{name}".removeprefix("."), value) for name, value in held)
 
 
-def _held_outside(part: object) -> Iterator[tuple[str, Any]]:
+class Place(NamedTuple):
+    """Where a value is kept: an object and the value's name there, what it is called, and the value."""
+
+    owner: Any
+    key: str
+    name: str
+    value: Any
+
+
+def places_outside(*parts: object) -> Iterator[Place]:
     """Yield what classes of modules keep, and what functions name and keep."""
+    for part in parts:
+        yield from _places(getattr(part, "__self__", part))
+
+
+def _places(part: object) -> Iterator[Place]:
     if not isinstance(part, nn.Module):
         yield from _named_by([part])
         return
@@ -87,48 +104,48 @@ class Outside(dict[int, tuple[str, torch.Tensor]]):
 
 def tensors_outside(*parts: object) -> Outside:
     """Return the tensors that classes and functions keep."""
-    values = (pair for part in parts for pair in _held_outside(getattr(part, "__self__", part)))
-    leaves = ((name, leaf) for name, value in values for leaf in tree_leaves(value))
+    leaves = ((place.name, leaf) for place in places_outside(*parts) for leaf in tree_leaves(place.value))
     return Outside({id(leaf): (name, leaf) for name, leaf in leaves if isinstance(leaf, torch.Tensor)})
 
 
-def _of_class(kind: type) -> Iterator[tuple[str, Any]]:
-    return ((f"{kind.__name__}.{name}", value) for name, value in vars(kind).items() if name[:2] != "__")
+def _of_class(kind: type) -> Iterator[Place]:
+    held = [(name, value) for name, value in vars(kind).items() if name[:2] != "__"]
+    return (Place(kind, name, f"{kind.__name__}.{name}", value) for name, value in held)
 
 
 def _is_the_users(value: type | FunctionType) -> bool:
     return not str(value.__module__).startswith(("torch.", "builtins"))
 
 
-def _named_by(values: Iterable[object]) -> Iterator[tuple[str, Any]]:
+def _named_by(values: Iterable[object]) -> Iterator[Place]:
     """Yield what those of the values that are functions, and those that they call by name, name and keep."""
     waiting, seen = [*values], set[FunctionType]()
     while waiting:
         function = waiting.pop()
         if isinstance(function, MethodType):
-            yield type(function.__self__).__name__, function.__self__
+            yield Place(function, "__self__", type(function.__self__).__name__, function.__self__)
         if type(function) in OF_FUNCTIONS:
             function = getattr(function, OF_FUNCTIONS[type(function)])
         if not isinstance(function, FunctionType) or function in seen or not _is_the_users(function):
             continue
         seen.add(function)
-        for name, value in _variables(function):
-            if isinstance(value, type) and _is_the_users(value):
-                yield from _of_class(value)
-            yield name, value
-            waiting.append(value)
+        for place in _variables(function):
+            if isinstance(place.value, type) and _is_the_users(place.value):
+                yield from _of_class(place.value)
+            yield place
+            waiting.append(place.value)
 
 
-def _variables(function: FunctionType) -> Iterator[tuple[str, Any]]:
+def _variables(function: FunctionType) -> Iterator[Place]:
     """Yield what a function names of its file, what it encloses, its defaults and its attributes."""
-    named = function.__globals__
-    yield from ((name, named[name]) for name in function.__code__.co_names if name in named)
+    named, own = function.__globals__, function.__name__
+    yield from (Place(named, name, name, named[name]) for name in function.__code__.co_names if name in named)
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         with suppress(ValueError):  # it may be empty
-            yield name, cell.cell_contents
-    yield from ((f"{function.__name__}.{place}", value) for place, value in enumerate(function.__defaults__ or ()))
-    kept = {**(function.__kwdefaults__ or {}), **vars(function)}
-    yield from ((f"{function.__name__}.{name}", value) for name, value in kept.items())
+            yield Place(cell, "cell_contents", name, cell.cell_contents)
+    defaults = [*enumerate(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).items()]
+    yield from (Place(defaults, str(key), f"{own}.{key}", value) for key, value in defaults)
+    yield from (Place(function, name, f"{own}.{name}", value) for name, value in list(vars(function).items()))
 
 
 def _written(value: Any) -> object:

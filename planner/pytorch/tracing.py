@@ -26,7 +26,7 @@ from planner.pytorch.contents import is_known
 from planner.pytorch.functional import changes_first, note_views, out_of_place, relaid_out_of_place
 from planner.pytorch.graphs import packet
 from planner.pytorch.idioms import Taken, idioms_traced
-from planner.pytorch.kept import Kept, given_back, keeping, refuse_first_call, refuse_kept
+from planner.pytorch.kept import Kept, refuse_first_call, refuse_kept
 from planner.pytorch.own_functions import functions_traced
 from planner.pytorch.python_state import Outside, changes, python_state, tensors_outside
 from planner.pytorch.refusing import (
@@ -38,6 +38,7 @@ from planner.pytorch.refusing import (
     silent,
 )
 from planner.pytorch.regions import RegionsApart, inline_regions
+from planner.pytorch.restoring import given_back
 
 TRIES = 3
 """How often a module is exported that draws random numbers, before it is the module that draws them."""
@@ -68,7 +69,7 @@ class Step(nn.Module):
     ) -> None:
         super().__init__()
         self.module, self._autocast = module, autocast
-        self._loss, self._inputs = loss, len(inputs)
+        self.loss, self._inputs = loss, len(inputs)
         self._keys = tuple(inputs) if isinstance(inputs, Mapping) else ()
         self.changed: set[str] = set()
         self.assigned: set[str] = set()
@@ -87,22 +88,22 @@ class Step(nn.Module):
         inputs, targets = arguments[: self._inputs], arguments[self._inputs :]
         self.kept.clear()
         for call in range(self.calls):
-            outside = tensors_outside(self.module, self._loss)
-            before, kept = python_state(self.module, self._loss), Kept(self.module)
+            outside = tensors_outside(self.module, self.loss)
+            before, kept = python_state(self.module, self.loss), Kept(self.module)
             with counted_again():
                 result = self._result_of(inputs)
             assigned = kept.assigned(marks=call + 1 < self.calls)
-            if self._loss is not None:
+            if self.loss is not None:
                 with counted_again():
-                    loss = self._loss(result, *targets)
+                    loss = self.loss(result, *targets)
             else:
                 loss = result.get("loss", result) if isinstance(result, Mapping) else getattr(result, "loss", result)
-            after = tensors_outside(self.module, self._loss)
+            after = tensors_outside(self.module, self.loss)
             self.kept.update((tensor, after[tensor]) for tensor in after.keys() - outside.keys())
         self.assigned |= assigned | {after[tensor][0] for tensor in after.keys() - outside.keys()}
-        self.changed |= set(changes(before, python_state(self.module, self._loss)))
+        self.changed |= set(changes(before, python_state(self.module, self.loss)))
         if not isinstance(loss, torch.Tensor):
-            kind = type(result if self._loss is None else loss).__name__
+            kind = type(result if self.loss is None else loss).__name__
             raise GraphError(
                 f"expected a module that returns its loss, a scalar, found {kind}: return the loss alone, or results "
                 "by name of which it is `loss`, or give a function of the results"
@@ -234,7 +235,6 @@ def _exported(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
             warnings.catch_warnings(),
             redirect_stderr(printed),
             Taken(step, step.kept),
-            given_back(step),
             functions_traced(),
             checkpoints_traced(step),
             idioms_traced(),
@@ -267,12 +267,7 @@ def _exported_once(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
         step.changed.clear()
         step.assigned.clear()
         step.calls = 2
-        try:
-            twice = _exported_past_checks(step, arguments)
-        except Exception as error:
-            if first and not isinstance(error, GraphError):
-                raise keeping(first) from error  # which are of the first trace
-            raise
+        twice = _exported_past_checks(step, arguments)
         step.calls = 1
         refuse_kept(twice.graph, step.assigned)
         if not step.changed:
@@ -297,7 +292,7 @@ def _exported_past_checks(step: Step, arguments: tuple[Any, ...]) -> ExportedPro
         asked = Asked(answers, known, export.__code__)
         try:
             with asked:
-                return export(step, arguments, strict=False)
+                return _one_export(step, arguments)
         except Undecided:
             place = asked.asking[-1]
         tried = {answer: _raised(step, arguments, (*answers, answer), known) for answer in (False, True)}
@@ -309,7 +304,12 @@ def _exported_past_checks(step: Step, arguments: tuple[Any, ...]) -> ExportedPro
             known[place] = not answer
         else:
             answers = (*answers, not answer)
-    return export(step, arguments, strict=False)
+    return _one_export(step, arguments)
+
+
+def _one_export(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
+    with given_back(step.module, step.loss):
+        return export(step, arguments, strict=False)
 
 
 MOST_CHECKS = 64
@@ -321,7 +321,7 @@ def _raised(step: Step, arguments: tuple[Any, ...], answers: tuple[bool, ...], k
     asked = Asked(answers, known, export.__code__)
     try:
         with asked:
-            export(step, arguments, strict=False)
+            _one_export(step, arguments)
     except Undecided:
         return None
     except Exception as error:

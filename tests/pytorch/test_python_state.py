@@ -3,7 +3,7 @@
 import random
 from collections import deque
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from itertools import count, cycle
 from types import SimpleNamespace
 
@@ -395,3 +395,45 @@ def test_an_import_leaves_no_tensors_in_a_module():
     from_torch(module, (torch.randn(4, 6),))
     assert (module.kept, module.seen, module.last, module.mask) == (SimpleNamespace(text="a"), [1], {}, None)
     assert module(torch.randn(5, 6)).isfinite()
+
+
+CACHE = {}
+
+
+def kept_in_a_file(extent):
+    if extent not in CACHE:
+        CACHE[extent] = torch.arange(extent).double().cos()
+    return CACHE[extent]
+
+
+def kept_in_a_default(extent, cache=[]):  # noqa: B006
+    cache[:] = cache or [torch.arange(extent).double().cos()]
+    return cache[0]
+
+
+@lru_cache(maxsize=4)
+def kept_by_python(extent):
+    return torch.arange(extent).double().cos()
+
+
+def kept_in_an_attribute(extent):
+    if not hasattr(kept_in_an_attribute, "angles"):
+        kept_in_an_attribute.angles = torch.arange(extent).double().cos()
+    return kept_in_an_attribute.angles
+
+
+def kept_by_a_class(extent):
+    if not hasattr(Shifted, "angles"):
+        Shifted.angles = torch.arange(extent).double().cos()
+    return Shifted.angles
+
+
+@pytest.mark.parametrize(
+    "cached", [kept_in_a_file, kept_in_a_default, kept_by_python, kept_in_an_attribute, kept_by_a_class]
+)
+def test_constants_that_functions_keep_are_constants_and_none_of_a_trace_is_left(cached):
+    module, x = Shifted(lambda x: cached(x.shape[1])).double(), torch.randn(4, 6).double()
+    from_torch(module, (x,))
+    assert module(x).isfinite()  # of real tensors
+    _, gap, gaps = differences(module, (x,))
+    assert max(gap, *gaps.values()) < 1e-12
