@@ -220,11 +220,14 @@ def _back(parent: Node, view: Node, content: Node) -> tuple[Any, tuple[Any, ...]
     return aten.permute.default, (content, [order.index(dim) for dim in range(len(order))])
 
 
+AS_WAS = (
+    "view", "reshape", "flatten", "unsqueeze", "squeeze", "_unsafe_view", "alias", "contiguous", "to", "type_as",
+    "sum_to_size", "conj_physical", "atleast_1d", "atleast_2d", "atleast_3d", *DROPOUTS,
+)  # fmt: skip
+"""Operators whose results, where these are views, have all elements in their order."""
+
 WRITTEN: Mapping[str, Written] = {
-    **dict.fromkeys(
-        ("view", "reshape", "flatten", "unsqueeze", "squeeze", "_unsafe_view", "alias", "contiguous", "to", *DROPOUTS),
-        _as_was,
-    ),
+    **dict.fromkeys(AS_WAS, _as_was),
     "slice": _scattered(aten.slice_scatter.default),
     "select": _scattered(aten.select_scatter.default),
     **dict.fromkeys(

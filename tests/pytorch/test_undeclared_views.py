@@ -34,11 +34,14 @@ IDENTITIES = {
     "of channels": lambda x: F.dropout1d(x, 0.0),
     "of SELU": nn.AlphaDropout(0.0),
     "of SELU's channels": nn.FeatureAlphaDropout(0.0),
+    "another's dtype": lambda x: x.type_as(x.detach()),
+    "another's shape": lambda x: x.sum_to_size(3, 4),
+    "at least so many dimensions": torch.atleast_1d,
 }
 
 
 @pytest.mark.parametrize("name", IDENTITIES)
-def test_a_dropout_that_drops_nothing_returns_what_it_is_given(name):
+def test_what_changes_nothing_returns_what_it_is_given(name):
     def changed(x):
         dropped = IDENTITIES[name](x)
         dropped += 1
