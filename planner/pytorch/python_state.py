@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property, lru_cache, partial
 from io import BytesIO
 from itertools import zip_longest
-from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, ModuleType
+from types import FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+from planner.pytorch.holders import ALIKE, values_in
 from planner.pytorch.refusing import OF_MODULES
-
-ALIKE = (
-    torch.Tensor, torch.dtype, torch.device, torch.SymInt, torch.SymFloat, torch.SymBool, torch.Generator, nn.Module,
-    type, FunctionType, BuiltinFunctionType, MethodType, ModuleType,
-)  # fmt: skip
-"""What is no state of Python's, or is told elsewhere."""
-
 
 LruCache = type(lru_cache(len))
 
@@ -103,9 +98,15 @@ class Outside(dict[int, tuple[str, torch.Tensor]]):
 
 
 def tensors_outside(*parts: object) -> Outside:
-    """Return the tensors that classes and functions keep."""
-    leaves = ((place.name, leaf) for place in places_outside(*parts) for leaf in tree_leaves(place.value))
-    return Outside({id(leaf): (name, leaf) for name, leaf in leaves if isinstance(leaf, torch.Tensor)})
+    """Return the tensors that classes and functions keep, and that modules do deeper than in objects of their own."""
+    kept = [(place.name, value) for place in places_outside(*parts) for value in values_in([place.value])]
+    for part in parts:
+        for name, value in _attributes(part) if isinstance(part, nn.Module) else ():
+            near = {
+                id(leaf) for held in (value, *getattr(value, "__dict__", {}).values()) for leaf in tree_leaves(held)
+            }
+            kept += [(name, held) for held in values_in([value]) if id(held) not in near]
+    return Outside({id(value): (name, value) for name, value in kept if isinstance(value, torch.Tensor)})
 
 
 def _of_class(kind: type) -> Iterator[Place]:
@@ -115,6 +116,10 @@ def _of_class(kind: type) -> Iterator[Place]:
 
 def _is_the_users(value: type | FunctionType) -> bool:
     return not str(value.__module__).startswith(("torch.", "builtins"))
+
+
+def _is_a_users_file(value: ModuleType) -> bool:
+    return value.__name__.split(".")[0] not in ("torch", *sys.stdlib_module_names)
 
 
 def _named_by(values: Iterable[object]) -> Iterator[Place]:
@@ -138,8 +143,14 @@ def _named_by(values: Iterable[object]) -> Iterator[Place]:
 
 def _variables(function: FunctionType) -> Iterator[Place]:
     """Yield what a function names of its file, what it encloses, its defaults and its attributes."""
-    named, own = function.__globals__, function.__name__
-    yield from (Place(named, name, name, named[name]) for name in function.__code__.co_names if name in named)
+    own, names = function.__name__, function.__code__.co_names
+    files = [function.__globals__]
+    imported = [sys.modules[name] for name in names if name in sys.modules]  # forward may import a file itself
+    for named in files:  # a file's too, that another names
+        values = [*imported, *(named[name] for name in names if name in named)]
+        others = [vars(value) for value in values if isinstance(value, ModuleType) and _is_a_users_file(value)]
+        files += [other for other in others if not any(other is file for file in files)]
+    yield from (Place(named, name, name, named[name]) for named in files for name in names if name in named)
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         with suppress(ValueError):  # it may be empty
             yield Place(cell, "cell_contents", name, cell.cell_contents)
