@@ -86,8 +86,13 @@ def _places(part: object) -> Iterator[Place]:
     if not isinstance(part, nn.Module):
         yield from _named_by([part])
         return
-    yield from _named_by(value for _, value in _attributes(part))
     classes = {kind for module in part.modules() for kind in type(module).__mro__ if _is_the_users(kind)}
+    held = [value for _, value in _attributes(part)]
+    functions = [value for kind in classes for value in vars(kind).values() if isinstance(value, FunctionType)]
+    names = {name for function in functions for name in function.__code__.co_names}
+    for kind in dict.fromkeys(kind for value in held if not isinstance(value, ALIKE) for kind in _kinds(value)):
+        yield from _of_class(kind)
+    yield from _named_by([*held, *(method for value in held for method in _methods(value, names))])
     for kind in sorted(classes, key=lambda kind: kind.__qualname__):
         yield from _of_class(kind)
         yield from _named_by(vars(kind).values())
@@ -118,6 +123,18 @@ def _is_the_users(value: type | FunctionType) -> bool:
     return not str(value.__module__).startswith(("torch.", "builtins"))
 
 
+def _kinds(value: object) -> list[type]:
+    """Return the classes of the user's that a value is, or is of."""
+    kinds = value.__mro__ if isinstance(value, type) else () if isinstance(value, ALIKE) else type(value).__mro__
+    return [kind for kind in kinds if kind.__module__.split(".")[0] not in ("torch", *sys.stdlib_module_names)]
+
+
+def _methods(value: object, names: Iterable[str]) -> list[object]:
+    """Return the methods of some names that a value has of its classes, and of those that Python calls itself."""
+    called = (*names, "__call__", "__getitem__")
+    return [vars(kind)[name] for kind in _kinds(value) for name in called if name in vars(kind)]
+
+
 def _is_a_users_file(value: ModuleType) -> bool:
     return value.__name__.split(".")[0] not in ("torch", *sys.stdlib_module_names)
 
@@ -135,10 +152,10 @@ def _named_by(values: Iterable[object]) -> Iterator[Place]:
             continue
         seen.add(function)
         for place in _variables(function):
-            if isinstance(place.value, type) and _is_the_users(place.value):
-                yield from _of_class(place.value)
+            for kind in _kinds(place.value):
+                yield from _of_class(kind)
             yield place
-            waiting.append(place.value)
+            waiting += (place.value, *_methods(place.value, function.__code__.co_names))
 
 
 def _variables(function: FunctionType) -> Iterator[Place]:

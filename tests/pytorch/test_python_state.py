@@ -457,6 +457,37 @@ def kept_in_a_slot(extent):
     return SLOTTED.angles
 
 
+class Table:
+    """What makes angles once, for all of its class."""
+
+    by_extent, calls = {}, 0
+
+    def angles(self, extent):
+        if extent not in Table.by_extent:
+            Table.by_extent[extent] = torch.arange(extent).double().cos()
+        return self.by_extent[extent]
+
+    @lru_cache(maxsize=4)  # noqa: B019
+    def by_python(self, extent):
+        return torch.arange(extent).double().cos()
+
+    def count(self, x):
+        Table.calls += 1
+        return x * Table.calls
+
+
+TABLE = Table()
+
+
+def kept_by_a_class_of_an_object(extent):
+    return TABLE.angles(extent) + TABLE.by_python(extent)
+
+
+def test_what_a_class_of_an_object_counts_is_refused():
+    with pytest.raises(GraphError, match=r"forward changes Table\.calls from"):
+        from_torch(Shifted(TABLE.count), (torch.randn(4, 6),))
+
+
 def kept_in_another_file(extent):
     from tests.pytorch import models  # noqa: PLC0415
 
@@ -471,6 +502,7 @@ def kept_in_another_file(extent):
         kept_in_an_object,
         kept_in_a_slot,
         kept_in_another_file,
+        kept_by_a_class_of_an_object,
         kept_in_a_file,
         kept_in_a_default,
         kept_by_python,
