@@ -14,7 +14,7 @@ from torch.fx import Node
 
 from planner.errors import GraphError
 from planner.pytorch.contents import Content
-from planner.pytorch.functional import OWNER, ancestry, changes_first
+from planner.pytorch.functional import FOLLOWING, OWNER, ancestry, changes_first
 from planner.pytorch.graphs import bound, example, leaves, packet, where
 from planner.pytorch.private import OpOverload
 from planner.pytorch.regions import UNTRACKED
@@ -41,10 +41,6 @@ def needed_for_all(trace: Trace) -> set[Node]:
     norms = [(node, bound(node)) for node in trace.nodes if packet(node) == "batch_norm"]
     following = (node for node, given in norms if given["training"] and given["running_mean"] is not None)
     return set[Node]().union(*map(needed_for, (trace.first_result(), *trace.last_contents().values(), *following)))
-
-
-FOLLOWING = {"batch_norm": "training", "native_batch_norm": "training", "instance_norm": "use_input_stats"}
-"""Operators that may change the running statistics they are given, of which a trace says nothing, and by which flag."""
 
 
 def refuse_read_statistics(trace: Trace, needed: AbstractSet[Node]) -> None:

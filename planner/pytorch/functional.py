@@ -21,6 +21,10 @@ COUNTER = "num_batches_tracked"
 """What batch norm counts in and never reads."""
 
 
+FOLLOWING = {"batch_norm": "training", "native_batch_norm": "training", "instance_norm": "use_input_stats"}
+"""Operators that may change the running statistics they are given, of which a trace says nothing, and by which flag."""
+
+
 OWNER = "owner"
 """What says of a node that it is all of a state's memory, though it may be a view of what was written."""
 
@@ -36,7 +40,7 @@ def note_views(graph: Graph) -> None:
         if (
             not is_new
             and packet(node) not in FRESH
-            and (_is_identity(node) or _memory(node) & _memory_of_operands(node))
+            and (_is_identity(node) or memory_of(node) & _memory_of_operands(node))
         ):
             node.meta[VIEW] = True
 
@@ -52,10 +56,10 @@ def _is_identity(node: Node) -> bool:
 
 
 def _memory_of_operands(node: Node) -> set[int]:
-    return set[int]().union(*map(_memory, node.all_input_nodes))
+    return set[int]().union(*map(memory_of, node.all_input_nodes))
 
 
-def _memory(node: Node) -> set[int]:
+def memory_of(node: Node) -> set[int]:
     """Return the identities of the memory that a node's results lie in, as those do that are not sparse."""
     tensors = (leaf for leaf in leaves(example(node)) if isinstance(leaf, torch.Tensor))
     return {tensor.untyped_storage()._cdata for tensor in tensors if tensor.layout is torch.strided}
@@ -159,7 +163,8 @@ def _replace(node: Node, states: Mapping[Node, Node], *, is_last: bool) -> tuple
     further = list(node.users) if len(path) > 1 and not is_last else []
     if state is None and not further and not any(readers.values()):
         return node, None
-    _refuse_copies(node, aliases)
+    read_again = (ancestry(alias) for alias, users in readers.items() if users)
+    _refuse_copies(node, aliases & set(path).union(*read_again))
     with node.graph.inserting_before(node.next):
         whole = _written(node, path)
         again = {alias: _read(node, whole, ancestry(alias)) for alias, users in readers.items() if users}
@@ -174,7 +179,7 @@ def _replace(node: Node, states: Mapping[Node, Node], *, is_last: bool) -> tuple
 
 def _refuse_copies(node: Node, aliases: Iterable[Node]) -> None:
     views = [alias for alias in aliases if _shares_memory(alias)]
-    if strange := [view for view in views if packet(view) not in WRITTEN or _may_be_copy(view)]:
+    if strange := [view for view in views if _writer(view) is None or _may_be_copy(view)]:
         name = packet(strange[0]) or packet(strange[0].all_input_nodes[0])  # of one of several parts
         raise GraphError(f"{where(node)}: {node.target} changes what is read through {name} as well: copy it first")
 
@@ -183,7 +188,9 @@ def _written(node: Node, path: list[Node]) -> Node:
     """Return the root of a view with its new content, `node`; `path` leads from the root to the view."""
     content = node
     for parent, view in reversed(list(pairwise(path))):
-        content = _added(node, parent, *WRITTEN[packet(view)](parent, view, content))
+        write = _writer(view)
+        assert write is not None
+        content = _added(node, parent, *write(parent, view, content))
     return content
 
 
@@ -191,6 +198,7 @@ def _read(node: Node, root: Node, path: list[Node]) -> Node:
     """Return a view of another root."""
     for view in path[1:]:
         root = _added(node, view, view.target, (root, *view.args[1:]), view.kwargs)
+        root.meta[VIEW] = view.meta.get(VIEW, False)
     return root
 
 
@@ -209,6 +217,13 @@ def _as_was(parent: Node, view: Node, content: Node) -> tuple[Any, tuple[Any, ..
     return aten.view.default, (content, list(example(parent).shape))
 
 
+def _narrowed(parent: Node, view: Node, content: Node) -> tuple[Any, tuple[Any, ...]]:
+    """Write a view that has some neighbours along a dimension."""
+    _, dim, start, length = bound(view).values()
+    start = start + example(parent).shape[dim] if start < 0 else start
+    return aten.slice_scatter.default, (parent, content, dim, start, start + length)
+
+
 def _scattered(target: Any) -> Written:
     """Write a view that has some of the elements."""
     return lambda parent, view, content: (target, (parent, content, *view.args[1:]))
@@ -221,23 +236,41 @@ def _back(parent: Node, view: Node, content: Node) -> tuple[Any, tuple[Any, ...]
 
 
 AS_WAS = (
-    "view", "reshape", "flatten", "unsqueeze", "squeeze", "_unsafe_view", "alias", "contiguous", "to", "type_as",
-    "sum_to_size", "conj_physical", "atleast_1d", "atleast_2d", "atleast_3d", *DROPOUTS,
+    "view", "view_as", "reshape", "flatten", "unflatten", "ravel", "unsqueeze", "squeeze", "_unsafe_view", "alias",
+    "contiguous", "to", "type_as", "sum_to_size", "conj_physical", "atleast_1d", "atleast_2d", "atleast_3d", *DROPOUTS,
 )  # fmt: skip
 """Operators whose results, where these are views, have all elements in their order."""
 
 WRITTEN: Mapping[str, Written] = {
     **dict.fromkeys(AS_WAS, _as_was),
+    "narrow": _narrowed,
     "slice": _scattered(aten.slice_scatter.default),
     "select": _scattered(aten.select_scatter.default),
     **dict.fromkeys(
-        ("transpose", "t", "numpy_T", "mT"), lambda parent, view, content: (view.target, (content, *view.args[1:]))
+        ("transpose", "swapaxes", "swapdims", "t", "numpy_T", "mT"),
+        lambda parent, view, content: (view.target, (content, *view.args[1:])),
     ),
     "permute": _back,
     "detach": lambda parent, view, content: (view.target, (content,)),
     "diagonal": _scattered(aten.diagonal_scatter.default),
 }
 """By the operator that makes the view."""
+
+
+def _writer(view: Node) -> Written | None:
+    """Return how a view is written; None for one of which nobody can tell where its elements lie."""
+    return WRITTEN.get(packet(view), _as_was if _is_its_operand(view) else None)
+
+
+def _is_its_operand(node: Node) -> bool:
+    """Return True for a result that is the operand itself, as that of type_as may be."""
+    result, operand = example(node), example(node.all_input_nodes[0])
+    if not (isinstance(result, torch.Tensor) and isinstance(operand, torch.Tensor)):
+        return False
+    if not node.meta.get(VIEW) or memory_of(node) != memory_of(node.all_input_nodes[0]):
+        return False
+    layouts = [(value.dtype, value.shape, value.stride(), value.storage_offset()) for value in (result, operand)]
+    return layouts[0] == layouts[1]
 
 
 def ancestry(node: Node) -> list[Node]:
@@ -274,7 +307,7 @@ def _shares_memory(node: Node) -> bool:
     return not _is_copy(node) if name in COPIES_OR_VIEWS else _returns_views(node)
 
 
-COPIES_OR_VIEWS = ("reshape", "flatten")
+COPIES_OR_VIEWS = ("reshape", "flatten", "ravel")
 
 
 def _is_copy(node: Node) -> bool:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.fx import Graph, GraphModule, Node, map_arg
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.fx import GraphModule, Node, map_arg
 from torch.utils._pytree import tree_leaves, tree_map
 
 from planner.errors import GraphError
+from planner.pytorch.functional import FOLLOWING, changes_first, memory_of
 from planner.pytorch.graphs import example, packet
-from planner.pytorch.python_state import ALIKE
+from planner.pytorch.holders import ALIKE
 from planner.pytorch.refusing import OF_MODULES
 
 FLAT = "_flat_weights"
@@ -88,26 +91,58 @@ def _marked(value: Any, path: str) -> Any:
     return torch.ops.planner.kept(value, path) if isinstance(value, Tensor) else value
 
 
-def refuse_kept(graph: Graph, again: set[str]) -> None:
+def refuse_kept(program: ExportedProgram, again: set[str]) -> None:
     """Raise a GraphError if the loss of a second call depends on tensors that the first one kept.
 
-    It may where these are made of constants, as masks are, and the second call keeps no others there.
+    It may where these are made of constants, as masks are, and of buffers that stay as they are, as angles are of
+    frequencies, and the second call keeps no others there.
     """
+    graph = program.graph
+    constants = _constants(program)
     read = {node: str(node.args[1]) for node in _ancestors(graph.output_node()) if packet(node) == "planner::kept"}
-    if refused := {path for node, path in read.items() if path in again or not _is_constant(node)}:
+    if refused := {path for node, path in read.items() if path in again or not constants >= _placeholders(node)}:
         raise GraphError(
             f"forward keeps tensors from one step to the next in {', '.join(sorted(refused))}: register_buffer it in "
             "__init__, and write it in place"
         )
 
 
-def _is_constant(node: Node) -> bool:
-    return all(other.op != "placeholder" for other in _ancestors(node))
+def _placeholders(node: Node) -> set[Node]:
+    return {other for other in _ancestors(node) if other.op == "placeholder"}
 
 
-def refuse_first_call(once: GraphModule, twice: GraphModule, changed: set[str]) -> None:
+def _constants(program: ExportedProgram) -> set[Node]:
+    """Return the placeholders of constants, and of buffers that nothing changes."""
+    kinds = {str(spec.arg.name): spec.kind for spec in program.graph_signature.input_specs}
+    changed = set[int]()
+    for node in program.graph.nodes:
+        for operand in _changed_by(node, program.graph_module):
+            changed |= memory_of(operand)
+    fixed = (
+        node for node in program.graph.nodes if kinds.get(node.name) in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+    )
+    return {node for node in fixed if not memory_of(node) & changed}
+
+
+def _changed_by(node: Node, module: GraphModule) -> Sequence[Node]:
+    """Return which operands a node may change, one of a region any."""
+    if packet(node) in FOLLOWING:
+        return node.all_input_nodes
+    if changes_first(node) or "out" in node.kwargs:
+        return [operand for operand in (*node.args[:1], node.kwargs.get("out")) if isinstance(operand, Node)]
+    regions = [region for region in _regions(node, module) if any(_changed_by(n, region) for n in region.graph.nodes)]
+    return node.all_input_nodes if regions else []
+
+
+def _regions(node: Node, module: GraphModule) -> Iterator[GraphModule]:
+    operands = (operand for operand in node.all_input_nodes if operand.op == "get_attr")
+    values = (getattr(module, str(operand.target), None) for operand in operands)
+    return (value for value in values if isinstance(value, GraphModule))
+
+
+def refuse_first_call(once: ExportedProgram, twice: ExportedProgram, changed: set[str]) -> None:
     """Raise a GraphError if the second of two calls, which end in `twice`, does not do what the first does: `once`."""
-    first, both = list(_operators(once)), list(_operators(twice))
+    first, both = (list(_operators(program.graph_module, _constants(program))) for program in (once, twice))
     if both[-len(first) :] != first:
         raise GraphError(
             f"forward does something else in its first call than later, as it changes {min(changed)}: call the module "
@@ -115,16 +150,14 @@ def refuse_first_call(once: GraphModule, twice: GraphModule, changed: set[str]) 
         )
 
 
-def _operators(module: GraphModule) -> Iterator[object]:
+def _operators(module: GraphModule, constants: Container[Node] = ()) -> Iterator[object]:
     """Yield the operators of a trace, and of its regions, that make tensors which are not constant."""
     varying = set[Node]()
     for node in module.graph.nodes:
-        if node.op == "placeholder" or not varying.isdisjoint(node.all_input_nodes):
+        if (node.op == "placeholder" and node not in constants) or not varying.isdisjoint(node.all_input_nodes):
             varying.add(node)
-            regions = (operand for operand in node.all_input_nodes if operand.op == "get_attr")
-            for region in (getattr(module, str(operand.target)) for operand in regions):
-                if isinstance(region, GraphModule):
-                    yield from _operators(region)
+            for region in _regions(node, module):
+                yield from _operators(region)
             if node.op == "call_function" and packet(node) != "planner::kept" and tensors_in(example(node)):
                 yield node.target, str(map_arg((node.args, node.kwargs), lambda _: None))
 

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property, lru_cache, partial
 from io import BytesIO
 from itertools import zip_longest
-from types import BuiltinFunctionType, FunctionType, GeneratorType, MethodType, ModuleType
+from types import FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+from planner.pytorch.holders import ALIKE, values_in
 from planner.pytorch.refusing import OF_MODULES
-
-ALIKE = (
-    torch.Tensor, torch.dtype, torch.device, torch.SymInt, torch.SymFloat, torch.SymBool, torch.Generator, nn.Module,
-    type, FunctionType, BuiltinFunctionType, MethodType, ModuleType,
-)  # fmt: skip
-"""What is no state of Python's, or is told elsewhere."""
-
 
 LruCache = type(lru_cache(len))
 
@@ -91,8 +86,13 @@ def _places(part: object) -> Iterator[Place]:
     if not isinstance(part, nn.Module):
         yield from _named_by([part])
         return
-    yield from _named_by(value for _, value in _attributes(part))
     classes = {kind for module in part.modules() for kind in type(module).__mro__ if _is_the_users(kind)}
+    held = [value for _, value in _attributes(part)]
+    functions = [value for kind in classes for value in vars(kind).values() if isinstance(value, FunctionType)]
+    names = {name for function in functions for name in function.__code__.co_names}
+    for kind in dict.fromkeys(kind for value in held if not isinstance(value, ALIKE) for kind in _kinds(value)):
+        yield from _of_class(kind)
+    yield from _named_by([*held, *(method for value in held for method in _methods(value, names))])
     for kind in sorted(classes, key=lambda kind: kind.__qualname__):
         yield from _of_class(kind)
         yield from _named_by(vars(kind).values())
@@ -103,9 +103,15 @@ class Outside(dict[int, tuple[str, torch.Tensor]]):
 
 
 def tensors_outside(*parts: object) -> Outside:
-    """Return the tensors that classes and functions keep."""
-    leaves = ((place.name, leaf) for place in places_outside(*parts) for leaf in tree_leaves(place.value))
-    return Outside({id(leaf): (name, leaf) for name, leaf in leaves if isinstance(leaf, torch.Tensor)})
+    """Return the tensors that classes and functions keep, and that modules do deeper than in objects of their own."""
+    kept = [(place.name, value) for place in places_outside(*parts) for value in values_in([place.value])]
+    for part in parts:
+        for name, value in _attributes(part) if isinstance(part, nn.Module) else ():
+            near = {
+                id(leaf) for held in (value, *getattr(value, "__dict__", {}).values()) for leaf in tree_leaves(held)
+            }
+            kept += [(name, held) for held in values_in([value]) if id(held) not in near]
+    return Outside({id(value): (name, value) for name, value in kept if isinstance(value, torch.Tensor)})
 
 
 def _of_class(kind: type) -> Iterator[Place]:
@@ -115,6 +121,22 @@ def _of_class(kind: type) -> Iterator[Place]:
 
 def _is_the_users(value: type | FunctionType) -> bool:
     return not str(value.__module__).startswith(("torch.", "builtins"))
+
+
+def _kinds(value: object) -> list[type]:
+    """Return the classes of the user's that a value is, or is of."""
+    kinds = value.__mro__ if isinstance(value, type) else () if isinstance(value, ALIKE) else type(value).__mro__
+    return [kind for kind in kinds if kind.__module__.split(".")[0] not in ("torch", *sys.stdlib_module_names)]
+
+
+def _methods(value: object, names: Iterable[str]) -> list[object]:
+    """Return the methods of some names that a value has of its classes, and of those that Python calls itself."""
+    called = (*names, "__call__", "__getitem__")
+    return [vars(kind)[name] for kind in _kinds(value) for name in called if name in vars(kind)]
+
+
+def _is_a_users_file(value: ModuleType) -> bool:
+    return value.__name__.split(".")[0] not in ("torch", *sys.stdlib_module_names)
 
 
 def _named_by(values: Iterable[object]) -> Iterator[Place]:
@@ -130,16 +152,22 @@ def _named_by(values: Iterable[object]) -> Iterator[Place]:
             continue
         seen.add(function)
         for place in _variables(function):
-            if isinstance(place.value, type) and _is_the_users(place.value):
-                yield from _of_class(place.value)
+            for kind in _kinds(place.value):
+                yield from _of_class(kind)
             yield place
-            waiting.append(place.value)
+            waiting += (place.value, *_methods(place.value, function.__code__.co_names))
 
 
 def _variables(function: FunctionType) -> Iterator[Place]:
     """Yield what a function names of its file, what it encloses, its defaults and its attributes."""
-    named, own = function.__globals__, function.__name__
-    yield from (Place(named, name, name, named[name]) for name in function.__code__.co_names if name in named)
+    own, names = function.__name__, function.__code__.co_names
+    files = [function.__globals__]
+    imported = [sys.modules[name] for name in names if name in sys.modules]  # forward may import a file itself
+    for named in files:  # a file's too, that another names
+        values = [*imported, *(named[name] for name in names if name in named)]
+        others = [vars(value) for value in values if isinstance(value, ModuleType) and _is_a_users_file(value)]
+        files += [other for other in others if not any(other is file for file in files)]
+    yield from (Place(named, name, name, named[name]) for named in files for name in names if name in named)
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         with suppress(ValueError):  # it may be empty
             yield Place(cell, "cell_contents", name, cell.cell_contents)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
-from copy import copy
 from typing import Any
 
 from torch import nn
 
-from planner.pytorch.kept import attributes_of, tensors_in
+from planner.pytorch.holders import content_of, is_holder, put_back, values_in
+from planner.pytorch.kept import attributes_of
 from planner.pytorch.private import FakeTensor
 from planner.pytorch.python_state import LruCache, places_outside
 
@@ -18,25 +18,34 @@ from planner.pytorch.python_state import LruCache, places_outside
 def given_back(module: nn.Module, *others: object) -> Iterator[None]:
     """Within, a module may be traced; after it, nothing keeps a tensor of the trace, but what it had before.
 
-    That is what modules keep in attributes, and what classes and functions of these, and of others, do.
+    That is what modules keep in attributes, what classes and functions of these, and of others, do, and what all that
+    holds, however deep.
     """
     before = _places(module, *others)
-    contents = {id(value): _copied(value) for *_, value in before.values()}
+    values = [value for *_, value in before.values()]
+    called = [(value, value.cache_info()) for value in values if isinstance(value, LruCache)]
+    holders = {id(holder): (holder, content_of(holder)) for holder in values_in(values) if is_holder(holder)}
     try:
         yield
     finally:
+        for function, calls in called:
+            if function.cache_info() != calls:
+                function.cache_clear()
         for place, (owner, key, value) in _places(module, *others).items():
-            if isinstance(value, LruCache):
-                if value.cache_info() != contents.get(id(value)):
-                    value.cache_clear()
-            elif any(isinstance(tensor, FakeTensor) for tensor in tensors_in(value).values()):
-                if isinstance(value, list | dict) and id(value) in contents:
-                    value.clear()
-                    value.extend(contents[id(value)]) if isinstance(value, list) else value.update(contents[id(value)])
-                elif place in before:
+            if _is_traced([value], holders):
+                if place in before:
                     _put(owner, key, before[place][-1])
                 else:
                     _remove(owner, key)
+        for holder, content in holders.values():
+            now = content_of(holder)
+            if _is_traced(now.values() if isinstance(now, dict) else now, holders):
+                put_back(holder, content)
+
+
+def _is_traced(values: Iterable[Any], apart: Container[int]) -> bool:
+    """Return True if a tensor of a trace is among values, or is held by them, but for holders that are `apart`."""
+    return any(isinstance(value, FakeTensor) for value in values_in(values, apart))
 
 
 def _places(module: nn.Module, *others: object) -> dict[tuple[int, str], tuple[Any, str, Any]]:
@@ -44,13 +53,6 @@ def _places(module: nn.Module, *others: object) -> dict[tuple[int, str], tuple[A
     places = [(vars(part), name, value) for part, name, value in attributes_of(module)]
     places += ((place.owner, place.key, place.value) for place in places_outside(module, *others))
     return {(id(owner), key): (owner, key, value) for owner, key, value in places}
-
-
-def _copied(value: Any) -> Any:
-    """Return what a list or dict holds, or how often a function was called of which results are kept."""
-    if isinstance(value, LruCache):
-        return value.cache_info()
-    return copy(value) if isinstance(value, list | dict) else value
 
 
 def _put(owner: Any, key: str, value: Any) -> None:

@@ -269,9 +269,9 @@ def _exported_once(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
         step.calls = 2
         twice = _exported_past_checks(step, arguments)
         step.calls = 1
-        refuse_kept(twice.graph, step.assigned)
+        refuse_kept(twice, step.assigned)
         if not step.changed:
-            refuse_first_call(program.graph_module, twice.graph_module, first | changed)
+            refuse_first_call(program, twice, first | changed)
     if step.changed:
         raise GraphError(
             f"forward changes {min(step.changed)}, as Python does it: once, at import, and not at every step; count "

@@ -305,6 +305,9 @@ def test_a_backward_pass_in_forward_is_refused():
         from_torch(module, (torch.randn(4, 6),))
 
 
+HELD = SimpleNamespace(deep=[SimpleNamespace(mean=None)], angles={})
+
+
 def of_the_file(x):
     before, FACTORS["mean"] = FACTORS.get("mean", 0), x.mean(0).detach()
     return before
@@ -336,7 +339,12 @@ class Shifted(nn.Module):
         return (self.fc(x) + self.shift(x)).square().mean()
 
 
-@pytest.mark.parametrize("shift", [of_the_file, of_a_default, of_a_function, of_a_class])
+def of_an_object(x):
+    before, HELD.deep[0].mean = HELD.deep[0].mean, x.mean(0).detach()
+    return 0 if before is None else before
+
+
+@pytest.mark.parametrize("shift", [of_the_file, of_a_default, of_a_function, of_a_class, of_an_object])
 def test_tensors_that_functions_and_classes_keep_are_refused(shift):
     with pytest.raises(GraphError, match="forward keeps tensors from one step to the next in"):
         from_torch(Shifted(shift), (torch.randn(4, 6),))
@@ -428,12 +436,116 @@ def kept_by_a_class(extent):
     return Shifted.angles
 
 
+def kept_in_an_object(extent):
+    if extent not in HELD.angles:
+        HELD.angles[extent] = {"cos": [torch.arange(extent).double().cos()]}
+    return HELD.angles[extent]["cos"][0]
+
+
+class Slotted:
+    """What has no other attributes than angles."""
+
+    __slots__ = ("angles",)
+
+
+SLOTTED = Slotted()
+
+
+def kept_in_a_slot(extent):
+    if not hasattr(SLOTTED, "angles"):
+        SLOTTED.angles = torch.arange(extent).double().cos()
+    return SLOTTED.angles
+
+
+class Table:
+    """What makes angles once, for all of its class."""
+
+    by_extent, calls = {}, 0
+
+    def angles(self, extent):
+        if extent not in Table.by_extent:
+            Table.by_extent[extent] = torch.arange(extent).double().cos()
+        return self.by_extent[extent]
+
+    @lru_cache(maxsize=4)  # noqa: B019
+    def by_python(self, extent):
+        return torch.arange(extent).double().cos()
+
+    def count(self, x):
+        Table.calls += 1
+        return x * Table.calls
+
+
+TABLE = Table()
+
+
+def kept_by_a_class_of_an_object(extent):
+    return TABLE.angles(extent) + TABLE.by_python(extent)
+
+
+def test_what_a_class_of_an_object_counts_is_refused():
+    with pytest.raises(GraphError, match=r"forward changes Table\.calls from"):
+        from_torch(Shifted(TABLE.count), (torch.randn(4, 6),))
+
+
+def kept_in_another_file(extent):
+    from tests.pytorch import models  # noqa: PLC0415
+
+    if not hasattr(models, "angles"):
+        models.angles = torch.arange(extent).double().cos()
+    return models.angles
+
+
 @pytest.mark.parametrize(
-    "cached", [kept_in_a_file, kept_in_a_default, kept_by_python, kept_in_an_attribute, kept_by_a_class]
+    "cached",
+    [
+        kept_in_an_object,
+        kept_in_a_slot,
+        kept_in_another_file,
+        kept_by_a_class_of_an_object,
+        kept_in_a_file,
+        kept_in_a_default,
+        kept_by_python,
+        kept_in_an_attribute,
+        kept_by_a_class,
+    ],
 )
 def test_constants_that_functions_keep_are_constants_and_none_of_a_trace_is_left(cached):
     module, x = Shifted(lambda x: cached(x.shape[1])).double(), torch.randn(4, 6).double()
     from_torch(module, (x,))
+    assert type(module(x)) is torch.Tensor
     assert module(x).isfinite()  # of real tensors
     _, gap, gaps = differences(module, (x,))
     assert max(gap, *gaps.values()) < 1e-12
+
+
+class Turned(nn.Module):
+    """A layer that keeps the cosines of frequencies, which it may change."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.fc, self.cosines, self.change = nn.Linear(6, 6), None, change
+        self.register_buffer("frequencies", torch.arange(6.0))
+
+    def forward(self, x):
+        if self.cosines is None:
+            self.cosines = self.frequencies.cos()
+        turned = self.fc(x) * self.cosines
+        turned += x
+        self.change(self)
+        return turned.square().mean()
+
+
+def test_what_is_kept_of_a_buffer_that_stays_is_constant():
+    _, gap, gaps = differences(Turned(id).double(), (torch.randn(4, 6, dtype=torch.float64),))
+    assert max(gap, *gaps.values()) < 1e-12
+
+
+def assigned(module):
+    module.frequencies = module.frequencies * 2
+
+
+@pytest.mark.parametrize("change", [assigned, lambda module: module.frequencies[1:].mul_(2)])
+def test_what_is_kept_of_a_buffer_that_changes_is_refused(change):
+    with pytest.raises(GraphError, match="from one step to the next in cosines: register_buffer"):
+        from_torch(Turned(change), (torch.randn(4, 6),))

@@ -74,3 +74,55 @@ def test_what_is_read_through_a_view_is_not_changed_silently(name):
 @pytest.mark.parametrize("name", VIEWS)
 def test_views_that_nothing_changes_are_as_any(name):
     assert outcome(lambda x: VIEWS[name](x).square()) == ("right", "")
+
+
+def test_a_dropout_is_the_same_tensor_past_other_changes():
+    def changed(x):
+        x = x.clone()
+        dropped = F.dropout(x, 0.0)
+        x *= 2
+        dropped += 1
+        return dropped * x
+
+    assert outcome(changed) == ("right", "")
+
+
+SAME = {
+    "type_as": lambda x: x.type_as(x),
+    "atleast_2d": torch.atleast_2d,
+    "narrow": lambda x: x.narrow(1, -3, 2),
+    "ravel": torch.ravel,
+    "swapaxes": lambda x: x.swapaxes(0, 1),
+    "unflatten": lambda x: x.unflatten(1, (2, 2)),
+    "view_as": lambda x: x.view_as(x),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_views_of_which_it_is_known_where_their_elements_lie_are_changed(name):
+    def changed(x):
+        view = SAME[name](x)
+        view += 1
+        return x * x
+
+    assert outcome(changed) == ("right", "")
+
+
+@pytest.mark.parametrize("view", [lambda x: x[:1].expand(3, 4), lambda x: torch.einsum("ij->ji", x).T])
+def test_what_was_read_through_a_view_before_may_change(view):
+    def changed(x):
+        x = x * 1
+        before = view(x) + 1
+        x *= 2
+        return before * x
+
+    assert outcome(changed) == ("right", "")
+
+
+def test_a_row_is_copied_to_others():
+    def changed(x):
+        x = x * 1
+        x[1:] = x[0]
+        return x * x
+
+    assert outcome(changed) == ("right", "")
