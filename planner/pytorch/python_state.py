@@ -87,7 +87,7 @@ def _places(part: object) -> Iterator[Place]:
         yield from _named_by([part])
         return
     classes = {kind for module in part.modules() for kind in type(module).__mro__ if _is_the_users(kind)}
-    held = [value for _, value in _attributes(part)]
+    held = {id(value): value for _, value in _attributes(part)}.values()
     functions = [value for kind in classes for value in vars(kind).values() if isinstance(value, FunctionType)]
     names = {name for function in functions for name in function.__code__.co_names}
     for kind in dict.fromkeys(kind for value in held if not isinstance(value, ALIKE) for kind in _kinds(value)):
@@ -104,14 +104,21 @@ class Outside(dict[int, tuple[str, torch.Tensor]]):
 
 def tensors_outside(*parts: object) -> Outside:
     """Return the tensors that classes and functions keep, and that modules do deeper than in objects of their own."""
-    kept = [(place.name, value) for place in places_outside(*parts) for value in values_in([place.value])]
+    walked = dict[int, tuple[object, list[torch.Tensor]]]()
+
+    def tensors_of(value: object) -> list[torch.Tensor]:
+        if id(value) not in walked:
+            walked[id(value)] = value, [held for held in values_in([value]) if isinstance(held, torch.Tensor)]
+        return walked[id(value)][-1]
+
+    kept = [(place.name, tensor) for place in places_outside(*parts) for tensor in tensors_of(place.value)]
     for part in parts:
         for name, value in _attributes(part) if isinstance(part, nn.Module) else ():
-            near = {
-                id(leaf) for held in (value, *getattr(value, "__dict__", {}).values()) for leaf in tree_leaves(held)
-            }
-            kept += [(name, held) for held in values_in([value]) if id(held) not in near]
-    return Outside({id(value): (name, value) for name, value in kept if isinstance(value, torch.Tensor)})
+            if tensors := tensors_of(value):
+                own = (value, *getattr(value, "__dict__", {}).values())
+                near = {id(leaf) for held in own for leaf in tree_leaves(held)}
+                kept += [(name, tensor) for tensor in tensors if id(tensor) not in near]
+    return Outside({id(tensor): (name, tensor) for name, tensor in kept})
 
 
 def _of_class(kind: type) -> Iterator[Place]:
