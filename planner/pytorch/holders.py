@@ -29,10 +29,11 @@ def is_holder(value: Any) -> bool:
 
 
 def content_of(holder: Any) -> Any:
-    """Return what a holder holds, as a list or a dict of its own."""
+    """Return what a holder holds, as a list or a dict of its own, whatever its class would say."""
     if isinstance(holder, dict):
-        return dict(holder)
-    return list(holder) if isinstance(holder, list | tuple | set | frozenset | deque) else _attributes(holder)
+        return {key: dict.__getitem__(holder, key) for key in dict.keys(holder)}
+    kind = next((kind for kind in (list, tuple, set, frozenset, deque) if isinstance(holder, kind)), None)
+    return _attributes(holder) if kind is None else [*kind.__iter__(holder)]
 
 
 def put_back(holder: Any, content: Any) -> None:

@@ -1,7 +1,7 @@
 """What Python keeps from one call to the next, wherever that is, is refused: it would be done once."""
 
 import random
-from collections import deque
+from collections import OrderedDict, deque
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from itertools import count, cycle
@@ -549,3 +549,29 @@ def assigned(module):
 def test_what_is_kept_of_a_buffer_that_changes_is_refused(change):
     with pytest.raises(GraphError, match="from one step to the next in cosines: register_buffer"):
         from_torch(Turned(change), (torch.randn(4, 6),))
+
+
+class Lazy(OrderedDict):
+    """Loads what it is asked for, which may fail."""
+
+    def keys(self):
+        return ["absent"]
+
+    def __iter__(self):
+        return iter(self.keys())
+
+    def __getitem__(self, key):
+        raise ValueError(key)
+
+
+LOADED = Lazy()
+
+
+def of_what_is_loaded(x):
+    return x if LOADED is None else 2 * x
+
+
+def test_nothing_is_loaded_to_be_looked_at():
+    module, x = Shifted(of_what_is_loaded).double(), torch.randn(4, 6).double()
+    _, gap, gaps = differences(module, (x,))
+    assert max(gap, *gaps.values()) < 1e-12
