@@ -41,7 +41,8 @@ def binary(t: Translation, op: str, left: Value, right: Value, /, **attrs: Attri
     for dim in range(rank):
         if left.shape[dim] != right.shape[dim]:
             left, right = (squeezed(t, v) if v.shape[dim] == 1 and v.dims[dim] else v for v in (left, right))
-        elif left.dims[dim] and right.dims[dim]:
+    for dim in range(rank):
+        if left.shape[dim] == right.shape[dim] and left.dims[dim] and right.dims[dim]:
             left, right = aligned(t, left, dim, right, dim)
     left, right = _unit_axes_agree(t, left, right)
     if not _covers(left, right):
