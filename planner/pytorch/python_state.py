@@ -174,7 +174,9 @@ def _variables(function: FunctionType) -> Iterator[Place]:
         values = [*imported, *(named[name] for name in names if name in named)]
         others = [vars(value) for value in values if isinstance(value, ModuleType) and _is_a_users_file(value)]
         files += [other for other in others if not any(other is file for file in files)]
-    yield from (Place(named, name, name, named[name]) for named in files for name in names if name in named)
+    yield from (
+        Place(named, name, name, named[name]) for named in files for name in names if name in named and name[:2] != "__"
+    )
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         with suppress(ValueError):  # it may be empty
             yield Place(cell, "cell_contents", name, cell.cell_contents)
