@@ -236,7 +236,7 @@ def _back(parent: Node, view: Node, content: Node) -> tuple[Any, tuple[Any, ...]
 
 
 AS_WAS = (
-    "view", "reshape", "flatten", "unflatten", "ravel", "unsqueeze", "squeeze", "_unsafe_view", "alias",
+    "view", "view_as", "reshape", "flatten", "unflatten", "ravel", "unsqueeze", "squeeze", "_unsafe_view", "alias",
     "contiguous", "to", "type_as", "sum_to_size", "conj_physical", "atleast_1d", "atleast_2d", "atleast_3d", *DROPOUTS,
 )  # fmt: skip
 """Operators whose results, where these are views, have all elements in their order."""

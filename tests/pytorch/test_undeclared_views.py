@@ -41,6 +41,7 @@ WRITTEN = {
     "ravel": torch.ravel,
     "swapaxes": lambda x: x.swapaxes(0, 1),
     "unflatten": lambda x: x.unflatten(1, (2, 2)),
+    "view_as": lambda x: x.view_as(x),
 }
 
 
