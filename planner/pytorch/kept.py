@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -28,10 +28,7 @@ class Kept:
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
-        registered: list[tuple[nn.Module, dict[str, Any]]] = [
-            (part, held) for part in module.modules() for held in (part._parameters, part._buffers)
-        ]
-        self._registered = [(part, held, name, value) for part, held in registered for name, value in held.items()]
+        self._registered = _registered(module)
         self._others = {(id(part), name): tensors_in(value) for part, name, value in attributes_of(module)}
 
     def assigned(self, *, marks: bool) -> set[str]:
@@ -41,7 +38,7 @@ class Kept:
         With `marks` they are marked as kept, for the call that follows.
         """
         names = {id(part): path for path, part in self._module.named_modules()}
-        changed, written = set(), list[tuple[dict[str, Any], str, Tensor, Tensor]]()
+        changed, written = self._registered_anew(names, marks=marks), list[tuple[dict[str, Any], str, Tensor, Tensor]]()
         for part, held, name, before in self._registered:
             after = held.get(name)
             if isinstance(before, Tensor) and isinstance(after, Tensor) and after is not before:
@@ -68,6 +65,26 @@ class Kept:
                 if marks:
                     setattr(part, name, tree_map(partial(_marked, path=path), value))
         return changed
+
+    def _registered_anew(self, names: Mapping[int, str], *, marks: bool) -> set[str]:
+        """Return which buffers were not there before, marked if need be; a GraphError for parameters."""
+        known = {(id(held), name) for _, held, name, value in self._registered if isinstance(value, Tensor)}
+        anew = set()
+        for part, held, name, value in _registered(self._module):
+            if isinstance(value, Tensor) and (id(held), name) not in known:
+                anew.add(path := f"{names[id(part)]}.{name}".removeprefix("."))
+                if held is part._parameters:
+                    raise GraphError(f"forward makes a parameter, {path}: call the module once before it is planned")
+                held[name] = _marked(value, path) if marks else value
+        return anew
+
+
+def _registered(module: nn.Module) -> list[tuple[nn.Module, dict[str, Any], str, Any]]:
+    """Return parameters and buffers: whose, where they are registered, their names there, and them."""
+    registered: list[tuple[nn.Module, dict[str, Any]]] = [
+        (part, held) for part in module.modules() for held in (part._parameters, part._buffers)
+    ]
+    return [(part, held, name, value) for part, held in registered for name, value in held.items()]
 
 
 def attributes_of(module: nn.Module) -> Iterator[tuple[Any, str, Any]]:

@@ -3,99 +3,37 @@
 from __future__ import annotations
 
 import pickle
-import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
-from functools import cached_property, lru_cache, partial
+from collections.abc import Iterator
 from io import BytesIO
-from itertools import zip_longest
-from types import FunctionType, GeneratorType, MethodType, ModuleType
-from typing import Any, NamedTuple
+from types import GeneratorType
+from typing import Any
 
 import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from planner.pytorch.holders import ALIKE, values_in
-from planner.pytorch.refusing import OF_MODULES
+from planner.pytorch.places import places_in, places_of, places_outside
 
-LruCache = type(lru_cache(len))
+State = dict[tuple[int, Any], tuple[object, str, object]]
+"""By the identity of an object, and by a name there: the object, what that is called, and what it stands for."""
 
-OF_FUNCTIONS: Mapping[type, str] = {
-    MethodType: "__func__",
-    staticmethod: "__func__",
-    classmethod: "__func__",
-    property: "fget",
-    cached_property: "func",
-    partial: "func",
-    LruCache: "__wrapped__",
-}
-"""By what is made of a function, the attribute that is the function."""
-
-State = dict[str, tuple[object, ...]]
-"""What each name stands for, by as many who call something so."""
+ABSENT = None, "", None
+"""What is not there."""
 
 
 def python_state(*parts: object) -> State:
-    """Return what modules, and other objects, keep in attributes, by name, so that a change can be told.
+    """Return what Python keeps that calls of modules, and of other objects and functions, may change.
 
-    A number is itself. With modules it is what their classes keep, and what functions name and keep, too.
+    A number is itself.
     """
-    kept: State = {}
     written: dict[int, object] = {}
-    for part in parts:
-        for name, value in _held(part):
-            if id(value) not in written:
-                written[id(value)] = _written(value)
-            kept[name] = (*kept.get(name, ()), written[id(value)])
-    return kept
-
-
-def _held(part: object) -> Iterator[tuple[str, Any]]:
-    part = getattr(part, "__self__", part)  # of a method
-    if isinstance(part, nn.Module):
-        yield from _attributes(part)
-    else:
-        yield type(part).__name__, part
-    yield from ((place.name, place.value) for place in _places(part))
-
-
-def _attributes(part: nn.Module) -> Iterator[tuple[str, Any]]:
-    for path, module in part.named_modules():
-        held = [(name, vars(module)[name]) for name in vars(module).keys() - OF_MODULES]
-        held += [("hook", hook) for hook in (*module._forward_pre_hooks.values(), *module._forward_hooks.values())]
-        yield from ((f"{path}.{name}".removeprefix("."), value) for name, value in held)
-
-
-class Place(NamedTuple):
-    """Where a value is kept: an object and the value's name there, what it is called, and the value."""
-
-    owner: Any
-    key: str
-    name: str
-    value: Any
-
-
-def places_outside(*parts: object) -> Iterator[Place]:
-    """Yield what classes of modules keep, and what functions name and keep."""
-    for part in parts:
-        yield from _places(getattr(part, "__self__", part))
-
-
-def _places(part: object) -> Iterator[Place]:
-    if not isinstance(part, nn.Module):
-        yield from _named_by([part])
-        return
-    classes = {kind for module in part.modules() for kind in type(module).__mro__ if _is_the_users(kind)}
-    held = {id(value): value for _, value in _attributes(part)}.values()
-    functions = [value for kind in classes for value in vars(kind).values() if isinstance(value, FunctionType)]
-    names = {name for function in functions for name in function.__code__.co_names}
-    for kind in dict.fromkeys(kind for value in held if not isinstance(value, ALIKE) for kind in _kinds(value)):
-        yield from _of_class(kind)
-    yield from _named_by([*held, *(method for value in held for method in _methods(value, names))])
-    for kind in sorted(classes, key=lambda kind: kind.__qualname__):
-        yield from _of_class(kind)
-        yield from _named_by(vars(kind).values())
+    state: State = {}
+    for place in places_of(*parts):
+        if id(place.value) not in written:
+            written[id(place.value)] = _written(place.value)
+        state[id(place.owner), place.key] = place.owner, place.name, written[id(place.value)]
+    return state
 
 
 class Outside(dict[int, tuple[str, torch.Tensor]]):
@@ -113,76 +51,12 @@ def tensors_outside(*parts: object) -> Outside:
 
     kept = [(place.name, tensor) for place in places_outside(*parts) for tensor in tensors_of(place.value)]
     for part in parts:
-        for name, value in _attributes(part) if isinstance(part, nn.Module) else ():
-            if tensors := tensors_of(value):
+        for _, key, name, value in places_in(part) if isinstance(part, nn.Module) else ():
+            if key and (tensors := tensors_of(value)):
                 own = (value, *getattr(value, "__dict__", {}).values())
                 near = {id(leaf) for held in own for leaf in tree_leaves(held)}
                 kept += [(name, tensor) for tensor in tensors if id(tensor) not in near]
     return Outside({id(tensor): (name, tensor) for name, tensor in kept})
-
-
-def _of_class(kind: type) -> Iterator[Place]:
-    held = [(name, value) for name, value in vars(kind).items() if name[:2] != "__"]
-    return (Place(kind, name, f"{kind.__name__}.{name}", value) for name, value in held)
-
-
-def _is_the_users(value: type | FunctionType) -> bool:
-    return not str(value.__module__).startswith(("torch.", "builtins"))
-
-
-def _kinds(value: object) -> list[type]:
-    """Return the classes of the user's that a value is, or is of."""
-    kinds = value.__mro__ if isinstance(value, type) else () if isinstance(value, ALIKE) else type(value).__mro__
-    return [kind for kind in kinds if kind.__module__.split(".")[0] not in ("torch", *sys.stdlib_module_names)]
-
-
-def _methods(value: object, names: Iterable[str]) -> list[object]:
-    """Return the methods of some names that a value has of its classes, and of those that Python calls itself."""
-    called = (*names, "__call__", "__getitem__")
-    return [vars(kind)[name] for kind in _kinds(value) for name in called if name in vars(kind)]
-
-
-def _is_a_users_file(value: ModuleType) -> bool:
-    return value.__name__.split(".")[0] not in ("torch", *sys.stdlib_module_names)
-
-
-def _named_by(values: Iterable[object]) -> Iterator[Place]:
-    """Yield what those of the values that are functions, and those that they call by name, name and keep."""
-    waiting, seen = [*values], set[FunctionType]()
-    while waiting:
-        function = waiting.pop()
-        if isinstance(function, MethodType):
-            yield Place(function, "__self__", type(function.__self__).__name__, function.__self__)
-        if type(function) in OF_FUNCTIONS:
-            function = getattr(function, OF_FUNCTIONS[type(function)])
-        if not isinstance(function, FunctionType) or function in seen or not _is_the_users(function):
-            continue
-        seen.add(function)
-        for place in _variables(function):
-            for kind in _kinds(place.value):
-                yield from _of_class(kind)
-            yield place
-            waiting += (place.value, *_methods(place.value, function.__code__.co_names))
-
-
-def _variables(function: FunctionType) -> Iterator[Place]:
-    """Yield what a function names of its file, what it encloses, its defaults and its attributes."""
-    own, names = function.__name__, function.__code__.co_names
-    files = [function.__globals__]
-    imported = [sys.modules[name] for name in names if name in sys.modules]  # forward may import a file itself
-    for named in files:  # a file's too, that another names
-        values = [*imported, *(named[name] for name in names if name in named)]
-        others = [vars(value) for value in values if isinstance(value, ModuleType) and _is_a_users_file(value)]
-        files += [other for other in others if not any(other is file for file in files)]
-    yield from (
-        Place(named, name, name, named[name]) for named in files for name in names if name in named and name[:2] != "__"
-    )
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        with suppress(ValueError):  # it may be empty
-            yield Place(cell, "cell_contents", name, cell.cell_contents)
-    defaults = [*enumerate(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).items()]
-    yield from (Place(defaults, str(key), f"{own}.{key}", value) for key, value in defaults)
-    yield from (Place(function, name, f"{own}.{name}", value) for name, value in list(vars(function).items()))
 
 
 def _written(value: Any) -> object:
@@ -237,12 +111,15 @@ def _bytes(value: Any, *, fast: bool) -> bytes:
 
 
 def changes(before: State, after: State) -> Iterator[str]:
-    """Yield which names stand for other things, with numbers or lengths."""
-    for name in sorted(before.keys() | after.keys()):
-        for then, now in zip_longest(before.get(name, ()), after.get(name, ())):
-            if then != now or type(then) is not type(now):
-                lengths = [kept[0] if isinstance(kept, Contents) else kept for kept in (then, now)]
-                are_told = (
-                    all(isinstance(kept, int | float | str | None) for kept in lengths) and lengths[0] != lengths[1]
-                )
-                yield f"{name} from {lengths[0]} to {lengths[1]}" if are_told else name
+    """Yield the names of what stands for something else, with numbers or lengths.
+
+    What objects keep that nothing reached before, as those of a file that is imported by then, is no change.
+    """
+    reached = {owner for owner, _ in before}
+    for place in before.keys() | {place for place in after if place[0] in reached}:
+        (_, _, then), (_, _, now) = before.get(place, ABSENT), after.get(place, ABSENT)
+        if then != now or type(then) is not type(now):
+            name = (before.get(place) or after[place])[1]
+            lengths = [kept[0] if isinstance(kept, Contents) else kept for kept in (then, now)]
+            are_told = all(isinstance(kept, int | float | str | None) for kept in lengths) and lengths[0] != lengths[1]
+            yield f"{name} from {lengths[0]} to {lengths[1]}" if are_told else name

@@ -9,34 +9,38 @@ from typing import Any
 from torch import nn
 
 from planner.pytorch.holders import content_of, is_holder, put_back, values_in
-from planner.pytorch.kept import attributes_of
+from planner.pytorch.places import LruCache, Place, places_of
 from planner.pytorch.private import FakeTensor
-from planner.pytorch.python_state import LruCache, places_outside
 
 
 @contextmanager
 def given_back(module: nn.Module, *others: object) -> Iterator[None]:
     """Within, a module may be traced; after it, nothing keeps a tensor of the trace, but what it had before.
 
-    That is what modules keep in attributes, what classes and functions of these, and of others, do, and what all that
-    holds, however deep.
+    That is what modules register and keep in attributes, what classes and functions of these, and of others, do, and
+    what all that holds, however deep.
     """
+    registered = [
+        (held, dict(held)) for part in module.modules() for held in (part._modules, part._parameters, part._buffers)
+    ]
     before = _places(module, *others)
-    values = [value for *_, value in before.values()]
+    values = [place.value for place in before.values()]
     called = [(value, value.cache_info()) for value in values if isinstance(value, LruCache)]
     holders = {id(holder): (holder, content_of(holder)) for holder in values_in(values) if is_holder(holder)}
     try:
         yield
     finally:
+        for held, content in registered:
+            put_back(held, content)
         for function, calls in called:
             if function.cache_info() != calls:
                 function.cache_clear()
-        for place, (owner, key, value) in _places(module, *others).items():
-            if _is_traced([value], holders):
-                if place in before:
-                    _put(owner, key, before[place][-1])
+        for where, place in _places(module, *others).items():
+            if _is_traced([place.value], holders):
+                if where in before:
+                    _put(place.owner, place.key, before[where].value)
                 else:
-                    _remove(owner, key)
+                    _remove(place.owner, place.key)
         for holder, content in holders.values():
             now = content_of(holder)
             if _is_traced(now.values() if isinstance(now, dict) else now, holders):
@@ -48,21 +52,18 @@ def _is_traced(values: Iterable[Any], apart: Container[int]) -> bool:
     return any(isinstance(value, FakeTensor) for value in values_in(values, apart))
 
 
-def _places(module: nn.Module, *others: object) -> dict[tuple[int, str], tuple[Any, str, Any]]:
-    """Return what modules, classes and functions keep: where, its name there, and what."""
-    places = [(vars(part), name, value) for part, name, value in attributes_of(module)]
-    places += ((place.owner, place.key, place.value) for place in places_outside(module, *others))
-    return {(id(owner), key): (owner, key, value) for owner, key, value in places}
+def _places(*parts: object) -> dict[tuple[int, Any], Place]:
+    return {(id(place.owner), place.key): place for place in places_of(*parts)}
 
 
-def _put(owner: Any, key: str, value: Any) -> None:
+def _put(owner: Any, key: Any, value: Any) -> None:
     if isinstance(owner, dict):
         owner[key] = value
     else:
         setattr(owner, key, value)
 
 
-def _remove(owner: Any, key: str) -> None:
+def _remove(owner: Any, key: Any) -> None:
     if isinstance(owner, dict):
         del owner[key]
     else:

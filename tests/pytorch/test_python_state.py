@@ -277,6 +277,61 @@ class LossOf:
         return x * self.annealing.factor()
 
 
+class Counting:
+    """A loss that counts its calls in this file, by itself, in a method, and in one that this calls."""
+
+    def __call__(self, x):
+        return x * counted()
+
+    def through_another(self, x):
+        return self(x)
+
+    def of_averages(self, x):
+        FACTORS["mean"] = FACTORS.get("mean", 0) + x.detach()
+        return x * FACTORS["mean"]
+
+
+@pytest.mark.parametrize(
+    ("loss", "why"),
+    [
+        (Counting(), "forward changes CALLS from"),
+        (Counting().through_another, "forward changes CALLS from"),
+        (Counting().of_averages, "forward keeps tensors from one step to the next in FACTORS"),
+    ],
+)
+def test_what_methods_and_objects_that_are_losses_keep_in_files_is_refused(loss, why):
+    with pytest.raises(GraphError, match=why):
+        from_torch(Keeping(None, lambda _: 1), (torch.randn(4, 6),), loss=loss)
+
+
+class Empty:
+    """A class that keeps nothing yet."""
+
+
+def of_an_empty_class(_):
+    Empty.calls = getattr(Empty, "calls", 0) + 1
+    return Empty.calls
+
+
+def test_the_first_thing_that_a_class_keeps_is_refused():
+    with pytest.raises(GraphError, match=r"forward changes Empty\.calls"):
+        from_torch(Keeping(None, of_an_empty_class), (torch.randn(4, 6),))
+
+
+def test_what_a_file_keeps_that_a_call_imports_is_no_change(monkeypatch, tmp_path):
+    (tmp_path / "imported_late.py").write_text("FACTOR, DOUBLE = 1.5, 2\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def factor(_):
+        import imported_late  # noqa: PLC0415
+
+        return imported_late.FACTOR * imported_late.DOUBLE
+
+    module = Keeping(None, factor).double()
+    _, gap, gaps = differences(module, (torch.randn(4, 6, dtype=torch.float64),))
+    assert max(gap, *gaps.values()) < 1e-12
+
+
 @pytest.mark.parametrize(
     ("kept", "factor"),
     [
@@ -403,6 +458,51 @@ def test_an_import_leaves_no_tensors_in_a_module():
     from_torch(module, (torch.randn(4, 6),))
     assert (module.kept, module.seen, module.last, module.mask) == (SimpleNamespace(text="a"), [1], {}, None)
     assert module(torch.randn(5, 6)).isfinite()
+
+
+class RegisteredLate(nn.Module):
+    """A layer, and what the first call registers beside it."""
+
+    def __init__(self, register):
+        super().__init__()
+        self.fc, self.register = nn.Linear(6, 6), register
+        self.register_buffer("late", None, persistent=False)
+
+    def forward(self, x):
+        if self.late is None:
+            self.register(self, x)
+        return (self.fc(x) * self.late).square().mean()
+
+
+REGISTERED_LATE = {
+    "a parameter": (lambda m, x: setattr(m, "late", nn.Parameter(torch.ones(6))), "forward makes a parameter, late: "),
+    "a layer": (
+        lambda m, x: [m.add_module("second", nn.Linear(6, 6)), setattr(m, "late", m.second.bias.detach())],
+        r"forward makes a parameter, second\.weight: call the module once",
+    ),
+    "a buffer of data": (lambda m, x: setattr(m, "late", x.mean(0).detach()), "from one step to the next in late"),
+    "another buffer of data": (
+        lambda m, x: m.register_buffer("late", x.mean(0).detach()),
+        "from one step to the next in late",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REGISTERED_LATE)
+def test_what_the_first_call_registers_is_refused_unless_constant_and_taken_back(name):
+    register, why = REGISTERED_LATE[name]
+    module = RegisteredLate(register)
+    with pytest.raises(GraphError, match=why):
+        from_torch(module, (torch.randn(4, 6),))
+    assert module.late is None
+    assert {*dict(module.named_modules())} == {"", "fc"}
+
+
+def test_constant_buffers_that_the_first_call_registers_are_taken():
+    module = RegisteredLate(lambda m, x: m.register_buffer("late", torch.arange(6).to(x), persistent=False)).double()
+    _, gap, gaps = differences(module, (torch.randn(4, 6, dtype=torch.float64),))
+    assert max(gap, *gaps.values()) < 1e-12
+    assert module.late is None
 
 
 CACHE = {}
