@@ -98,7 +98,7 @@ def downward(self, x):
 
 
 def normalized(self, x):
-    return self.norm(self.norm(x).relu() + x).relu().sum()
+    return self.norm(self.norm(x).relu() * x).relu().sum()
 
 
 def base():
