@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -21,6 +22,15 @@ from planner.pytorch.refusing import OF_MODULES
 
 FLAT = "_flat_weights"
 """The attribute in which PyTorch's recurrent layers list their parameters, which are others in a trace."""
+
+
+@contextmanager
+def kept_in(modules: Sequence[nn.Module], *, marks: bool) -> Iterator[set[str]]:
+    """Within, modules are called; after it, the set says which attributes have other tensors, as Kept.assigned does."""
+    kept, assigned = [Kept(module) for module in modules], set[str]()
+    yield assigned
+    for module in kept:
+        assigned |= module.assigned(marks=marks)
 
 
 class Kept:

@@ -43,10 +43,14 @@ class Place(NamedTuple):
 def places_of(*parts: object) -> Iterator[Place]:
     """Yield what modules, and other objects and functions, keep, and what places_outside does."""
     yield from places_outside(*parts)
-    for part in parts:
-        module = getattr(part, "__self__", part)  # of a method
-        if isinstance(module, nn.Module):
-            yield from places_in(module)
+    for module in modules_of(*parts):
+        yield from places_in(module)
+
+
+def modules_of(*parts: object) -> list[nn.Module]:
+    """Return those that are modules, or methods of modules."""
+    owners = (getattr(part, "__self__", part) for part in parts)
+    return [owner for owner in owners if isinstance(owner, nn.Module)]
 
 
 def places_in(module: nn.Module) -> Iterator[Place]:

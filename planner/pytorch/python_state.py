@@ -9,11 +9,10 @@ from types import GeneratorType
 from typing import Any
 
 import torch
-from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from planner.pytorch.holders import ALIKE, values_in
-from planner.pytorch.places import places_in, places_of, places_outside
+from planner.pytorch.places import modules_of, places_in, places_of, places_outside
 
 State = dict[tuple[int, Any], tuple[object, str, object]]
 """By the identity of an object, and by a name there: the object, what that is called, and what it stands for."""
@@ -50,8 +49,8 @@ def tensors_outside(*parts: object) -> Outside:
         return walked[id(value)][-1]
 
     kept = [(place.name, tensor) for place in places_outside(*parts) for tensor in tensors_of(place.value)]
-    for part in parts:
-        for _, key, name, value in places_in(part) if isinstance(part, nn.Module) else ():
+    for module in modules_of(*parts):
+        for _, key, name, value in places_in(module):
             if key and (tensors := tensors_of(value)):
                 own = (value, *getattr(value, "__dict__", {}).values())
                 near = {id(leaf) for held in own for leaf in tree_leaves(held)}

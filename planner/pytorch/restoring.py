@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from planner.pytorch.holders import content_of, is_holder, put_back, values_in
-from planner.pytorch.places import LruCache, Place, places_of
+from planner.pytorch.places import LruCache, Place, modules_of, places_of
 from planner.pytorch.private import FakeTensor
 
 
@@ -20,9 +20,8 @@ def given_back(module: nn.Module, *others: object) -> Iterator[None]:
     That is what modules register and keep in attributes, what classes and functions of these, and of others, do, and
     what all that holds, however deep.
     """
-    registered = [
-        (held, dict(held)) for part in module.modules() for held in (part._modules, part._parameters, part._buffers)
-    ]
+    parts = [part for whole in modules_of(module, *others) for part in whole.modules()]
+    registered = [(held, dict(held)) for part in parts for held in (part._modules, part._parameters, part._buffers)]
     before = _places(module, *others)
     values = [place.value for place in before.values()]
     called = [(value, value.cache_info()) for value in values if isinstance(value, LruCache)]

@@ -26,8 +26,9 @@ from planner.pytorch.contents import is_known
 from planner.pytorch.functional import changes_first, note_views, out_of_place, relaid_out_of_place
 from planner.pytorch.graphs import packet
 from planner.pytorch.idioms import Taken, idioms_traced
-from planner.pytorch.kept import Kept, refuse_first_call, refuse_kept
+from planner.pytorch.kept import kept_in, refuse_first_call, refuse_kept
 from planner.pytorch.own_functions import functions_traced
+from planner.pytorch.places import modules_of
 from planner.pytorch.python_state import Outside, changes, python_state, tensors_outside
 from planner.pytorch.refusing import (
     failure,
@@ -89,13 +90,13 @@ class Step(nn.Module):
         self.kept.clear()
         for call in range(self.calls):
             outside = tensors_outside(self.module, self.loss)
-            before, kept = python_state(self.module, self.loss), Kept(self.module)
-            with counted_again():
+            before, marks = python_state(self.module, self.loss), call + 1 < self.calls
+            with kept_in([self.module], marks=marks) as assigned, counted_again():
                 result = self._result_of(inputs)
-            assigned = kept.assigned(marks=call + 1 < self.calls)
             if self.loss is not None:
-                with counted_again():
+                with kept_in(modules_of(self.loss), marks=marks) as of_loss, counted_again():
                     loss = self.loss(result, *targets)
+                assigned |= of_loss
             else:
                 loss = result.get("loss", result) if isinstance(result, Mapping) else getattr(result, "loss", result)
             after = tensors_outside(self.module, self.loss)

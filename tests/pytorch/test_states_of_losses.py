@@ -1,0 +1,99 @@
+"""Losses that are modules keep what forward might: buffers are states, other tensors are refused."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from planner.errors import GraphError  # noqa: E402
+from planner.pytorch import from_torch  # noqa: E402
+from tests.pytorch.eager import differences  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(0)
+
+
+class Centered(nn.Module):
+    """The distance from a center that follows the results, which `follow` writes."""
+
+    def __init__(self, follow):
+        super().__init__()
+        self.follow = follow
+        self.register_buffer("center", torch.zeros(6, dtype=torch.float64))
+        self.register_buffer("late", None, persistent=False)
+        self.mean = torch.zeros(6, dtype=torch.float64)
+
+    def forward(self, x):
+        distance = (x - self.center).square().mean() + (x * self.mean).mean()
+        self.follow(self, x.detach().mean(0))
+        return distance + (0 if self.late is None else (x * self.late).mean())
+
+
+def in_place(loss, mean):
+    loss.center.mul_(0.9).add_(mean, alpha=0.1)
+
+
+def assigned(loss, mean):
+    loss.center = loss.center * 0.9 + mean * 0.1
+
+
+@pytest.mark.parametrize("follow", [in_place, assigned])
+def test_buffers_that_a_loss_writes_are_states(follow):
+    loss = Centered(follow)
+    graph, gap, gaps = differences(
+        nn.Linear(6, 6).double(), (torch.randn(4, 6, dtype=torch.float64),), loss=loss, steps=4
+    )
+    assert "loss.center" in graph.updates
+    assert max(gap, *gaps.values()) < 1e-12
+
+
+def an_attribute(loss, mean):
+    loss.mean = loss.mean * 0.9 + mean * 0.1
+
+
+def a_late_buffer(loss, mean):
+    loss.late = mean if loss.late is None else loss.late
+
+
+def a_late_parameter(loss, _):
+    loss.scale = nn.Parameter(torch.ones(6))
+
+
+@pytest.mark.parametrize(
+    ("follow", "why"),
+    [
+        (an_attribute, "forward keeps tensors from one step to the next in mean"),
+        (a_late_buffer, "forward keeps tensors from one step to the next in late"),
+        (a_late_parameter, "forward makes a parameter, scale"),
+    ],
+)
+def test_what_else_a_loss_keeps_is_refused_and_taken_back(follow, why):
+    loss = Centered(follow)
+    with pytest.raises(GraphError, match=why):
+        from_torch(nn.Linear(6, 6).double(), (torch.randn(4, 6, dtype=torch.float64),), loss=loss)
+    assert loss.late is None
+    assert not loss.mean.any()
+    assert not [*loss.parameters()]
+
+
+class Owning(nn.Module):
+    """A layer, and the loss of its results, which a trainer calls as the module's own method."""
+
+    def __init__(self, follow):
+        super().__init__()
+        self.fc, self.centered = nn.Linear(6, 6), Centered(follow)
+
+    def forward(self, x):
+        return self.fc(x)
+
+    def loss(self, x):
+        return self.centered(x)
+
+
+def test_what_a_method_of_the_module_writes_as_the_loss_is_a_state():
+    module = Owning(assigned).double()
+    graph = from_torch(module, (torch.randn(4, 6, dtype=torch.float64),), loss=module.loss)
+    assert "centered.center" in graph.updates
