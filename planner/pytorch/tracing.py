@@ -85,20 +85,20 @@ class Step(nn.Module):
     def _result_of(self, inputs: Sequence[Any]) -> Any:
         return self.module(**dict(zip(self._keys, inputs, strict=True))) if self._keys else self.module(*inputs)
 
+    def _loss_from(self, result: Any, targets: Sequence[Any]) -> Any:
+        if self.loss is not None:
+            return self.loss(result, *targets)
+        return result.get("loss", result) if isinstance(result, Mapping) else getattr(result, "loss", result)
+
     def _loss_of(self, *arguments: Any) -> Any:
         inputs, targets = arguments[: self._inputs], arguments[self._inputs :]
         self.kept.clear()
         for call in range(self.calls):
             outside = tensors_outside(self.module, self.loss)
             before, marks = python_state(self.module, self.loss), call + 1 < self.calls
-            with kept_in([self.module], marks=marks) as assigned, counted_again():
+            with kept_in([self.module, *modules_of(self.loss)], marks=marks) as assigned, counted_again():
                 result = self._result_of(inputs)
-            if self.loss is not None:
-                with kept_in(modules_of(self.loss), marks=marks) as of_loss, counted_again():
-                    loss = self.loss(result, *targets)
-                assigned |= of_loss
-            else:
-                loss = result.get("loss", result) if isinstance(result, Mapping) else getattr(result, "loss", result)
+                loss = self._loss_from(result, targets)
             after = tensors_outside(self.module, self.loss)
             self.kept.update((tensor, after[tensor]) for tensor in after.keys() - outside.keys())
         self.assigned |= assigned | {after[tensor][0] for tensor in after.keys() - outside.keys()}
