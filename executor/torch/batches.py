@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -19,10 +20,10 @@ from executor.values import Array, ArrayModule, Tile, indices, rows
 from planner.errors import InputError
 from planner.graph.entries import groups
 from planner.graph.ir import Graph, Tensor
-from planner.pytorch.tracing import in_order, names_of
+from planner.pytorch.arguments import Arguments, Inputs
 
-Tensors = torch.Tensor | Sequence[torch.Tensor]
-"""One tensor, or several in order."""
+Tensors = torch.Tensor | Inputs
+"""One tensor, or several in order or by name, in containers too."""
 
 
 class Batch:
@@ -35,7 +36,7 @@ class Batch:
         self,
         graph: Graph,
         module: nn.Module,
-        inputs: Tensors | Mapping[str, torch.Tensor],
+        inputs: Tensors,
         targets: Tensors,
         *,
         cluster: Cluster | None = None,
@@ -46,10 +47,10 @@ class Batch:
         To `fill` a smaller batch up is to take its rows again.
         """
         ranks = 1 if cluster is None else cluster.size
-        inputs, targets = (inputs if isinstance(inputs, Mapping) else _listed(inputs)), _listed(targets)
-        names = names_of(module, inputs, len(targets))
+        arguments = Arguments(inputs if isinstance(inputs, Mapping) else _listed(inputs), _listed(targets))
+        names = arguments.names(module)
         _refuse_surplus(names, graph.given)
-        tensors = dict(zip(names, (*in_order(inputs), *targets), strict=True))
+        tensors = dict(zip(names, arguments.values, strict=True))
         self._whole: dict[str, HostArray] = {}
         offers: dict[str, HostArray | int] = {}
         for tensor in data_tensors(graph):
@@ -134,5 +135,5 @@ def _put_together(name: str, array: HostArray, offers: list[HostArray | int]) ->
     return array
 
 
-def _listed(tensors: Tensors) -> Sequence[torch.Tensor]:
+def _listed(tensors: Any) -> Sequence[Any]:
     return tensors if isinstance(tensors, tuple | list) else (tensors,)

@@ -110,7 +110,7 @@ class Distributed:
         """How many steps are done, those before a checkpoint among them."""
         return self._state.steps
 
-    def step(self, inputs: Tensors | Mapping[str, torch.Tensor], targets: Tensors = ()) -> torch.Tensor:
+    def step(self, inputs: Tensors, targets: Tensors = ()) -> torch.Tensor:
         """Train one step on a batch; return the loss, a scalar.
 
         Inputs and targets are as the module was planned with, inputs in order or by name: on every rank the whole
@@ -127,13 +127,13 @@ class Distributed:
             self.optimizer.step()  # which updates nothing, and is counted by schedulers
         return self._loss()
 
-    def evaluate(self, inputs: Tensors | Mapping[str, torch.Tensor], targets: Tensors = ()) -> torch.Tensor:
+    def evaluate(self, inputs: Tensors, targets: Tensors = ()) -> torch.Tensor:
         """Return the loss of a batch in evaluation: nothing is updated or dropped, running averages are read."""
         batch, micro_batches = self._batch(inputs, targets), range(self.trainer.graph.micro_batches)
         losses = [self.trainer.evaluated("loss", batch, self.steps, number) for number in micro_batches]
         return torch.stack([self._told(whole) for whole in losses]).mean()
 
-    def _batch(self, inputs: Tensors | Mapping[str, torch.Tensor], targets: Tensors) -> Batch:
+    def _batch(self, inputs: Tensors, targets: Tensors) -> Batch:
         if any(map(torch.is_autocast_enabled, AUTOCASTS)):
             raise PlanError("step() within torch.autocast: casts are planned: enter it in the module's own forward()")
         return Batch(self.trainer.graph, self._module, inputs, targets, cluster=self.trainer.cluster, fill=self._fill)

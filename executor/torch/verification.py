@@ -26,8 +26,9 @@ from planner.graph.infer import describe
 from planner.graph.ir import Graph
 from planner.graph.optimizers import DECAYED, Optimizer
 from planner.plans.plan import undivided
+from planner.pytorch.arguments import Arguments
 from planner.pytorch.defects import contained
-from planner.pytorch.tracing import Inputs, Step, in_order
+from planner.pytorch.tracing import Step
 from planner.pytorch.user_model import UserModel, imported, user_model
 from tensor_partitioner import display
 
@@ -125,14 +126,12 @@ def _double(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _doubled(user: UserModel) -> UserModel:
-    inputs: Inputs = [_double(tensor) for tensor in in_order(user.inputs)]
-    if isinstance(user.inputs, Mapping):
-        inputs = dict(zip(user.inputs, inputs, strict=True))
+    arguments = Arguments(user.inputs, user.targets).mapped(_double)
     loss = user.loss.double() if isinstance(user.loss, nn.Module) else user.loss
     if isinstance(user.optimizer, torch.optim.Optimizer):
         for state in user.optimizer.state.values():  # some have theirs before the first step
             state.update({name: _double(value) for name, value in state.items() if isinstance(value, torch.Tensor)})
-    return user._replace(module=user.module.double(), inputs=inputs, loss=loss, targets=[*map(_double, user.targets)])
+    return user._replace(module=user.module.double(), inputs=arguments.inputs, loss=loss, targets=arguments.targets)
 
 
 def verified(user: UserModel, model: str) -> Verification:
@@ -225,10 +224,11 @@ def _trained(user: UserModel) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]
 
 
 def _trained_by_pytorch(user: UserModel) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-    step, gradients = Step(user.module, user.loss, user.inputs), dict[str, torch.Tensor]()
+    arguments, gradients = Arguments(user.inputs, user.targets), dict[str, torch.Tensor]()
+    step = Step(user.module, user.loss, arguments.structure)
     for _ in range(STEPS):
         user.optimizer.zero_grad()
-        loss: torch.Tensor = step(*in_order(user.inputs), *user.targets)
+        loss: torch.Tensor = step(*arguments.mapped(torch.clone).values)
         loss.backward()  # type: ignore[no-untyped-call]
         if not gradients:
             parameters = user.module.named_parameters(remove_duplicate=False)

@@ -20,6 +20,7 @@ from planner.graph.checking import check
 from planner.graph.ir import Graph, Init
 from planner.graph.optimizers import Optimizer
 from planner.graph.training import Recipe, training_graph
+from planner.pytorch.arguments import Arguments, Inputs
 from planner.pytorch.axes import Cuts, Value
 from planner.pytorch.contents import DTYPES, as_value, is_known, known_dtype, state_init
 from planner.pytorch.decomposing import REFUSED, decompose
@@ -40,8 +41,8 @@ from planner.pytorch.opaque_ops import called
 from planner.pytorch.operators.call import CONVERTERS, TracedCall, UnsupportedError, refuse_unread
 from planner.pytorch.private import OpOverload
 from planner.pytorch.selections import spread_selections
-from planner.pytorch.shared_memory import refuse_shared_memory
-from planner.pytorch.tracing import Inputs, Step, Trace, in_order, is_data, is_parameter, names_of, traced
+from planner.pytorch.shared_memory import refuse_shared_data, refuse_shared_memory
+from planner.pytorch.tracing import Step, Trace, is_data, is_parameter, traced
 from planner.pytorch.translation import UNKNOWN, Translation
 from planner.pytorch.unwritten import refuse_unwritten
 from planner.pytorch.views import laid_as
@@ -117,14 +118,19 @@ def _imported(  # noqa: PLR0913, PLR0917 -- as `from_torch`
         raise GraphError(
             f"the loss {type(loss).__name__} has parameters of its own: put them into the module, which then calls it"
         )
-    arguments = [*in_order(inputs), *targets]
-    names = names_of(module, inputs, len(targets))
-    known = {name: value for name, value in zip(names, arguments, strict=True) if is_known(value)}
+    arguments = Arguments(inputs, targets)
+    names = arguments.names(module)
+    known = {name: value for name, value in zip(names, arguments.values, strict=True) if is_known(value)}
     trained = optimizer if isinstance(optimizer, Mapping) else None
 
     take = partial(_translated, trained=trained, opaque_unknown=opaque_unknown)
 
-    trace, translation = _selecting(lambda: traced(Step(module, loss, inputs, autocast), arguments, names), known, take)
+    def trace_again() -> Trace:
+        trace = traced(Step(module, loss, arguments.structure, autocast), arguments.values, names)
+        refuse_shared_data(trace.written, known)
+        return trace
+
+    trace, translation = _selecting(trace_again, known, take)
     graph = training_graph(
         translation.t.builder,
         translation.metrics,

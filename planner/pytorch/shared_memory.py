@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -47,6 +48,24 @@ def refuse_shared_memory(trace: Trace) -> None:
         for first, second in combinations(tensors, 2):
             if (first.changes or second.changes) and first.start < second.stop and second.start < first.stop:
                 raise GraphError(_said(first.name, second.name))
+
+
+def refuse_shared_data(written: Set[str], data: Mapping[str, torch.Tensor]) -> None:
+    """Raise a GraphError where forward writes data that lie in the memory of others, which then change, too."""
+    for name in written & data.keys():
+        for other in data.keys() - {name}:
+            if _lie_together(data[name], data[other]):
+                raise GraphError(
+                    f"forward changes {name} in place, which lies in the memory of {other}: let it change a copy, as "
+                    f"{name}.clone() makes, or give {other} memory of its own"
+                )
+
+
+def _lie_together(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    if tensor.untyped_storage()._cdata != other.untyped_storage()._cdata:
+        return False
+    (start, stop), (others_start, others_stop) = _place(tensor), _place(other)
+    return start < others_stop and others_start < stop
 
 
 def _said(first: str, second: str) -> str:

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, redirect_stderr
 from dataclasses import dataclass
-from inspect import signature
 from io import StringIO
 from typing import Any
 
@@ -16,6 +15,7 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram, export
 from torch.export.graph_signature import InputKind, InputSpec
+from torch.utils._pytree import TreeSpec, tree_unflatten
 
 from planner.errors import GraphError
 from planner.pytorch.asking import Asked, Place, Undecided, always_raises, raised_at
@@ -23,7 +23,7 @@ from planner.pytorch.changed import bounded_first, leaves_of_their_own, written_
 from planner.pytorch.checkpoints import checkpoints_traced, counted_again, follow_twice, refuse_escapes
 from planner.pytorch.complex_numbers import real_alone
 from planner.pytorch.contents import is_known
-from planner.pytorch.functional import changes_first, note_views, out_of_place, relaid_out_of_place
+from planner.pytorch.functional import ancestry, changes_first, note_views, out_of_place, relaid_out_of_place
 from planner.pytorch.graphs import packet
 from planner.pytorch.idioms import Taken, idioms_traced
 from planner.pytorch.kept import kept_in, refuse_first_call, refuse_kept
@@ -44,17 +44,9 @@ from planner.pytorch.restoring import given_back
 TRIES = 3
 """How often a module is exported that draws random numbers, before it is the module that draws them."""
 
-Inputs = Sequence[Any] | Mapping[str, Any]
-"""What a module is called with: in order, or by name."""
-
-
-def in_order(inputs: Inputs) -> list[Any]:
-    """Return inputs as a list."""
-    return list(inputs.values() if isinstance(inputs, Mapping) else inputs)
-
 
 class Step(nn.Module):
-    """A module with its loss: what is traced.
+    """A module with its loss, called with the values of Arguments of some structure: what is traced.
 
     `changed` are numbers of Python's that the last of so many `calls` of the module changed, and from what to what;
     `assigned` are attributes, and buffers of another shape, that it gave other tensors; `kept` are tensors
@@ -65,13 +57,12 @@ class Step(nn.Module):
         self,
         module: nn.Module,
         loss: Callable[..., torch.Tensor] | None,
-        inputs: Inputs,
+        structure: TreeSpec,
         autocast: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         self.module, self._autocast = module, autocast
-        self.loss, self._inputs = loss, len(inputs)
-        self._keys = tuple(inputs) if isinstance(inputs, Mapping) else ()
+        self.loss, self._structure = loss, structure
         self.changed: set[str] = set()
         self.assigned: set[str] = set()
         self.kept = Outside()
@@ -82,22 +73,19 @@ class Step(nn.Module):
         with RegionsApart(), torch.autocast("cpu", self._autocast) if self._autocast else nullcontext():
             return self._loss_of(*arguments)
 
-    def _result_of(self, inputs: Sequence[Any]) -> Any:
-        return self.module(**dict(zip(self._keys, inputs, strict=True))) if self._keys else self.module(*inputs)
-
     def _loss_from(self, result: Any, targets: Sequence[Any]) -> Any:
         if self.loss is not None:
             return self.loss(result, *targets)
         return result.get("loss", result) if isinstance(result, Mapping) else getattr(result, "loss", result)
 
     def _loss_of(self, *arguments: Any) -> Any:
-        inputs, targets = arguments[: self._inputs], arguments[self._inputs :]
+        in_order, by_name, targets = tree_unflatten(arguments, self._structure)
         self.kept.clear()
         for call in range(self.calls):
             outside = tensors_outside(self.module, self.loss)
             before, marks = python_state(self.module, self.loss), call + 1 < self.calls
             with kept_in([self.module, *modules_of(self.loss)], marks=marks) as assigned, counted_again():
-                result = self._result_of(inputs)
+                result = self.module(*in_order, **by_name)
                 loss = self._loss_from(result, targets)
             after = tensors_outside(self.module, self.loss)
             self.kept.update((tensor, after[tensor]) for tensor in after.keys() - outside.keys())
@@ -116,14 +104,15 @@ class Step(nn.Module):
 class Trace:
     """A traced module: its nodes, its parameters by name, and what its data are called by placeholder.
 
-    `negative` are the data whose examples hold negative whole numbers, as labels do that do not count. `states` are the
-    placeholders of parameters and buffers that the module changes.
+    `negative` are the data whose examples hold negative whole numbers, as labels do that do not count, and `written`
+    those that the module changes in place. `states` are the placeholders of parameters and buffers that it changes.
     """
 
     program: ExportedProgram
     parameters: Mapping[str, nn.Parameter]
     data: Mapping[str, str]
     negative: frozenset[str]
+    written: frozenset[str]
     states: Sequence[str]
 
     @property
@@ -178,18 +167,6 @@ class Trace:
         return result
 
 
-def names_of(module: nn.Module, inputs: Inputs, targets: int) -> list[str]:
-    """Return what a module calls its inputs, and names for the targets of a loss, none of them twice or a weight's."""
-    parameters = [p.name for p in signature(module.forward).parameters.values() if p.kind is not p.VAR_KEYWORD]
-    names = parameters[: len(inputs)] + [f"input{number}" for number in range(len(parameters), len(inputs))]
-    names = list(inputs) if isinstance(inputs, Mapping) else names
-    names += ["target"] if targets == 1 else [f"target{number}" for number in range(targets)]
-    for place in range(len(names)):
-        while names[place] in names[:place] or isinstance(getattr(module, names[place], None), torch.Tensor):
-            names[place] += "_"
-    return names
-
-
 def traced(step: Step, arguments: Sequence[Any], names: Sequence[str]) -> Trace:
     """Trace a module on example inputs; a GraphError for one that cannot be traced."""
     refuse_hooks(step)
@@ -210,15 +187,17 @@ def traced(step: Step, arguments: Sequence[Any], names: Sequence[str]) -> Trace:
     relaid_out_of_place(graph, kept)
     written_data(graph)
     bounded_first(graph)
+    changed = {ancestry(node.args[0])[0].name for node in graph.nodes if changes_first(node)}
     contents = out_of_place(graph, kept)
     states = leaves_of_their_own(graph, contents, trained, output)
     follow_twice(graph, output)
     refuse_escapes(graph, output)
     output.args = (*output.args, tuple(states.values()))
     real_alone(program.graph_module)
-    inputs = [str(spec.arg.name) for spec in specs if is_data(spec)]
+    data = dict(zip((str(spec.arg.name) for spec in specs if is_data(spec)), names, strict=True))
     negative = frozenset(name for name, value in zip(names, arguments, strict=True) if _holds_negative(value))
-    return Trace(program, parameters, dict(zip(inputs, names, strict=True)), negative, [node.name for node in states])
+    written = frozenset(data[name] for name in changed & data.keys())
+    return Trace(program, parameters, data, negative, written, [node.name for node in states])
 
 
 def _holds_negative(value: Any) -> bool:

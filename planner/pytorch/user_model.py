@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from math import prod
+from types import NoneType
 from typing import Any, NamedTuple
 
 import torch
@@ -19,12 +20,12 @@ from planner.extensions import parameters_expected
 from planner.graph.build import MIXED
 from planner.graph.ir import Graph
 from planner.graph.optimizers import CLIPPING, Optimizer
+from planner.pytorch.arguments import Arguments, Inputs
 from planner.pytorch.contents import is_known
 from planner.pytorch.graphs import leaves
 from planner.pytorch.importing import from_torch
 from planner.pytorch.private import FakeTensor, FakeTensorMode, OpOverload, TorchDispatchMode, schema_of
 from planner.pytorch.refusing import OF_MODULES
-from planner.pytorch.tracing import Inputs, in_order, names_of
 
 OPTIMIZERS = {
     torch.optim.SGD: "sgd",
@@ -40,6 +41,10 @@ REFUSED = ("nesterov", "amsgrad", "maximize", "centered", "dampening", "lr_decay
 
 EXPECTED_OPTIMIZERS = "expected PyTorch's SGD, Adam, AdamW, RMSprop without momentum or Adagrad"
 EXPECTED = "(module, inputs), (module, inputs, loss, targets) or (module, inputs, loss, targets, optimizer)"
+
+
+GIVEN = (torch.Tensor, int, float, str, NoneType)
+"""What a module is called with; but for tensors, it is the same at every call."""
 
 
 class UserModel(NamedTuple):
@@ -100,13 +105,14 @@ def in_parts(model: UserModel, count: int) -> list[UserModel]:
     Samples are along the first dimension of the first input, and of all others that have one; of targets, such as the
     labels of all tokens, also along one that is a multiple. A GraphError where they are not, or do not divide.
     """
-    inputs = in_order(model.inputs)
-    samples = next((len(tensor) for tensor in inputs if tensor.dim()), 0)
+    arguments = Arguments(model.inputs, model.targets)
+    tensors = [value for value in arguments.values if isinstance(value, torch.Tensor)]
+    samples = next((len(tensor) for tensor in tensors if tensor.dim()), 0)
     if not samples or samples % count:
         raise GraphError(f"expected samples that {count} micro-batches divide, found {samples}")
 
-    def parts(name: str, tensor: torch.Tensor, *, is_target: bool) -> Sequence[torch.Tensor]:
-        if not tensor.dim():
+    def parts(name: str, tensor: Any, *, is_target: bool) -> Sequence[Any]:
+        if not isinstance(tensor, torch.Tensor) or not tensor.dim():
             return [tensor] * count
         rows = len(tensor)
         if rows != samples and not (is_target and rows and rows % samples == 0):
@@ -115,15 +121,10 @@ def in_parts(model: UserModel, count: int) -> list[UserModel]:
             )
         return tensor.split(rows // count)  # type: ignore[no-untyped-call,no-any-return]
 
-    names = names_of(model.module, model.inputs, len(model.targets))
-    tensors = enumerate(zip(names, (*inputs, *model.targets), strict=True))
-    result = []
-    for part in zip(*(parts(*pair, is_target=place >= len(inputs)) for place, pair in tensors), strict=True):
-        given: Inputs = part[: len(inputs)]
-        if isinstance(model.inputs, Mapping):
-            given = dict(zip(model.inputs, given, strict=True))
-        result.append(model._replace(inputs=given, targets=part[len(inputs) :]))
-    return result
+    named = enumerate(zip(arguments.names(model.module), arguments.values, strict=True))
+    split = (parts(*pair, is_target=place >= arguments.of_inputs) for place, pair in named)
+    of_parts = (arguments.of(values) for values in zip(*split, strict=True))
+    return [model._replace(inputs=part.inputs, targets=part.targets) for part in of_parts]
 
 
 def imported(
@@ -247,10 +248,11 @@ def user_model(result: object) -> UserModel:
 def _tensors(name: str, values: Any) -> Any:
     """Return a tensor, or several in order or by name, as several; a GraphError for anything else."""
     several = (values,) if isinstance(values, torch.Tensor) else values
-    tensors = several.values() if isinstance(several, Mapping) else several
-    if not isinstance(several, tuple | list | Mapping) or not all(isinstance(x, torch.Tensor) for x in tensors):
-        raise GraphError(f"expected {EXPECTED}, with tensors as {name}, found {values!r}")
-    return several
+    held = tree_leaves(dict(several) if isinstance(several, Mapping) else several)
+    if not isinstance(several, tuple | list | Mapping) or not all(isinstance(x, GIVEN) for x in held):
+        strange = next((x for x in held if not isinstance(x, GIVEN)), values)
+        raise GraphError(f"expected {EXPECTED}, with tensors as {name}, found {type(strange).__name__}")
+    return (several,) if name == "targets" and isinstance(several, Mapping) else several
 
 
 def optimizer_of(model: UserModel) -> Optimizer | dict[nn.Parameter, Optimizer] | None:

@@ -16,7 +16,8 @@ from executor.weights import Weights
 from planner.graph import Optimizer
 from planner.plans.plan import undivided
 from planner.pytorch import from_torch
-from planner.pytorch.tracing import Step, in_order
+from planner.pytorch.arguments import Arguments
+from planner.pytorch.tracing import Step
 
 STEPS, RATE = 3, 0.05
 
@@ -24,10 +25,11 @@ STEPS, RATE = 3, 0.05
 def eager_steps(module, inputs, loss=None, targets=(), steps=STEPS):
     """Return losses, and parameters and buffers after some steps of SGD."""
     module = copy.deepcopy(module)
-    step, optimizer, losses = Step(module, loss, inputs), torch.optim.SGD(module.parameters(), lr=RATE), []
+    arguments, optimizer = Arguments(inputs, targets), torch.optim.SGD(module.parameters(), lr=RATE)
+    step, losses = Step(module, loss, arguments.structure), []
     for _ in range(steps):
         optimizer.zero_grad()
-        value = step(*in_order(inputs), *targets)
+        value = step(*arguments.values)
         value.backward()
         optimizer.step()
         losses.append(value.item())

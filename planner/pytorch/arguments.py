@@ -1,0 +1,77 @@
+"""What a module and its loss are called with: tensors in order, by name and in containers, taken as one list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_flatten_with_path, tree_unflatten
+
+Inputs = Sequence[Any] | Mapping[str, Any]
+"""What a module is called with: in order, or by name."""
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """A module's inputs and the targets of its loss, either with tensors in lists, tuples and dicts, too."""
+
+    inputs: Inputs
+    targets: Sequence[Any] = ()
+
+    @cached_property
+    def values(self) -> list[Any]:
+        """Tensors, and what else there is, one by one: those of inputs, then those of targets."""
+        return tree_flatten(self._tree)[0]
+
+    @property
+    def of_inputs(self) -> int:
+        """How many of the values are of inputs."""
+        return len(tree_flatten(self._tree[:2])[0])
+
+    @cached_property
+    def structure(self) -> TreeSpec:
+        """What is made of the values: a list of inputs, a dict of those that have names, and a list of targets."""
+        return tree_flatten(self._tree)[1]
+
+    @property
+    def _tree(self) -> tuple[list[Any], dict[str, Any], list[Any]]:
+        if isinstance(self.inputs, Mapping):
+            return [], dict(self.inputs), [*self.targets]
+        return [*self.inputs], {}, [*self.targets]
+
+    def of(self, values: Sequence[Any]) -> Arguments:
+        """Return other values in the same places."""
+        in_order, by_name, targets = tree_unflatten(values, self.structure)
+        return Arguments(by_name if isinstance(self.inputs, Mapping) else in_order, targets)
+
+    def mapped(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Arguments:
+        """Return what a function makes of the tensors in the same places."""
+        return self.of([function(value) if isinstance(value, torch.Tensor) else value for value in self.values])
+
+    def names(self, module: nn.Module) -> list[str]:
+        """Return what a module calls the values, and names for those of targets, none of them twice or a weight's.
+
+        In containers, where they are is added: `batch_images`, `states_0`.
+        """
+        parameters = [p.name for p in signature(module.forward).parameters.values() if p.kind is not p.VAR_KEYWORD]
+        in_order = [*parameters, *(f"input{number}" for number in range(len(parameters), len(self.inputs)))]
+        in_loss = ["target"] if len(self.targets) == 1 else [f"target{number}" for number in range(len(self.targets))]
+        inputs = self.inputs.items() if isinstance(self.inputs, Mapping) else zip(in_order, self.inputs, strict=False)
+        names = list[str]()
+        for begin, value in (*inputs, *zip(in_loss, self.targets, strict=True)):
+            for path, _ in tree_flatten_with_path(value)[0]:
+                name = "_".join(map(str, (begin, *map(_step, path))))
+                while name in names or isinstance(getattr(module, name, None), torch.Tensor):
+                    name += "_"
+                names.append(name)
+        return names
+
+
+def _step(key: Any) -> Any:
+    """Return which entry of a container a key of PyTorch's stands for: a place, a key or an attribute."""
+    return next(getattr(key, kind) for kind in ("idx", "key", "name") if hasattr(key, kind))
