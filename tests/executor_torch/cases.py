@@ -9,7 +9,7 @@ import torch
 
 import planner
 from planner.parallel import RECOMPUTE, Parallel
-from planner.pytorch.tracing import in_order
+from planner.pytorch.arguments import Arguments
 from planner.pytorch.user_model import UserModel, imported, in_parts
 from tests.cross.random_plans import random_plan
 from tests.pytorch.eager import RATE
@@ -49,7 +49,7 @@ def cut(name: str, parallel: str, folder: Path) -> Path:
     """Write a plan of an example that is cut and computes again as named parallelism says."""
     path, model = folder / f"{name}-cut.json", user_model(name)
     read = Parallel.read(parallel)
-    count = read.micro_batches(len(in_order(model.inputs)[0]))
+    count = read.micro_batches(len(Arguments(model.inputs).values[0]))
     graph = imported(in_parts(model, count)[0], micro_batches=count, recompute=RECOMPUTE[read.recompute])
     planner.plan(graph, parallel=read).save(path)
     return path
