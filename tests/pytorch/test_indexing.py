@@ -54,6 +54,10 @@ def attended(w, i, j, x):
     return F.scaled_dot_product_attention(q, k, v, shown[:, None] & near)
 
 
+def put_twice(put, numbers):
+    return put.index_put((numbers,), put[numbers] * 2)
+
+
 def turned(w, i, j, x):
     pairs = torch.view_as_complex(w.view(ROWS, COLUMNS // 2, 2))
     angles = torch.polar(torch.ones(COLUMNS // 2, dtype=torch.float64), x[0, ::2])
@@ -70,6 +74,7 @@ CASES = {
     "put twice": lambda w, i, j, x: w.index_put((torch.tensor([1, 1, 0]),), x[:3]),
     "put over what is there": lambda w, i, j, x: x.index_put((i,), w.exp()[j % ROWS]),
     "put a number over another": lambda w, i, j, x: (w * x).index_put((i, j), w[0, 0].exp()),
+    "put over what was put": lambda w, i, j, x: put_twice(w.index_put((i % 2,), w.exp()[j % ROWS]), i % 3),
     "put where it is known": lambda w, i, j, x: x.index_put((torch.tensor([1, 1, 0]),), w[:3].exp()),
     "accumulated": lambda w, i, j, x: w.index_put((i, j), w[0, 0] * x[0, :5], accumulate=True),
     "assigned": assigned,
