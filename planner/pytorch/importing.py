@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.export.graph_signature import InputKind
 from torch.fx import Node
 
 from planner.errors import GraphError
@@ -263,6 +264,8 @@ class _Pass:
     def _source(self, node: Node) -> Value:
         """Declare what a placeholder stands for; a parameter that has several names once."""
         tensor, spec = example(node), self.sources[node.name]
+        if spec.kind is InputKind.CUSTOM_OBJ:
+            raise GraphError("a Generator's random numbers would be others here: draw without it, or once, in __init__")
         if not isinstance(tensor, torch.Tensor):
             raise GraphError(f"input {node.name}: expected a tensor, found {type(tensor).__name__}")
         shape, dtype = tuple(int(extent) for extent in tensor.shape), known_dtype(tensor.dtype)

@@ -6,6 +6,7 @@ import pickle
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from contextvars import ContextVar
 from functools import cached_property, lru_cache, partial
 from io import BytesIO
 from itertools import zip_longest
@@ -42,12 +43,12 @@ def python_state(*parts: object) -> State:
     A number is itself. With modules it is what their classes keep, and what functions name and keep, too.
     """
     kept: State = {}
-    written: dict[int, object] = {}
+    written: dict[int, tuple[object, object]] = {}  # with the values, so that no other gets the identity of one
     for part in parts:
         for name, value in _held(part):
             if id(value) not in written:
-                written[id(value)] = _written(value)
-            kept[name] = (*kept.get(name, ()), written[id(value)])
+                written[id(value)] = value, _written(value)
+            kept[name] = (*kept.get(name, ()), written[id(value)][-1])
     return kept
 
 
@@ -55,6 +56,7 @@ def _held(part: object) -> Iterator[tuple[str, Any]]:
     part = getattr(part, "__self__", part)  # of a method
     if isinstance(part, nn.Module):
         yield from _attributes(part)
+        yield from _parts(part)
     else:
         yield type(part).__name__, part
     yield from ((place.name, place.value) for place in _places(part))
@@ -65,6 +67,15 @@ def _attributes(part: nn.Module) -> Iterator[tuple[str, Any]]:
         held = [(name, vars(module)[name]) for name in vars(module).keys() - OF_MODULES]
         held += [("hook", hook) for hook in (*module._forward_pre_hooks.values(), *module._forward_hooks.values())]
         yield from ((f"{path}.{name}".removeprefix("."), value) for name, value in held)
+
+
+def _parts(part: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yield whether modules are in training, which modules are theirs, and how many hooks they have."""
+    for path, module in part.named_modules():
+        hooks = len(module._forward_pre_hooks) + len(module._forward_hooks)
+        parts = [id(vars(part)) for part in module._modules.values() if part is not None]  # an export may wrap them
+        yield f"{path}.training".removeprefix("."), module.training
+        yield f"the parts of {path or 'the module'}", [*parts, *[0] * hooks]
 
 
 class Place(NamedTuple):
@@ -213,14 +224,16 @@ class _Writer(pickle.Pickler):
         return "" if isinstance(value, ALIKE) else None
 
     def reducer_override(self, value: Any) -> Any:
-        """Write what can be in the usual way, and of a generator its variables."""
+        """Write what can be in the usual way, of a generator its variables, of anything else its attributes."""
         if isinstance(value, GeneratorType):
             return dict, (list(value.gi_frame.f_locals.items()) if value.gi_frame else [],)
-        getattr(value, "__dict__", None)  # which some get when they are first asked for it
+        if isinstance(value, ContextVar):
+            return list, ([value.get(None)],)
+        own = getattr(value, "__dict__", {})  # which some get when they are first asked for it
         try:
             value.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
         except Exception:
-            return object, ()
+            return dict, (list(own.items()),)
         return NotImplemented
 
 

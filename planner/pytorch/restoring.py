@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from planner.pytorch.holders import content_of, is_holder, put_back, values_in
-from planner.pytorch.kept import attributes_of
+from planner.pytorch.kept import attributes_of, registered
 from planner.pytorch.private import FakeTensor
 from planner.pytorch.python_state import LruCache, places_outside
 
@@ -51,6 +51,7 @@ def _is_traced(values: Iterable[Any], apart: Container[int]) -> bool:
 def _places(module: nn.Module, *others: object) -> dict[tuple[int, str], tuple[Any, str, Any]]:
     """Return what modules, classes and functions keep: where, its name there, and what."""
     places = [(vars(part), name, value) for part, name, value in attributes_of(module)]
+    places += ((held, name, value) for _, held, name, value in registered(module))
     places += ((place.owner, place.key, place.value) for place in places_outside(module, *others))
     return {(id(owner), key): (owner, key, value) for owner, key, value in places}
 
