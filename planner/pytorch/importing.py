@@ -22,6 +22,7 @@ from planner.graph.ir import Graph, Init
 from planner.graph.optimizers import Optimizer
 from planner.graph.training import Recipe, training_graph
 from planner.pytorch.axes import Cuts, Value
+from planner.pytorch.chosen_places import NUMBERS
 from planner.pytorch.contents import DTYPES, as_value, is_known, known_dtype, state_init
 from planner.pytorch.decomposing import REFUSED, decompose
 from planner.pytorch.defects import DefectError, contained, conversion_failed
@@ -49,9 +50,6 @@ from planner.pytorch.views import laid_as
 
 FIXED = ", as of a mask that selects: use torch.where, or as many indices in every batch"
 """What makes a tensor's extent depend on data, and what to do about it."""
-
-NUMBERS = ("item", "_local_scalar_dense")
-"""Operators that make a tensor Python's."""
 
 TAKEN_WHOLE = (
     "linalg_cholesky", "cholesky", "linalg_cholesky_ex", "cholesky_solve", "cholesky_inverse", "linalg_inv_ex",
