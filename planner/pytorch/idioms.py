@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.distributions import Distribution
 from torch.nn.modules import transformer
@@ -38,6 +39,7 @@ def idioms_traced() -> Iterator[None]:
     _BatchNorm.forward = lambda self, x: (_averaging_all if _averages_all(self) else forward)(self, x)  # type: ignore[method-assign, assignment]
     transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: bool(is_causal)  # a mask says it, too
     torch.autograd.grad, vmap._flat_vmap = _refuse_gradients, partial(_one_by_one, flat_vmap)
+    make_dual, forward_ad.make_dual = forward_ad.make_dual, _refuse_tangents
     torch.autograd.backward = _refuse_backward
     torch.manual_seed = torch.random.manual_seed = _refuse_seed
     saved_tensors_hooks.__enter__ = lambda self: enter(_checked(self))  # type: ignore[method-assign]
@@ -46,6 +48,7 @@ def idioms_traced() -> Iterator[None]:
         yield
     finally:
         torch.autograd.grad, vmap._flat_vmap, Distribution._validate_args = grad, flat_vmap, validates
+        forward_ad.make_dual = make_dual
         torch.autograd.backward, saved_tensors_hooks.__enter__ = backward, enter  # type: ignore[method-assign]
         torch.manual_seed, torch.random.manual_seed = seeds
         _BatchNorm.forward, transformer._detect_is_causal_mask = forward, detect  # type: ignore[method-assign]
@@ -53,9 +56,13 @@ def idioms_traced() -> Iterator[None]:
 
 def _refuse_gradients(*_: Any, **__: Any) -> Any:
     raise GraphError(
-        f"{users_line(traceback.extract_stack())}torch.autograd.grad in forward: gradients of gradients are not taken; "
-        "leave the penalty out, or write the derivative as operators"
+        f"{users_line(traceback.extract_stack())}torch.autograd.grad, or torch.func's, in forward: gradients of "
+        "gradients are not taken; leave the penalty out, or write the derivative as operators"
     )
+
+
+def _refuse_tangents(*_: Any, **__: Any) -> Any:  # another function, as PyTorch looks functions up as it is loaded
+    _refuse_gradients()
 
 
 def _refuse_backward(*_: Any, **__: Any) -> Any:
