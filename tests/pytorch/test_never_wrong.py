@@ -79,6 +79,34 @@ class Called(nn.Module):
         return self.function(self, self.fc(x)).sum()
 
 
+def joined_where_it_lies(self, x):
+    mask = x > 0
+    same = mask
+    mask |= x < -1
+    mask[:, 0] &= x[:, 1] > 0
+    same[1] ^= True
+    return x * mask
+
+
+def joined_with_what_was(self, x):
+    self.seen |= x.detach().mean(0) > 0
+    self.seen[1:] &= x.detach()[0, 1:] < 0.5
+    return x * self.seen
+
+
+def shifted_where_it_lies(self, x):
+    numbers = (x.detach() * 4).round().abs().int()
+    same = numbers
+    numbers <<= 2
+    same[1:] >>= 1
+    return x * numbers
+
+
+@pytest.mark.parametrize("function", [joined_where_it_lies, joined_with_what_was, shifted_where_it_lies])
+def test_what_python_assigns_to_as_it_computes_is_changed_in_place(function):
+    assert compare(Called(function, seen=torch.zeros(6, dtype=torch.bool)), *fresh())[0] < 1e-12
+
+
 NAMES = ("step", "iteration", "one", "loss", "constant", "add", "mul", "x", "target", "grad")
 
 
