@@ -15,7 +15,7 @@ from torch.fx import Node
 from planner.errors import GraphError
 from planner.pytorch.contents import Content
 from planner.pytorch.functional import FOLLOWING, OWNER, ancestry, changes_first
-from planner.pytorch.graphs import bound, example, leaves, packet, where
+from planner.pytorch.graphs import bound, example, is_random, leaves, packet, where
 from planner.pytorch.private import OpOverload
 from planner.pytorch.regions import UNTRACKED
 from planner.pytorch.tracing import Trace, is_data, is_parameter
@@ -76,11 +76,6 @@ def needed_for(loss: Node, operands: Callable[[Node], Iterable[Node]] = attrgett
         needed |= before
         waiting += before
     return needed
-
-
-def is_random(node: Node) -> bool:
-    """Return True for an operator that draws random numbers."""
-    return isinstance(node.target, OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
 
 
 def folded(trace: Trace, needed: AbstractSet[Node]) -> Known:

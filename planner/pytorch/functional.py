@@ -136,7 +136,12 @@ def _overload(overloads: Any, node: Node) -> Any:
 def changes_first(node: Node) -> bool:
     """Return True if a node's operator changes its first operand in place."""
     name = packet(node)
-    return name.endswith("_") and not name.endswith("__") and node.op == "call_function"
+    is_named_so = (name.endswith("_") and not name.endswith("__")) or name in ASSIGNING
+    return is_named_so and node.op == "call_function"
+
+
+ASSIGNING = ("__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__")
+"""Operators in place that are called as Python calls them."""
 
 
 def _replace(node: Node, states: Mapping[Node, Node], *, is_last: bool) -> tuple[Node, Node | None]:

@@ -40,6 +40,11 @@ def leaves(result: object) -> list[object]:
     return list(result) if isinstance(result, list | tuple) else [result]
 
 
+def is_random(node: torch.fx.Node) -> bool:
+    """Return True for an operator that draws random numbers."""
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
 def place_of(node: torch.fx.Node) -> str:
     """Return the path of the submodule that a node belongs to."""
     stack = node.meta.get("nn_module_stack") or {}

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.distributions import Distribution
 from torch.nn.modules import transformer
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -21,6 +23,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 from planner.errors import GraphError
 from planner.pytorch.checkpoints import batch_norm, plain_batch_norm
 from planner.pytorch.contents import is_known
+from planner.pytorch.graphs import leaves
 from planner.pytorch.packed import packed
 from planner.pytorch.private import content_of, vmap
 from planner.pytorch.refusing import OF_MODULES, users_line
@@ -31,25 +34,35 @@ def idioms_traced() -> Iterator[None]:
     """Within, layers of PyTorch are traced that would ask tensors for numbers."""
     forward, detect = _BatchNorm.forward, transformer._detect_is_causal_mask
     grad, flat_vmap, validates = torch.autograd.grad, vmap._flat_vmap, Distribution._validate_args
-    backward = torch.autograd.backward
+    backward, enter = torch.autograd.backward, saved_tensors_hooks.__enter__
+    seeds = torch.manual_seed, torch.random.manual_seed
     _BatchNorm.forward = lambda self, x: (_averaging_all if _averages_all(self) else forward)(self, x)  # type: ignore[method-assign, assignment]
     transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: bool(is_causal)  # a mask says it, too
     torch.autograd.grad, vmap._flat_vmap = _refuse_gradients, partial(_one_by_one, flat_vmap)
+    make_dual, forward_ad.make_dual = forward_ad.make_dual, _refuse_tangents
     torch.autograd.backward = _refuse_backward
+    torch.manual_seed = torch.random.manual_seed = _refuse_seed
+    saved_tensors_hooks.__enter__ = lambda self: enter(_checked(self))  # type: ignore[method-assign]
     Distribution._validate_args = False  # which asks whether parameters and values are what they must be
     try:
         yield
     finally:
         torch.autograd.grad, vmap._flat_vmap, Distribution._validate_args = grad, flat_vmap, validates
-        torch.autograd.backward = backward
+        forward_ad.make_dual = make_dual
+        torch.autograd.backward, saved_tensors_hooks.__enter__ = backward, enter  # type: ignore[method-assign]
+        torch.manual_seed, torch.random.manual_seed = seeds
         _BatchNorm.forward, transformer._detect_is_causal_mask = forward, detect  # type: ignore[method-assign]
 
 
 def _refuse_gradients(*_: Any, **__: Any) -> Any:
     raise GraphError(
-        f"{users_line(traceback.extract_stack())}torch.autograd.grad in forward: gradients of gradients are not taken; "
-        "leave the penalty out, or write the derivative as operators"
+        f"{users_line(traceback.extract_stack())}torch.autograd.grad, or torch.func's, in forward: gradients of "
+        "gradients are not taken; leave the penalty out, or write the derivative as operators"
     )
+
+
+def _refuse_tangents(*_: Any, **__: Any) -> Any:  # another function, as PyTorch looks functions up as it is loaded
+    _refuse_gradients()
 
 
 def _refuse_backward(*_: Any, **__: Any) -> Any:
@@ -57,6 +70,23 @@ def _refuse_backward(*_: Any, **__: Any) -> Any:
         f"{users_line(traceback.extract_stack())}backward() in forward: the gradients of what is returned are taken "
         "here: return the loss, or the sum of several"
     )
+
+
+def _refuse_seed(*_: Any, **__: Any) -> Any:
+    raise GraphError(
+        f"{users_line(traceback.extract_stack())}manual_seed in forward: random numbers are drawn anew in every step "
+        "here: draw them once, in __init__, and keep them in a buffer"
+    )
+
+
+def _checked(hooks: saved_tensors_hooks) -> saved_tensors_hooks:
+    """Return hooks of what is saved for the backward pass that change nothing of it."""
+    if not isinstance(hooks, save_on_cpu):
+        raise GraphError(
+            f"{users_line(traceback.extract_stack())}saved_tensors_hooks in forward would not run: leave them out, as "
+            "--recompute plans what is kept"
+        )
+    return hooks
 
 
 def _one_by_one(
@@ -142,9 +172,11 @@ class Taken(TorchFunctionMode):
         if name == "_pack_padded_sequence":
             return packed(*args, **(kwargs or {}))
         if name.startswith("_foreach_"):
+            self._note(*args[0])
             return _for_each(name.removeprefix("_foreach_"), *args, **(kwargs or {}))
         if (name[-1:] == "_" and name[-2:] != "__") or name == "__setitem__" or name[:3] == "__i":
-            self.before.update((x, content_of(x)) for x in args[:1] if is_known(x) and x not in self.before)
+            self._note(*args[:1])
+        self._note(*leaves((kwargs or {}).get("out")))
         if name == "__getitem__":
             args = (args[0], self.masks.first_alike(args[1]))
         result = STANDING_IN.get(function, function)(*args, **(kwargs or {}))
@@ -158,6 +190,10 @@ class Taken(TorchFunctionMode):
         with torch.no_grad():
             for tensor, content in self.before.items():
                 tensor.copy_(content)
+
+    def _note(self, *changed: Any) -> None:
+        """Note what tensors that are changed next hold, so that they may hold it again."""
+        self.before.update((x, content_of(x)) for x in changed if is_known(x) and x not in self.before)
 
     def _own(self, value: Any) -> Any:
         """Return the module's parameter in place of one that a container holds; mark what a call before left."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.export.graph_signature import InputKind
 from torch.fx import Node
 
 from planner.errors import GraphError
@@ -22,6 +23,7 @@ from planner.graph.optimizers import Optimizer
 from planner.graph.training import Recipe, training_graph
 from planner.pytorch.arguments import Arguments, Inputs
 from planner.pytorch.axes import Cuts, Value
+from planner.pytorch.chosen_places import NUMBERS
 from planner.pytorch.contents import DTYPES, as_value, is_known, known_dtype, state_init
 from planner.pytorch.decomposing import REFUSED, decompose
 from planner.pytorch.defects import DefectError, contained, conversion_failed
@@ -49,9 +51,6 @@ from planner.pytorch.views import laid_as
 
 FIXED = ", as of a mask that selects: use torch.where, or as many indices in every batch"
 """What makes a tensor's extent depend on data, and what to do about it."""
-
-NUMBERS = ("item", "_local_scalar_dense")
-"""Operators that make a tensor Python's."""
 
 TAKEN_WHOLE = (
     "linalg_cholesky", "cholesky", "linalg_cholesky_ex", "cholesky_solve", "cholesky_inverse", "linalg_inv_ex",
@@ -269,6 +268,8 @@ class _Pass:
     def _source(self, node: Node) -> Value:
         """Declare what a placeholder stands for; a parameter that has several names once."""
         tensor, spec = example(node), self.sources[node.name]
+        if spec.kind is InputKind.CUSTOM_OBJ:
+            raise GraphError("a Generator's random numbers would be others here: draw without it, or once, in __init__")
         if not isinstance(tensor, torch.Tensor):
             raise GraphError(f"input {node.name}: expected a tensor, found {type(tensor).__name__}")
         shape, dtype = tuple(int(extent) for extent in tensor.shape), known_dtype(tensor.dtype)

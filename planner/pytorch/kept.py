@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from planner.errors import GraphError
 from planner.pytorch.functional import FOLLOWING, changes_first, memory_of
-from planner.pytorch.graphs import example, packet
+from planner.pytorch.graphs import example, is_random, packet
 from planner.pytorch.holders import ALIKE
 from planner.pytorch.refusing import OF_MODULES
 
@@ -44,8 +44,9 @@ class Kept:
     def assigned(self, *, marks: bool) -> set[str]:
         """Write parameters and buffers that were assigned in place; return the other attributes with other tensors.
 
-        Of these are buffers that no file has and whose shape is another now, as that of angles for as many positions.
-        With `marks` they are marked as kept, for the call that follows.
+        Of these are buffers that no file has and whose shape is another now, as that of angles for as many positions,
+        and what was registered without a tensor, or not at all. With `marks` they are marked as kept, for the call that
+        follows.
         """
         names = {id(part): path for path, part in self._module.named_modules()}
         changed, written = self._registered_anew(names, marks=marks), list[tuple[dict[str, Any], str, Tensor, Tensor]]()
@@ -70,7 +71,7 @@ class Kept:
                 held[name] = before.copy_(after)
         for part, name, value in list(attributes_of(self._module)):
             known = self._others.get((id(part), name), {})
-            if name != FLAT and tensors_in(value).keys() - known.keys():
+            if name != FLAT and not _are_among(tensors_in(value), known):
                 changed.add(path := f"{names.get(id(part), '')}.{name}".removeprefix("."))
                 if marks:
                     setattr(part, name, tree_map(partial(_marked, path=path), value))
@@ -114,6 +115,12 @@ def tensors_in(value: Any) -> dict[int, Tensor]:
     return {id(leaf): leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)}
 
 
+def _are_among(tensors: Iterable[int], known: Iterable[int]) -> bool:
+    """Return True for identities that are among others in the same order."""
+    others = iter(known)
+    return all(identity in others for identity in tensors)
+
+
 def _marked(value: Any, path: str) -> Any:
     return torch.ops.planner.kept(value, path) if isinstance(value, Tensor) else value
 
@@ -122,20 +129,28 @@ def refuse_kept(program: ExportedProgram, again: set[str]) -> None:
     """Raise a GraphError if the loss of a second call depends on tensors that the first one kept.
 
     It may where these are made of constants, as masks are, and of buffers that stay as they are, as angles are of
-    frequencies, and the second call keeps no others there.
+    frequencies, and of no random numbers, and the second call keeps no others there.
     """
     graph = program.graph
     constants = _constants(program)
     read = {node: str(node.args[1]) for node in _ancestors(graph.output_node()) if packet(node) == "planner::kept"}
-    if refused := {path for node, path in read.items() if path in again or not constants >= _placeholders(node)}:
+    made_of = {node: _ancestors(node) for node in read}
+    varying = {node for node, those in made_of.items() if any(_varies(n, program, constants) for n in those)}
+    if refused := {path for node, path in read.items() if path in again or node in varying}:
         raise GraphError(
             f"forward keeps tensors from one step to the next in {', '.join(sorted(refused))}: register_buffer it in "
             "__init__, and write it in place"
         )
 
 
-def _placeholders(node: Node) -> set[Node]:
-    return {other for other in _ancestors(node) if other.op == "placeholder"}
+def _draws(node: Node, module: GraphModule) -> bool:
+    """Return True for an operator that draws random numbers, and for a region that has one."""
+    return is_random(node) or any(_draws(n, region) for region in _regions(node, module) for n in region.graph.nodes)
+
+
+def _varies(node: Node, program: ExportedProgram, constants: Container[Node]) -> bool:
+    """Return True for a placeholder that is not constant, and for what draws random numbers."""
+    return (node.op == "placeholder" and node not in constants) or _draws(node, program.graph_module)
 
 
 def _constants(program: ExportedProgram) -> set[Node]:

@@ -111,7 +111,8 @@ def _called(function: Any, arguments: tuple[Any, ...]) -> Any:
         raise _refused(function, "asks which of its results have gradients: leave set_materialize_grads out")
     arriving = [torch.ops.planner.arriving(x, operands) for x in tracked]
     with torch.no_grad():
-        gradients = _backward(function, context, given, _in_place_of(results, tracked, arriving))
+        others = [_without_gradient(x) if context.materialize_grads else None for x in results]
+        gradients = _backward(function, context, given, _in_place_of(results, tracked, arriving, others))
     pairs = [(x, gradient) for x, gradient in zip(operands, gradients, strict=True) if gradient is not None]
     if not pairs:
         return result
@@ -161,8 +162,7 @@ def _forward(function: Any, context: _Context, given: Sequence[Any]) -> Any:
 
 def _backward(function: Any, context: _Context, given: Sequence[Any], arriving: Sequence[Any]) -> list[Tensor | None]:
     """Return the gradients of the operands that have one, of their shapes and dtypes, or None."""
-    shown = [torch.zeros_like(x) if isinstance(x, Tensor) and not _has_gradient(x) else x for x in arriving]
-    gradients = leaves(function.backward(context, *shown))
+    gradients = leaves(function.backward(context, *arriving))
     return [
         gradient.sum_to_size(x.shape).to(x.dtype) if isinstance(gradient, Tensor) else None
         for x, gradient, need in zip(given, gradients, context.needs_input_grad, strict=False)
@@ -170,10 +170,17 @@ def _backward(function: Any, context: _Context, given: Sequence[Any], arriving: 
     ]
 
 
-def _in_place_of(results: Sequence[Any], tracked: Sequence[Tensor], others: Sequence[Tensor]) -> list[Any]:
-    """Return results with others in place of those that have gradients."""
+def _in_place_of(
+    results: Sequence[Any], tracked: Sequence[Tensor], others: Sequence[Tensor], rest: Sequence[Any] | None = None
+) -> list[Any]:
+    """Return results with others in place of those that have gradients, and a rest, if there is one, of the rest."""
     other = {id(x): y for x, y in zip(tracked, others, strict=True)}
-    return [other.get(id(x), x) for x in results]
+    return [other.get(id(x), y) for x, y in zip(results, results if rest is None else rest, strict=True)]
+
+
+def _without_gradient(result: Any) -> Any:
+    """Return what the backward pass is given of a result that has no gradient."""
+    return torch.zeros_like(result) if isinstance(result, Tensor) else None
 
 
 def _has_gradient(result: object) -> bool:

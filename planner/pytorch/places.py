@@ -54,13 +54,16 @@ def modules_of(*parts: object) -> list[nn.Module]:
 
 
 def places_in(module: nn.Module) -> Iterator[Place]:
-    """Yield what a module, and those in it, keep in attributes that are not PyTorch's, and their hooks."""
+    """Yield what a module, and those in it, keep in attributes that are not PyTorch's, and what they consist of."""
     for path, part in module.named_modules():
-        own = vars(part)
+        prefix, own = f"{path}.".removeprefix("."), vars(part)
         yield Place(own, "", path, None)
-        yield from (Place(own, name, f"{path}.{name}".removeprefix("."), own[name]) for name in own.keys() - OF_MODULES)
-        for hooks in (part._forward_pre_hooks, part._forward_hooks):
-            yield from (Place(hooks, key, f"{path}.hook".removeprefix("."), hook) for key, hook in hooks.items())
+        yield Place(own, "training", f"{prefix}training", part.training)
+        yield from (Place(own, name, f"{prefix}{name}", own[name]) for name in own.keys() - OF_MODULES)
+        hooks = {**part._forward_pre_hooks, **part._forward_hooks}
+        yield from (Place(part._forward_hooks, key, f"{prefix}hook", hook) for key, hook in hooks.items())
+        parts = [id(vars(held)) for held in part._modules.values() if held is not None]  # an export may wrap them
+        yield Place(part._modules, "", f"the parts of {path or 'the module'}", [*parts, *[0] * len(hooks)])
 
 
 def places_outside(*parts: object) -> Iterator[Place]:

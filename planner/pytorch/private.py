@@ -28,6 +28,7 @@ from torch.utils.checkpoint import _checkpoint_hook as CheckpointHook  # noqa: N
 __all__ = [
     "DECOMPOSITIONS",
     "HOOKS",
+    "HOOKS_OF_STEPS",
     "LOGGERS",
     "REGION",
     "CheckpointHook",
@@ -50,6 +51,9 @@ HOOKS = (
     "_backward_hooks", "_backward_pre_hooks", "_post_accumulate_grad_hooks",
 )  # fmt: skip
 """Attributes of modules and parameters that hold hooks of gradients; nothing public lists them."""
+
+HOOKS_OF_STEPS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+"""Attributes of optimizers that hold hooks of their steps."""
 
 LOGGERS = ("torch._subclasses", "torch.fx.experimental.symbolic_shapes", "torch._dynamo", "torch._export")
 """Names of the loggers that say at length, as an export fails, what the error says."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from contextvars import ContextVar
 from io import BytesIO
 from types import GeneratorType
 from typing import Any
@@ -26,12 +27,12 @@ def python_state(*parts: object) -> State:
 
     A number is itself.
     """
-    written: dict[int, object] = {}
+    written: dict[int, tuple[object, object]] = {}  # with the values, so that no other gets the identity of one
     state: State = {}
     for place in places_of(*parts):
         if id(place.value) not in written:
-            written[id(place.value)] = _written(place.value)
-        state[id(place.owner), place.key] = place.owner, place.name, written[id(place.value)]
+            written[id(place.value)] = place.value, _written(place.value)
+        state[id(place.owner), place.key] = place.owner, place.name, written[id(place.value)][-1]
     return state
 
 
@@ -86,14 +87,16 @@ class _Writer(pickle.Pickler):
         return "" if isinstance(value, ALIKE) else None
 
     def reducer_override(self, value: Any) -> Any:
-        """Write what can be in the usual way, and of a generator its variables."""
+        """Write what can be in the usual way, of a generator its variables, of anything else its attributes."""
         if isinstance(value, GeneratorType):
             return dict, (list(value.gi_frame.f_locals.items()) if value.gi_frame else [],)
-        getattr(value, "__dict__", None)  # which some get when they are first asked for it
+        if isinstance(value, ContextVar):
+            return list, ([value.get(None)],)
+        own = getattr(value, "__dict__", {})  # which some get when they are first asked for it
         try:
             value.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
         except Exception:
-            return object, ()
+            return dict, (list(own.items()),)
         return NotImplemented
 
 

@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from planner.errors import GraphError
 from planner.pytorch.autocast import with_casts
+from planner.pytorch.chosen_places import are_of_data, written
 from planner.pytorch.functional import changes_first
 from planner.pytorch.graphs import example, where
 from planner.pytorch.private import REGION, OpOverload, exporting_modes, fake_mode_of
@@ -29,13 +30,16 @@ class RegionsApart(TorchFunctionMode):
     """Within, an export sees autocast end where gradients are switched on or off, and begin again.
 
     Of what begins in the middle of a region of autocast it forgets where it began, and that a parameter is trained, or
-    no longer, it never sees: that raises a GraphError with the user's line.
+    no longer, it never sees: that raises a GraphError with the user's line. What is written where one number of the
+    data says is written through the view that an export takes that for.
     """
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call a function of PyTorch."""
         if function in SWITCHES and isinstance(args[0], nn.Parameter):
             _refuse_switched(*args, **(kwargs or {}))
+        if function is torch.Tensor.__setitem__ and are_of_data(args[1]):
+            return written(*args)
         if function is not torch._C._set_grad_enabled:
             return function(*args, **(kwargs or {}))
         begin, end = REGION

@@ -21,6 +21,7 @@ from planner.errors import GraphError
 from planner.pytorch.asking import Asked, Place, Undecided, always_raises, raised_at
 from planner.pytorch.changed import bounded_first, leaves_of_their_own, written_data
 from planner.pytorch.checkpoints import checkpoints_traced, counted_again, follow_twice, refuse_escapes
+from planner.pytorch.chosen_places import look_up
 from planner.pytorch.complex_numbers import real_alone
 from planner.pytorch.contents import is_known
 from planner.pytorch.functional import ancestry, changes_first, note_views, out_of_place, relaid_out_of_place
@@ -189,6 +190,7 @@ def traced(step: Step, arguments: Sequence[Any], names: Sequence[str]) -> Trace:
     bounded_first(graph)
     changed = {ancestry(node.args[0])[0].name for node in graph.nodes if changes_first(node)}
     contents = out_of_place(graph, kept)
+    look_up(graph)
     states = leaves_of_their_own(graph, contents, trained, output)
     follow_twice(graph, output)
     refuse_escapes(graph, output)

@@ -168,6 +168,7 @@ class Translation:
     def is_trained(self, value: Value) -> bool:
         """Return True if a value follows from a weight that is trained, by operators that may have gradients."""
         waiting, met = [value.tensor], set[str]()
+        written = {name: gradient.operands for gradient in self.builder.written for name in gradient.results}
         while waiting:
             name = waiting.pop()
             tensor, node = self.builder.tensors[name], self._makers.get(name)
@@ -176,7 +177,8 @@ class Translation:
             if tensor.role == "weight" and name not in self.builder.frozen:
                 return True
             met.add(name)
-            waiting += () if node is None or node.op == "stop_gradient" else node.inputs
+            operands = () if node is None or node.op == "stop_gradient" else node.inputs
+            waiting += written.get(name, operands)
         return False
 
     def counts_from_zero(self, value: Value) -> bool:

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.fx import Node, map_arg
 
 from planner.errors import GraphError
-from planner.pytorch.folding import FILLED, UNWRITTEN, computed_nodes, is_random
+from planner.pytorch.folding import FILLED, UNWRITTEN, computed_nodes
 from planner.pytorch.functional import WRITTEN
-from planner.pytorch.graphs import bound, example, packet, where
+from planner.pytorch.graphs import bound, example, is_random, packet, where
 from planner.pytorch.tracing import Trace
 
 OVERWRITING = frozenset((*FILLED, "fill", "copy", "zero"))

@@ -24,7 +24,7 @@ from planner.pytorch.arguments import Arguments, Inputs
 from planner.pytorch.contents import is_known
 from planner.pytorch.graphs import leaves
 from planner.pytorch.importing import from_torch
-from planner.pytorch.private import FakeTensor, FakeTensorMode, OpOverload, TorchDispatchMode, schema_of
+from planner.pytorch.private import HOOKS_OF_STEPS, FakeTensor, FakeTensorMode, OpOverload, TorchDispatchMode, schema_of
 from planner.pytorch.refusing import OF_MODULES
 
 OPTIMIZERS = {
@@ -265,6 +265,10 @@ def optimizer_of(model: UserModel) -> Optimizer | dict[nn.Parameter, Optimizer] 
     kind = type(optimizer).__name__
     if any(map(_has_stepped, optimizer.state.values())):
         raise GraphError(f"{kind} has taken steps already: plan with a new one; distribute() takes states over")
+    if any(getattr(optimizer, hooks) for hooks in HOOKS_OF_STEPS):
+        raise GraphError(
+            f"{kind} has hooks of its steps, which would not run: remove them; a group's clip_norm or clip_value clips"
+        )
     settings = {p: settings_of(type(optimizer), group) for group in optimizer.param_groups for p in group["params"]}
     of_loss = model.loss.parameters() if isinstance(model.loss, nn.Module) else ()  # which are refused by themselves
     known = {*model.module.parameters(), *of_loss}

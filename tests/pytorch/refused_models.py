@@ -178,6 +178,7 @@ whole_numbers_too_large = partial(with_function, lambda self, x: x * torch.tenso
 index_of_two = partial(with_function, lambda self, x: x[torch.arange(3), x.argmax(0)[:3]])
 activation_hook = partial(with_function, hooked)
 penalty = partial(with_function, penalized)
+tangent = partial(with_function, lambda self, x: torch.func.jvp(torch.sin, (x,), (x,))[1])
 weighted = partial(with_function, lambda self, x: torch.cov(x.T, aweights=torch.ones(4)))
 an_array = partial(with_function, lambda self, x: x * float(x.detach().numpy().max()))
 lengths = partial(with_function, lambda self, x: x * len(set((x > 0).sum(1).tolist())))
@@ -215,7 +216,8 @@ SAID = {
     "weighted": r"refused_models\.py:\d+: .*whether two tensors are equal.*write it with operators",
     "an_array": r"refused_models\.py:\d+: .*numpy\(\) makes an array of a tensor.*keep it a tensor",
     "lengths": r"refused_models\.py:\d+: .*tolist\(\) or item\(\) makes numbers of a tensor.*keep it a tensor",
-    "penalty": r"refused_models\.py:\d+: torch\.autograd\.grad in forward: .*leave the penalty out",
+    "penalty": r"refused_models\.py:\d+: torch\.autograd\.grad, .* in forward: .*leave the penalty out",
+    "tangent": r"refused_models\.py:\d+: torch\.autograd\.grad, .* in forward: .*write the derivative as operators",
     "wrong_width": r"wrong_width\(\): PyTorch cannot export the module: RuntimeError",
 }
 """By the function above."""

@@ -71,6 +71,10 @@ def sloped(slope, q, k, v):
     return F.scaled_dot_product_attention(q, k, v, slope * distance)
 
 
+def at_places(slope):
+    return torch.zeros_like(slope).index_put((torch.tensor([0, 2, 2]),), slope[1:])
+
+
 def in_three_dimensions(module, *heads):
     mixed = F.scaled_dot_product_attention(*(x.flatten(0, 1) for x in heads))
     return mixed.unflatten(0, (SAMPLES, HEADS))
@@ -91,6 +95,7 @@ CASES = {
     "by data": (by_data, BIASED),
     "without a gradient": (lambda module, *heads: sloped(module.slope.detach(), *heads), BIASED),
     "learned": (lambda module, *heads: sloped(module.slope, *heads), STORED),
+    "learned at places": (lambda module, *heads: sloped(at_places(module.slope), *heads), STORED),
     "three dimensions": (in_three_dimensions, STORED),
     "values repeated": (lambda module, q, k, v: F.scaled_dot_product_attention(q, k, v[:1].expand_as(v)), STORED),
 }

@@ -54,6 +54,18 @@ def attended(w, i, j, x):
     return F.scaled_dot_product_attention(q, k, v, shown[:, None] & near)
 
 
+def put_twice(put, numbers):
+    return put.index_put((numbers,), put[numbers] * 2)
+
+
+def written_where_chosen(w, i, j, x):
+    """Write rows of what has a gradient, and columns of what has none."""
+    tracked, other = w * 2, x * 2
+    tracked[i[0]], tracked[i[1], -1], tracked[0, j[2]] = x[0], 3, x[1, 1]
+    other[:, j[0]], other[i[0], 1:], other[..., j[1]] = 5, x[0, 1:], x[:, 0]
+    return tracked * other
+
+
 def turned(w, i, j, x):
     pairs = torch.view_as_complex(w.view(ROWS, COLUMNS // 2, 2))
     angles = torch.polar(torch.ones(COLUMNS // 2, dtype=torch.float64), x[0, ::2])
@@ -70,6 +82,10 @@ CASES = {
     "put twice": lambda w, i, j, x: w.index_put((torch.tensor([1, 1, 0]),), x[:3]),
     "put over what is there": lambda w, i, j, x: x.index_put((i,), w.exp()[j % ROWS]),
     "put a number over another": lambda w, i, j, x: (w * x).index_put((i, j), w[0, 0].exp()),
+    "put over what was put": lambda w, i, j, x: put_twice(w.index_put((i % 2,), w.exp()[j % ROWS]), i % 3),
+    "one that data choose": lambda w, i, j, x: w[i[0]] * w[:, j[0], None].sum() + w[-i[1] - 1] + w[x[0].argmax() % 2],
+    "part of one that data choose": lambda w, i, j, x: w[i[0].item(), 1:3] * w.select(1, j[1])[:2] + x[..., j[0]][:2],
+    "written where data choose": written_where_chosen,
     "put where it is known": lambda w, i, j, x: x.index_put((torch.tensor([1, 1, 0]),), w[:3].exp()),
     "accumulated": lambda w, i, j, x: w.index_put((i, j), w[0, 0] * x[0, :5], accumulate=True),
     "assigned": assigned,

@@ -79,6 +79,34 @@ class Called(nn.Module):
         return self.function(self, self.fc(x)).sum()
 
 
+def joined_where_it_lies(self, x):
+    mask = x > 0
+    same = mask
+    mask |= x < -1
+    mask[:, 0] &= x[:, 1] > 0
+    same[1] ^= True
+    return x * mask
+
+
+def joined_with_what_was(self, x):
+    self.seen |= x.detach().mean(0) > 0
+    self.seen[1:] &= x.detach()[0, 1:] < 0.5
+    return x * self.seen
+
+
+def shifted_where_it_lies(self, x):
+    numbers = (x.detach() * 4).round().abs().int()
+    same = numbers
+    numbers <<= 2
+    same[1:] >>= 1
+    return x * numbers
+
+
+@pytest.mark.parametrize("function", [joined_where_it_lies, joined_with_what_was, shifted_where_it_lies])
+def test_what_python_assigns_to_as_it_computes_is_changed_in_place(function):
+    assert compare(Called(function, seen=torch.zeros(6, dtype=torch.bool)), *fresh())[0] < 1e-12
+
+
 NAMES = ("step", "iteration", "one", "loss", "constant", "add", "mul", "x", "target", "grad")
 
 
@@ -261,6 +289,48 @@ def test_autocast_of_a_device_that_is_not_there_is_refused():
 
     with pytest.raises(GraphError, match=r"test_never_wrong\.py:\d+: .*Disabling autocast.*[Cc]ast explicitly"):
         imported(UserModel(Called(forward), (torch.randn(4, 6),), None, (), None))
+
+
+def saved_as_half(self, x):
+    with torch.autograd.graph.saved_tensors_hooks(lambda saved: saved.half(), lambda kept: kept.double()):
+        return x.sin()
+
+
+def seeded_again(self, x):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return x * torch.rand(6, dtype=x.dtype)
+
+
+ELSEWHERE = {
+    saved_as_half: r"test_never_wrong\.py:\d+: saved_tensors_hooks in forward would not run",
+    seeded_again: r"test_never_wrong\.py:\d+: manual_seed in forward: random numbers are drawn anew",
+    lambda self, x: x * torch.rand(6, generator=torch.Generator()): "a Generator's random numbers would be others",
+}
+
+
+@pytest.mark.parametrize(("function", "message"), ELSEWHERE.items())
+def test_what_an_import_would_leave_out_is_refused(function, message):
+    with pytest.raises(GraphError, match=message):
+        imported(UserModel(Called(function), (torch.randn(4, 6),), None, (), None))
+    torch.manual_seed(0)  # which is PyTorch's own again
+
+
+def test_what_is_saved_elsewhere_is_the_same():
+    def on_the_cpu(self, x):
+        with torch.autograd.graph.save_on_cpu():
+            return x.sin()
+
+    assert compare(Called(on_the_cpu), *fresh())[0] < 1e-12
+
+
+@pytest.mark.parametrize("register", ["register_step_pre_hook", "register_step_post_hook"])
+def test_hooks_of_an_optimizers_steps_are_refused(register):
+    module = Called(lambda self, x: x * x)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    getattr(optimizer, register)(lambda *_: None)
+    with pytest.raises(GraphError, match="SGD has hooks of its steps, which would not run"):
+        imported(UserModel(module, (torch.randn(4, 6),), None, (), optimizer))
 
 
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.Adagrad, torch.optim.RMSprop])

@@ -77,6 +77,21 @@ class Constant(torch.autograd.Function):
         return gradient.sum().expand(4, 6)
 
 
+class PartWithout(torch.autograd.Function):
+    """Two results, of which one has no gradient, and whose gradient is none, or zeros."""
+
+    @staticmethod
+    def forward(context, x, makes_zeros):
+        context.set_materialize_grads(makes_zeros)
+        first, second = x.sin(), x.cos()
+        context.mark_non_differentiable(second)
+        return first, second
+
+    @staticmethod
+    def backward(context, of_first, of_second):
+        return of_first * 2 if of_second is None else of_first * 3 + of_second, None
+
+
 class WithoutGradient(torch.autograd.Function):
     @staticmethod
     def forward(context, x):
@@ -123,6 +138,8 @@ FUNCTIONS = {
     "of its context": lambda module, x: Rounded.apply(module.b(x)) + x,
     "a constant": lambda module, x: Constant.apply(x).sum() * x,
     "no gradient": lambda module, x: WithoutGradient.apply(x) * x,
+    "a part without one": lambda module, x: torch.addcmul(x, *PartWithout.apply(module.b(x), True)),
+    "a part with none": lambda module, x: torch.addcmul(x, *PartWithout.apply(module.b(x), False)),
     "of a parameter": lambda module, x: doubled(module.v) * x,
     "repeated": repeated,
     "several": several,

@@ -1,7 +1,9 @@
 """What Python keeps from one call to the next, wherever that is, is refused: it would be done once."""
 
 import random
+import threading
 from collections import OrderedDict, deque
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from itertools import count, cycle
@@ -94,6 +96,65 @@ def test_what_attributes_keep_is_refused(name):
     make, factor = KEPT[name]
     with pytest.raises(GraphError, match="forward changes kept, as Python does it"):
         from_torch(Keeping(make(), factor), (torch.randn(4, 6),))
+
+
+def in_a_thread():
+    kept = threading.local()
+    kept.calls = 0
+    return kept
+
+
+def in_context(kept):
+    kept.set(kept.get() + 1)
+    return kept.get()
+
+
+OF_ONE_THREAD = {
+    "of a thread": (in_a_thread, attribute),
+    "of a context": (lambda: ContextVar("calls", default=0), in_context),
+}
+
+
+@pytest.mark.parametrize("name", OF_ONE_THREAD)
+def test_what_a_thread_or_a_context_keeps_is_refused(name):
+    make, factor = OF_ONE_THREAD[name]
+    with pytest.raises(GraphError, match="forward changes kept, as Python does it"):
+        from_torch(Keeping(make(), factor), (torch.randn(4, 6),))
+
+
+def hooks_on(module):
+    module.fc.register_forward_hook(lambda layer, given, result: result * 0.5)
+    return 1
+
+
+def another_part(module):
+    module.add_module(str(len(module._modules)), nn.Identity())
+    return len(module._modules)
+
+
+def parts_turned(module):
+    module.fc, module.other = module.other, module.fc
+    return 1
+
+
+def modes_turned(module):
+    module.fc.train(not module.fc.training)
+    return 2 if module.fc.training else 1
+
+
+@pytest.mark.parametrize("change", [hooks_on, another_part, parts_turned, modes_turned])
+def test_what_modules_consist_of_is_not_changed(change):
+    module = Keeping(None, None)
+    module.other, module.factor = nn.Linear(6, 6), lambda _: change(module)
+    with pytest.raises(GraphError, match=r"forward changes .*(parts of|training).*, as Python does it"):
+        from_torch(module, (torch.randn(4, 6),))
+
+
+def test_what_is_set_to_the_same_mode_in_every_call_is_no_change():
+    module = Keeping(None, None)
+    module.factor = lambda _: 1 if module.fc.eval().training else 2
+    _, gap, others = differences(module.double(), (torch.randn(4, 6, dtype=torch.float64),))
+    assert max(gap, *others.values()) < 1e-12
 
 
 def test_what_is_another_object_alike_is_no_change():
@@ -426,6 +487,47 @@ class Attending(nn.Module):
         attended = (self.fc(x) @ x.T).masked_fill(self.mask, -1e9).softmax(1)
         self.attended = attended.detach()
         return (attended @ x).square().mean()
+
+
+class Late(nn.Module):
+    """Has a buffer from its first call on, or one of another number in each."""
+
+    def __init__(self, make, registers):
+        super().__init__()
+        self.fc, self.make, self.again = nn.Linear(6, 6), make, registers == "again"
+        if registers != "late":
+            self.register_buffer("table", None)
+
+    def forward(self, x):
+        y = self.fc(x)
+        table = getattr(self, "table", None)
+        if table is None or self.again:
+            self.register_buffer("table", self.make(y))
+        return (y * (self.table if table is None else table)).sin().sum()
+
+
+@pytest.mark.parametrize("registers", ["late", "as none"])
+def test_a_buffer_of_constants_is_registered_late(registers):
+    module = Late(lambda y: torch.arange(6, dtype=y.dtype), registers)
+    _, gap, others = differences(module.double(), (torch.randn(4, 6, dtype=torch.float64),))
+    assert max(gap, *others.values()) < 1e-12
+    assert getattr(module, "table", None) is None
+
+
+@pytest.mark.parametrize("registers", ["late", "as none", "again"])
+@pytest.mark.parametrize("make", [lambda y: y.detach().mean(0), lambda y: torch.rand(6, dtype=y.dtype)])
+def test_a_buffer_of_data_or_chance_is_not_registered_late(make, registers):
+    module = Late(make, registers)
+    with pytest.raises(GraphError, match="forward keeps tensors from one step to the next in table"):
+        from_torch(module, (torch.randn(4, 6),))
+    assert getattr(module, "table", None) is None
+
+
+def test_tensors_in_a_list_do_not_change_places():
+    module = Keeping([torch.ones(6), torch.zeros(6)], None)
+    module.factor = lambda kept: kept.reverse() or kept[0]
+    with pytest.raises(GraphError, match="forward keeps tensors from one step to the next in kept"):
+        from_torch(module, (torch.randn(4, 6),))
 
 
 def test_a_mask_is_kept_beside_what_each_call_keeps():

@@ -144,17 +144,25 @@ def test_a_parameter_in_a_list_is_the_modules_without_memory_too():
 class Unregistered(nn.Module):
     """A layer and a tensor that is no buffer, which it changes in place."""
 
-    def __init__(self):
+    def __init__(self, count):
         super().__init__()
-        self.layer, self.calls = nn.Linear(6, 6), torch.zeros(6, dtype=torch.float64)
+        self.layer, self.calls, self.count = nn.Linear(6, 6), torch.zeros(6, dtype=torch.float64), count
 
     def forward(self, x):
-        self.calls += 1
+        self.count(self.calls)
         return (self.layer(x) * self.calls).square().mean()
 
 
-def test_an_import_leaves_tensors_that_are_no_buffers_as_they_are():
-    module = Unregistered().double()
+COUNTS = {
+    "in place": lambda calls: calls.add_(1),
+    "as a result": lambda calls: torch.add(calls, 1, out=calls),
+    "of several": lambda calls: torch._foreach_add_([calls], 1),
+}
+
+
+@pytest.mark.parametrize("count", COUNTS.values(), ids=COUNTS)
+def test_an_import_leaves_tensors_that_are_no_buffers_as_they_are(count):
+    module = Unregistered(count).double()
     _, gap, others = differences(module, (torch.randn(4, 6, dtype=torch.float64),))
     assert max(gap, *others.values()) < 1e-12
     assert not module.calls.any()

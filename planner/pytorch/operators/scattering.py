@@ -25,7 +25,7 @@ def _index_put(t: Translation, call: TracedCall) -> Value:
     value, source = call["self"], as_dtype(t, call["values"], call.dtypes[0])
     if (mask := _mask_of_data(t, call)) is not None and prod(source.shape) == 1:
         return _merged(t, value, expanded(t, source, value.shape), negated(t, mask))
-    if not call.flag("accumulate") and _is_trained(t, source):
+    if not call.flag("accumulate") and t.is_trained(source):
         refuse_if(not _are_distinct(call, value), OVERWRITTEN)
     indices = indices_of(t, call, value)
     if _is_order(t, call, [index for _, index in indices]):
@@ -48,20 +48,6 @@ def _index_put(t: Translation, call: TracedCall) -> Value:
 
 
 OVERWRITTEN = "PyTorch gives a gradient to what one index overwrites, too"
-
-
-def _is_trained(t: Translation, value: Value) -> bool:
-    """Return True where a value depends on a weight."""
-    tensors, seen = [value.tensor], set[str]()
-    while tensors:
-        name = tensors.pop()
-        maker = t.maker(name)
-        if t.builder.tensors[name].role == "weight":
-            return True
-        if name not in seen and maker is not None and maker.op != "stop_gradient":
-            tensors.extend(maker.inputs)
-        seen.add(name)
-    return False
 
 
 def _are_distinct(call: TracedCall, value: Value) -> bool:
@@ -147,7 +133,7 @@ def _scatter(t: Translation, call: TracedCall) -> Value:
     if number is not None:
         return masked(t, densely(t, value), negated(t, nobody), in_dtype(number, t.dtype(value)))
     source = expanded(t, call["value"], indices.shape) if "value" in call.arguments else call["src"]
-    refuse_if(indices.shape[dim] > 1 and _is_trained(t, source), OVERWRITTEN)
+    refuse_if(indices.shape[dim] > 1 and t.is_trained(source), OVERWRITTEN)
     chosen = t.emit("gather", densely(t, source).tensor, writer.tensor, dim=dim)
     return _merged(t, densely(t, value), t.alike(chosen, writer), nobody)
 
