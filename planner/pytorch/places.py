@@ -61,9 +61,9 @@ def places_in(module: nn.Module) -> Iterator[Place]:
         yield Place(own, "training", f"{prefix}training", part.training)
         yield from (Place(own, name, f"{prefix}{name}", own[name]) for name in own.keys() - OF_MODULES)
         hooks = {**part._forward_pre_hooks, **part._forward_hooks}
-        yield from (Place(part._forward_hooks, key, f"{prefix}hook", hook) for key, hook in hooks.items())
+        yield from (Place(own, f"hook {key}", f"{prefix}hook", hook) for key, hook in hooks.items())
         parts = [id(vars(held)) for held in part._modules.values() if held is not None]  # an export may wrap them
-        yield Place(part._modules, "", f"the parts of {path or 'the module'}", [*parts, *[0] * len(hooks)])
+        yield Place(own, "parts", f"the parts of {path or 'the module'}", [*parts, *[0] * len(hooks)])
 
 
 def places_outside(*parts: object) -> Iterator[Place]:

@@ -64,6 +64,6 @@ def _put(owner: Any, key: Any, value: Any) -> None:
 
 def _remove(owner: Any, key: Any) -> None:
     if isinstance(owner, dict):
-        del owner[key]
+        owner.pop(key, None)
     else:
         delattr(owner, key)
