@@ -29,6 +29,8 @@ def dropped(t: Translation, x: Value, p: float) -> Value:
     """Drop elements with probability p, by masks of the graph's own."""
     if not p:
         return x
+    if p == 1:
+        return unary(t, "scale", x, factor=0.0)
     x = densely(t, x)
     # Every element of a tensor has one of its own; the number of nodes so far is a seed that no other node has.
     return t.alike(t.emit("dropout", x.tensor, iteration(t.builder), p=p, seed=len(t.builder.nodes)), x)

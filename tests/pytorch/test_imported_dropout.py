@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 from executor.torch.verification import verify  # noqa: E402 (only where PyTorch is)
 from planner.graph import Optimizer  # noqa: E402
 from planner.pytorch import from_torch  # noqa: E402
+from tests.pytorch.eager import differences  # noqa: E402
 
 ROWS, WIDTH, LR = 16, 6, 0.2
 
@@ -108,3 +109,25 @@ def test_an_lstm_drops_between_layers(layers):
     dropped = [node for node in graph.nodes if node.op == "dropout" and node.forward is None]
     assert len(dropped) == 3 * (layers - 1)
     assert len({node.attrs["seed"] for node in dropped}) == len(dropped)
+
+
+ALL_DROPPED = {
+    "elements": lambda x: torch.nn.functional.dropout(x, 1.0),
+    "channels": lambda x: torch.nn.functional.dropout1d(x.unsqueeze(0), 1.0)[0],
+    "alpha": lambda x: torch.nn.functional.alpha_dropout(x, 1.0),
+    "bernoulli": lambda x: x * torch.empty_like(x).bernoulli_(0.0),
+}
+
+
+@pytest.mark.parametrize("name", ALL_DROPPED)
+def test_what_drops_all_leaves_zeros(name):
+    class AllDropped(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = torch.nn.Linear(6, 6), torch.nn.Linear(6, 6)
+
+        def forward(self, x):
+            return (ALL_DROPPED[name](self.first(x)) + self.second(x)).square().mean()
+
+    _, gap, gaps = differences(AllDropped().double(), (torch.randn(4, 6, dtype=torch.float64),))
+    assert max(gap, *gaps.values()) < 1e-12
