@@ -59,7 +59,7 @@ def failure(error: Exception) -> GraphError:
 
 
 OTHERWISE = (
-    "let torch.where choose, leave out what only passes over work on no rows, or keep {0}() from coming here by other "
+    "let torch.where choose, leave out an if that only skips work on no rows, or keep {0}() from coming here by other "
     "inputs or another configuration; where the file is not yours, by a subclass with a {0}() of its own"
 )
 
