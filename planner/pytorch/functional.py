@@ -135,13 +135,9 @@ def _overload(overloads: Any, node: Node) -> Any:
 
 def changes_first(node: Node) -> bool:
     """Return True if a node's operator changes its first operand in place."""
-    name = packet(node)
-    is_named_so = (name.endswith("_") and not name.endswith("__")) or name in ASSIGNING
-    return is_named_so and node.op == "call_function"
-
-
-ASSIGNING = ("__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__")
-"""Operators in place that are called as Python calls them."""
+    schema = schema_of(node.target)
+    information = schema.arguments[0].alias_info if schema is not None and schema.arguments else None
+    return information is not None and information.is_write
 
 
 def _replace(node: Node, states: Mapping[Node, Node], *, is_last: bool) -> tuple[Node, Node | None]:
