@@ -74,7 +74,7 @@ class Kept:
             if name != FLAT and not _are_among(tensors_in(value), known):
                 changed.add(path := f"{names.get(id(part), '')}.{name}".removeprefix("."))
                 if marks:
-                    setattr(part, name, tree_map(partial(_marked, path=path), value))
+                    setattr(part, name, _marked(value, path))
         return changed
 
     def _registered_anew(self, names: Mapping[int, str], *, marks: bool) -> set[str]:
@@ -122,7 +122,16 @@ def _are_among(tensors: Iterable[int], known: Iterable[int]) -> bool:
 
 
 def _marked(value: Any, path: str) -> Any:
-    return torch.ops.planner.kept(value, path) if isinstance(value, Tensor) else value
+    """Return a value with its tensors marked, those of lists and dicts in them, as others may hold these, too."""
+    if isinstance(value, Tensor):
+        return torch.ops.planner.kept(value, path)
+    if isinstance(value, list | dict):
+        for key, entry in enumerate(value) if isinstance(value, list) else list(value.items()):
+            value[key] = _marked(entry, path)
+        return value
+    if isinstance(value, tuple):
+        return tree_map(partial(_marked, path=path), value, is_leaf=lambda entry: entry is not value)
+    return value
 
 
 def refuse_kept(program: ExportedProgram, again: set[str]) -> None:

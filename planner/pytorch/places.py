@@ -49,8 +49,17 @@ def places_of(*parts: object) -> Iterator[Place]:
 
 def modules_of(*parts: object) -> list[nn.Module]:
     """Return those that are modules, or methods of modules."""
-    owners = (getattr(part, "__self__", part) for part in parts)
+    owners = (getattr(part, "__self__", part) for part in _opened(parts))
     return [owner for owner in owners if isinstance(owner, nn.Module)]
+
+
+def _opened(parts: Iterable[object]) -> Iterator[object]:
+    """Yield the parts, of those that are partial functions what these call, and with what."""
+    for part in parts:
+        if isinstance(part, partial):
+            yield from _opened((part.func, *part.args, *part.keywords.values()))
+        else:
+            yield part
 
 
 def places_in(module: nn.Module) -> Iterator[Place]:
@@ -68,7 +77,7 @@ def places_in(module: nn.Module) -> Iterator[Place]:
 
 def places_outside(*parts: object) -> Iterator[Place]:
     """Yield what classes keep of modules, other objects and functions, and what functions name and keep."""
-    for part in parts:
+    for part in _opened(parts):
         owner = getattr(part, "__self__", part)  # of a method
         if isinstance(owner, nn.Module):
             yield from _outside(owner)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from planner.errors import GraphError
 from planner.pytorch.autocast import with_casts
-from planner.pytorch.chosen_places import are_of_data, written
+from planner.pytorch.chosen_places import Chosen, are_of_data
 from planner.pytorch.functional import changes_first
 from planner.pytorch.graphs import example, where
 from planner.pytorch.private import REGION, OpOverload, exporting_modes, fake_mode_of
@@ -31,15 +31,21 @@ class RegionsApart(TorchFunctionMode):
 
     Of what begins in the middle of a region of autocast it forgets where it began, and that a parameter is trained, or
     no longer, it never sees: that raises a GraphError with the user's line. What is written where one number of the
-    data says is written through the view that an export takes that for.
+    data says is written as Chosen does.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._chosen = Chosen()
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call a function of PyTorch."""
         if function in SWITCHES and isinstance(args[0], nn.Parameter):
             _refuse_switched(*args, **(kwargs or {}))
-        if function is torch.Tensor.__setitem__ and are_of_data(args[1]):
-            return written(*args)
+        if function in PLACES and are_of_data(args[1]) and exporting_modes():
+            return PLACES[function](self._chosen, *args)
+        if self._chosen.is_changed_by(function, args[0] if args else None):
+            return self._chosen.change(function, *args, **(kwargs or {}))
         if function is not torch._C._set_grad_enabled:
             return function(*args, **(kwargs or {}))
         begin, end = REGION
@@ -53,6 +59,12 @@ class RegionsApart(TorchFunctionMode):
                 mode.__torch_function__(begin, (), node.args)
         return result
 
+
+PLACES: Mapping[Any, Callable[..., Any]] = {
+    torch.Tensor.__getitem__: Chosen.read,
+    torch.Tensor.__setitem__: Chosen.write,
+}
+"""What reads and writes one place, and what does so where data choose it."""
 
 SWITCHES = (torch.Tensor.requires_grad_, torch.Tensor.requires_grad.__set__)  # type: ignore[attr-defined]
 """Functions by which a parameter is trained from then on, or no longer."""
@@ -99,7 +111,7 @@ def _inline(module: GraphModule, node: Node, name: str, autocast: torch.autocast
             _detach_written(inner)
     results = _copied(module, node, region, operands)
     if not is_tracked:
-        results = [_detached(module, node, result, operands) for result in results]
+        results = [_detached(module, node, x, operands) if isinstance(example(x), torch.Tensor) else x for x in results]
     for user in list(node.users):
         if user.target is not operator.getitem:
             raise GraphError(f"{where(user)}: reads a region of {name} as a whole")

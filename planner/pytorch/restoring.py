@@ -11,6 +11,7 @@ from torch import nn
 from planner.pytorch.holders import content_of, is_holder, put_back, values_in
 from planner.pytorch.places import LruCache, Place, modules_of, places_of
 from planner.pytorch.private import FakeTensor
+from planner.pytorch.refusing import OF_MODULES
 
 
 @contextmanager
@@ -22,6 +23,7 @@ def given_back(module: nn.Module, *others: object) -> Iterator[None]:
     """
     parts = [part for whole in modules_of(module, *others) for part in whole.modules()]
     registered = [(held, dict(held)) for part in parts for held in (part._modules, part._parameters, part._buffers)]
+    attributes = [(vars(part), {name: vars(part)[name] for name in vars(part).keys() - OF_MODULES}) for part in parts]
     before = _places(module, *others)
     values = [place.value for place in before.values()]
     called = [(value, value.cache_info()) for value in values if isinstance(value, LruCache)]
@@ -31,6 +33,8 @@ def given_back(module: nn.Module, *others: object) -> Iterator[None]:
     finally:
         for held, content in registered:
             put_back(held, content)
+        for own, kept in attributes:  # of containers an export leaves copies, that nothing else holds
+            own.update(kept)
         for function, calls in called:
             if function.cache_info() != calls:
                 function.cache_clear()

@@ -66,6 +66,22 @@ def written_where_chosen(w, i, j, x):
     return tracked * other
 
 
+def changed_where_chosen(w, i, j, x):
+    """Change rows, columns and parts of them in place, past a change of the number, and twice over."""
+    tracked, other, number = w * 2, x * 2, i[0].clone()
+    tracked[i[0]] += w[1]
+    tracked[i[1], 1:3] -= tracked[i[0], j[0]]
+    tracked[:, j[1]] -= 1
+    tracked[i[1]][j[2]] = x[0, 0]
+    row, positive = other[number], x > 0
+    number += 1
+    row *= 3
+    row += w[0]
+    positive[i[1]] &= ~positive[i[0]]
+    other[i[1]] = other[i[0]] + row
+    return tracked * other * positive
+
+
 def turned(w, i, j, x):
     pairs = torch.view_as_complex(w.view(ROWS, COLUMNS // 2, 2))
     angles = torch.polar(torch.ones(COLUMNS // 2, dtype=torch.float64), x[0, ::2])
@@ -86,6 +102,7 @@ CASES = {
     "one that data choose": lambda w, i, j, x: w[i[0]] * w[:, j[0], None].sum() + w[-i[1] - 1] + w[x[0].argmax() % 2],
     "part of one that data choose": lambda w, i, j, x: w[i[0].item(), 1:3] * w.select(1, j[1])[:2] + x[..., j[0]][:2],
     "written where data choose": written_where_chosen,
+    "changed where data choose": changed_where_chosen,
     "put where it is known": lambda w, i, j, x: x.index_put((torch.tensor([1, 1, 0]),), w[:3].exp()),
     "accumulated": lambda w, i, j, x: w.index_put((i, j), w[0, 0] * x[0, :5], accumulate=True),
     "assigned": assigned,

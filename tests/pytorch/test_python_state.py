@@ -474,6 +474,45 @@ def test_tensors_that_a_hook_leaves_in_the_same_call_are_read():
     assert {"fc.weight", "fc.bias"} <= graph.updates.keys()
 
 
+class Adding(nn.Module):
+    """A layer that adds what its result costs to a list."""
+
+    def __init__(self, costs):
+        super().__init__()
+        self.layer, self.costs = nn.Linear(6, 6, dtype=torch.float64), costs
+
+    def forward(self, x):
+        result = self.layer(x).tanh()
+        self.costs.append(result.square().mean())
+        return result
+
+
+class Costly(nn.Module):
+    """Two layers that add to one list, of which what they cost is read, and which is emptied before or after that."""
+
+    def __init__(self, *, is_emptied_first):
+        super().__init__()
+        self.is_emptied_first, self.costs = is_emptied_first, []
+        self.layers = nn.Sequential(Adding(self.costs), Adding(self.costs))
+
+    def forward(self, x):
+        if self.is_emptied_first:
+            self.costs.clear()
+        result = self.layers(x).mean() + sum(self.costs)
+        if not self.is_emptied_first:
+            self.costs.clear()
+        return result
+
+
+@pytest.mark.parametrize("is_emptied_first", [True, False])
+def test_a_list_that_several_modules_hold_stays_one(is_emptied_first):
+    module, x = Costly(is_emptied_first=is_emptied_first), torch.randn(4, 6, dtype=torch.float64)
+    _, gap, gaps = differences(module, (x,))
+    assert max(gap, *gaps.values()) < 1e-12
+    assert all(layer.costs is module.costs for layer in module.layers)
+    assert not module.costs
+
+
 class Attending(nn.Module):
     """A layer that makes its mask when it is first called, and keeps what it attended to last, to be looked at."""
 

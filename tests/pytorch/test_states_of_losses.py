@@ -1,5 +1,7 @@
 """Losses that are modules keep what forward might: buffers are states, other tensors are refused."""
 
+from functools import partial
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -97,3 +99,25 @@ def test_what_a_method_of_the_module_writes_as_the_loss_is_a_state():
     module = Owning(assigned).double()
     graph = from_torch(module, (torch.randn(4, 6, dtype=torch.float64),), loss=module.loss)
     assert "centered.center" in graph.updates
+
+
+def of_two(factor, loss, x):
+    return loss(x) * factor
+
+
+PARTIAL = (
+    partial,
+    lambda loss: partial(loss.forward),
+    lambda loss: partial(of_two, 2, loss),
+    lambda loss: partial(partial(of_two, 2), loss),
+)
+
+
+@pytest.mark.parametrize("made", range(len(PARTIAL)))
+def test_partial_functions_keep_what_is_in_them(made):
+    x = torch.randn(4, 6, dtype=torch.float64)
+    loss = Centered(assigned)
+    _, gap, gaps = differences(nn.Linear(6, 6).double(), (x,), loss=PARTIAL[made](loss), steps=4)
+    assert max(gap, *gaps.values()) < 1e-12
+    with pytest.raises(GraphError, match="forward keeps tensors from one step to the next in mean"):
+        from_torch(nn.Linear(6, 6).double(), (x,), loss=PARTIAL[made](Centered(an_attribute)))
