@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from planner.pytorch.holders import ALIKE
+from planner.pytorch.holders import ALIKE, values_in
 from planner.pytorch.refusing import OF_MODULES
 
 LruCache = type(lru_cache(len))
@@ -48,9 +48,14 @@ def places_of(*parts: object) -> Iterator[Place]:
 
 
 def modules_of(*parts: object) -> list[nn.Module]:
-    """Return those that are modules, or methods of modules."""
-    owners = (getattr(part, "__self__", part) for part in _opened(parts))
-    return [owner for owner in owners if isinstance(owner, nn.Module)]
+    """Return those that are modules, or methods of modules, and the modules that other objects and functions hold."""
+    modules = list[nn.Module]()
+    for part in _opened(parts):
+        owner = getattr(part, "__self__", part)
+        is_module = isinstance(owner, nn.Module)
+        held = [owner] if is_module else values_in(place.value for place in places_outside(part))
+        modules += (value for value in held if isinstance(value, nn.Module))
+    return modules
 
 
 def _opened(parts: Iterable[object]) -> Iterator[object]:

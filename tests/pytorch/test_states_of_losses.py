@@ -121,3 +121,22 @@ def test_partial_functions_keep_what_is_in_them(made):
     assert max(gap, *gaps.values()) < 1e-12
     with pytest.raises(GraphError, match="forward keeps tensors from one step to the next in mean"):
         from_torch(nn.Linear(6, 6).double(), (x,), loss=PARTIAL[made](Centered(an_attribute)))
+
+
+class OfSeveral:
+    """The sum of losses that an object lists."""
+
+    def __init__(self, *losses):
+        self.losses = losses
+
+    def __call__(self, x):
+        return sum(loss(x) for loss in self.losses)
+
+
+@pytest.mark.parametrize("holding", [lambda loss: lambda x: 2 * loss(x), OfSeveral])
+def test_modules_that_losses_hold_keep_what_is_in_them(holding):
+    x = torch.randn(4, 6, dtype=torch.float64)
+    _, gap, gaps = differences(nn.Linear(6, 6).double(), (x,), loss=holding(Centered(assigned)), steps=4)
+    assert max(gap, *gaps.values()) < 1e-12
+    with pytest.raises(GraphError, match="forward keeps tensors from one step to the next in mean"):
+        from_torch(nn.Linear(6, 6).double(), (x,), loss=holding(Centered(an_attribute)))
