@@ -48,13 +48,16 @@ def places_of(*parts: object) -> Iterator[Place]:
 
 
 def modules_of(*parts: object) -> list[nn.Module]:
-    """Return those that are modules, or methods of modules, and the modules that other objects and functions hold."""
+    """Return those that are modules, or methods of modules, and what modules they, other objects and functions hold."""
     modules = list[nn.Module]()
     for part in _opened(parts):
-        owner = getattr(part, "__self__", part)
-        is_module = isinstance(owner, nn.Module)
-        held = [owner] if is_module else values_in(place.value for place in places_outside(part))
-        modules += (value for value in held if isinstance(value, nn.Module))
+        owner, registered = getattr(part, "__self__", part), set[int]()
+        if isinstance(owner, nn.Module):
+            modules.append(owner)
+            registered = {id(vars(module)) for module in owner.modules()}
+        places = places_in(owner) if isinstance(owner, nn.Module) else places_outside(part)
+        held = (value for value in values_in(place.value for place in places) if isinstance(value, nn.Module))
+        modules += (module for module in held if id(vars(module)) not in registered)
     return modules
 
 

@@ -85,7 +85,7 @@ class Step(nn.Module):
         for call in range(self.calls):
             outside = tensors_outside(self.module, self.loss)
             before, marks = python_state(self.module, self.loss), call + 1 < self.calls
-            with kept_in([self.module, *modules_of(self.loss)], marks=marks) as assigned, counted_again():
+            with kept_in(modules_of(self.module, self.loss), marks=marks) as assigned, counted_again():
                 result = self.module(*in_order, **by_name)
                 loss = self._loss_from(result, targets)
             after = tensors_outside(self.module, self.loss)

@@ -262,7 +262,7 @@ def collect(self):
     ("count", "message"),
     [
         (count_calls, "forward changes calls from 1 to 2, as Python does it"),
-        (collect, "forward changes seen from 1 to 2"),
+        (collect, r"forward changes seen from \d to \d"),
         (lambda self: random.random(), "random numbers of Python or NumPy"),
         (lambda self: np.random.rand(), "random numbers of Python or NumPy"),
     ],

@@ -140,3 +140,33 @@ def test_modules_that_losses_hold_keep_what_is_in_them(holding):
     assert max(gap, *gaps.values()) < 1e-12
     with pytest.raises(GraphError, match="forward keeps tensors from one step to the next in mean"):
         from_torch(nn.Linear(6, 6).double(), (x,), loss=holding(Centered(an_attribute)))
+
+
+class Hiding(nn.Module):
+    """A layer, and a loss that is hidden from PyTorch in a list."""
+
+    def __init__(self, follow):
+        super().__init__()
+        self.fc, self.hidden = nn.Linear(6, 6), [Centered(follow)]
+
+    def forward(self, x):
+        return self.hidden[0](self.fc(x))
+
+
+def counted(loss, _):
+    loss.calls = getattr(loss, "calls", 0) + 1
+
+
+def test_what_a_hidden_module_assigns_is_a_state():
+    module = Hiding(assigned).double()
+    _, gap, gaps = differences(module, (torch.randn(4, 6, dtype=torch.float64),), steps=4)
+    assert max(gap, *gaps.values()) < 1e-12
+    assert not module.hidden[0].center.any()
+
+
+@pytest.mark.parametrize(
+    ("follow", "why"), [(counted, "forward changes calls from"), (an_attribute, "keeps tensors .* in mean")]
+)
+def test_what_else_a_hidden_module_keeps_is_refused(follow, why):
+    with pytest.raises(GraphError, match=why):
+        from_torch(Hiding(follow).double(), (torch.randn(4, 6, dtype=torch.float64),))
