@@ -113,14 +113,14 @@ PARTIAL = (
 )
 
 
-@pytest.mark.parametrize("made", range(len(PARTIAL)))
-def test_partial_functions_keep_what_is_in_them(made):
+@pytest.mark.parametrize("built", range(len(PARTIAL)))
+def test_partial_functions_keep_what_is_in_them(built):
     x = torch.randn(4, 6, dtype=torch.float64)
     loss = Centered(assigned)
-    _, gap, gaps = differences(nn.Linear(6, 6).double(), (x,), loss=PARTIAL[made](loss), steps=4)
+    _, gap, gaps = differences(nn.Linear(6, 6).double(), (x,), loss=PARTIAL[built](loss), steps=4)
     assert max(gap, *gaps.values()) < 1e-12
     with pytest.raises(GraphError, match="forward keeps tensors from one step to the next in mean"):
-        from_torch(nn.Linear(6, 6).double(), (x,), loss=PARTIAL[made](Centered(an_attribute)))
+        from_torch(nn.Linear(6, 6).double(), (x,), loss=PARTIAL[built](Centered(an_attribute)))
 
 
 class OfSeveral:
