@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -10,8 +10,10 @@ import numpy as np
 from executor.arena import Memory
 from executor.exchange import Action, combiner
 from executor.kernels import KernelCall, KernelSet
+from executor.kernels.elementwise import BEYOND_32_BITS
 from executor.schedules import Rate
 from executor.values import Array
+from planner.errors import DataError
 from planner.program.arena import align
 from planner.program.tasks import Compute, Kernel, SlicedCall, Slices, Task, distinct
 from planner.program.workspace import combined_bytes
@@ -33,6 +35,12 @@ class KernelCalls:
         self._memory, self._kernels, self._rate = memory, kernels, rate
         combined = (combined_bytes(memory.program, call) for _, call in kernel_calls(distinct(memory.program.tasks)))
         self.scratch = memory.xp.empty(max(combined, default=0), np.uint8)
+        self._faults = None if memory.xp is np or not self._has_integers() else memory.xp.zeros(1, bool)
+
+    def _has_integers(self) -> bool:
+        """True if a kernel writes integers, which may be too large."""
+        calls = kernel_calls(distinct(self._memory.program.tasks))
+        return any(self._memory.buffers[place].dtype == "int32" for _, call in calls for place, _ in call.outputs)
 
     def action(self, kernel: Kernel, call: SlicedCall) -> Action:
         """Return the action of one kernel call; one that combines computes into scratch first, unless it can add."""
@@ -56,13 +64,21 @@ class KernelCalls:
     def at_once(self, first: Task, second: Task) -> Action | None:
         """Return the action that does two tasks, of the same operands, with one kernel; None where there is none."""
         calls = [*kernel_calls([first]), *kernel_calls([second])]
-        if self._memory.xp is not np or len(calls) != 2:
+        if len(calls) != 2:
             return None
         compute = self._kernels.at_once.get((calls[0][0].op, calls[1][0].op))
         are_alike = calls[0][1].inputs == calls[1][1].inputs and all(call.combine is None for _, call in calls)
         if compute is None or not are_alike:
             return None
         return partial(compute, *(self._prepared(kernel, call, self._parts(call.outputs)) for kernel, call in calls))
+
+    def several(self, tasks: Sequence[Task]) -> Action | None:
+        """Return the action that does neighbouring tasks, calls of one operator on a GPU; None where there is none."""
+        calls = list(kernel_calls(tasks))
+        (kernel, _), *_ = calls
+        if self._memory.xp is np or kernel.op not in self._kernels.several or any(c.combine for _, c in calls):
+            return None
+        return self._kernels.several[kernel.op]([self._prepared(*call, self._parts(call[1].outputs)) for call in calls])
 
     def _prepared(self, kernel: Kernel, call: SlicedCall, outputs: tuple[Array, ...]) -> KernelCall:
         return KernelCall(
@@ -72,7 +88,14 @@ class KernelCalls:
             attributes=self._rate.applied(kernel),
             ranges=call.ranges,
             origins=call.origins,
+            faults=self._faults,
         )
+
+    def require_no_faults(self) -> None:
+        """Raise DataError if data broke a rule since the last call; waits for a GPU."""
+        if self._faults is not None and bool(self._faults.get()[0]):
+            self._faults.fill(0)
+            raise DataError(BEYOND_32_BITS)
 
     def _parts(self, places: Iterable[tuple[int, Slices]]) -> tuple[Array, ...]:
         return tuple(self._memory.part(buffer, slices) for buffer, slices in places)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, pairwise
 
 import numpy as np
 
@@ -72,6 +72,7 @@ class Worker:
                 look()
         self._finish()
         synchronize(xp)
+        self._calls.require_no_faults()
         moments[-1] = time.perf_counter() if self._actions else moments[-1]
         return moments
 
@@ -82,6 +83,9 @@ class Worker:
         for number, neighbours in enumerate(pairwise(tasks)):
             if (action := self._calls.at_once(*neighbours)) is not None:
                 actions[number : number + 2] = [in_order([]), action]
+        for numbers in alike(tasks):
+            if (action := self._calls.several([tasks[number] for number in numbers])) is not None:
+                actions[numbers.start : numbers.stop] = [*[in_order([])] * (len(numbers) - 1), action]
         return actions
 
     def _action(self, task: Task) -> Action:
@@ -94,3 +98,19 @@ class Worker:
                 return self.transport.wait(task)
             case Compute():
                 return in_order([self._calls.action(*call) for call in kernel_calls([task])])
+
+
+def alike(tasks: Sequence[Task]) -> Iterator[range]:
+    """Yield where neighbouring tasks are each one call of the same operator, two at least."""
+    start = 0
+    for op, group in groupby(tasks, _operator):
+        stop = start + len(list(group))
+        if op is not None and stop - start > 1:
+            yield range(start, stop)
+        start = stop
+
+
+def _operator(task: Task) -> str | None:
+    """Return the operator of a task that is one call; None of any other."""
+    calls = list(kernel_calls([task]))
+    return calls[0][0].op if len(calls) == 1 else None

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from executor.kernels.call import Array, Kernel, KernelCall
 from executor.kernels.elementwise import spread
 
-BLOCK_SCORES = 1 << 20
-"""Scores of a block of rows, of all heads and samples together; a block has one row at least."""
+BLOCK_SCORES, DEVICE_BLOCK_SCORES = 1 << 20, 1 << 26
+"""Scores of a block of rows, of all heads and samples together, on a host and on a GPU; a block has at least one row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,8 @@ class Part:
         """Cut the query rows; beside each block the keys to which any of its rows attends."""
         length, keys = self.query.shape[3], self.key.shape[3]
         row_scores = max(1, self.query[:, :, :, 0, 0].size * keys)
-        count = max(1, BLOCK_SCORES // row_scores)
+        limit = BLOCK_SCORES if self.call.xp is np else DEVICE_BLOCK_SCORES
+        count = max(1, limit // row_scores)
         for start in range(0, length, count):
             stop = min(start + count, length)
             yield slice(start, stop), slice(0, self._reach(stop, keys))
@@ -54,7 +57,7 @@ class Part:
         if call.flag("causal"):
             first = call.ranges["k"][0] - call.ranges["q"][0]
             hidden = xp.arange(keys.start, keys.stop) + first > xp.arange(rows.start, rows.stop)[:, None]
-            scores[..., hidden] = -xp.inf
+            xp.copyto(scores, -xp.inf, where=hidden)
         return scores
 
 
@@ -75,11 +78,11 @@ def attention(call: KernelCall) -> None:
     for rows, keys in part.blocks():
         weights = part.scores(rows, keys)
         maximum = weights.max(axis=-1, keepdims=True)
-        maximum[maximum == -xp.inf] = 0  # of a query that sees no key
+        xp.copyto(maximum, 0, where=maximum == -xp.inf)  # of a query that sees no key
         weights -= maximum
         xp.exp(weights, out=weights)
         sums = weights.sum(axis=-1, keepdims=True)
-        sums[sums == 0] = 1
+        xp.copyto(sums, 1, where=sums == 0)
         mixed = xp.matmul(weights, value[:, :, None, keys]) / sums
         total = maximum + xp.log(sums)
         call.outputs[0][:, :, rows] = mixed.reshape(*query.shape[:2], *mixed.shape[3:])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import ModuleType
 from typing import Any, Concatenate, NoReturn, ParamSpec, SupportsFloat, SupportsInt, TypeVar, cast
@@ -42,7 +42,8 @@ class KernelCall:
     that the operator only reads through plain indices, only the length means anything, because the local arrays are
     concatenations of the worker's runs. `origins` gives, per input and dimension, the global index of the local
     array's first element. A windowed dimension of an input holds the hull of what the ranges read, clipped to the
-    tensor: what is missing at either end is padding.
+    tensor: what is missing at either end is padding. `faults`, [1] on a GPU, is set where data break a rule, and read
+    after the step.
     """
 
     xp: ModuleType
@@ -51,6 +52,7 @@ class KernelCall:
     attributes: Mapping[str, Value]
     ranges: Mapping[str, Range]
     origins: tuple[tuple[int, ...], ...]
+    faults: Array | None = None
     _known: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -59,7 +61,7 @@ class KernelCall:
 
     def on(self, inputs: tuple[Array, ...], outputs: tuple[Array, ...]) -> KernelCall:
         """Return the call on other arrays, such as parts of its own."""
-        return KernelCall(self.xp, inputs, outputs, self.attributes, self.ranges, self.origins)
+        return replace(self, inputs=inputs, outputs=outputs)
 
     def once(self, function: Callable[Concatenate[KernelCall, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return what a function of the call returned when it was first asked for: nothing that changes."""
@@ -129,8 +131,9 @@ class KernelSet:
     """Kernels by operator; `adding` are those that can add to what the output holds.
 
     Operators of `native` have kernels that take 16-bit operands as they are, and round once themselves. `library` says
-    whose the kernels are. Of two calls of the same operands in memory of a host, one behind the other, `at_once` has
-    functions, by their operators, that write the results of both.
+    whose the kernels are. Of two calls of the same operands, one behind the other, `at_once` has functions, by their
+    operators, that write the results of both. Of neighbouring calls of one operator on a GPU `several` has functions
+    that return one action for all of them, or None.
     """
 
     library: str
@@ -138,6 +141,7 @@ class KernelSet:
     adding: Mapping[str, Kernel]
     native: Collection[str] = ()
     at_once: Mapping[tuple[str, str], Callable[[KernelCall, KernelCall], None]] = field(default_factory=dict)
+    several: Mapping[str, Callable[[Sequence[KernelCall]], Callable[[], None] | None]] = field(default_factory=dict)
 
     def bind(self, op: str, call: KernelCall, adds: bool = False) -> Callable[[], None]:
         """Return the action that runs an operator's kernel on a call; `adds` adds to what the outputs hold."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,11 @@ from planner.errors import DataError
 
 BEYOND = 2.0**31
 """From which on 32 bits have no room for whole numbers."""
+
+BEYOND_32_BITS = (
+    "integers beyond 32 bits, which a graph cannot hold: compute with them in double precision, as "
+    "x.double() * 1000003 % 97 does"
+)
 
 
 def _unary(function: str) -> Kernel:
@@ -39,22 +43,21 @@ def whole(call: KernelCall, function: Any, a: Array, b: Any) -> None:
     if out.dtype.kind != "i":
         function(a, b, out=out)
         return
-    copy_whole(call.xp, out, function(a.astype("int64"), b))
+    copy_whole(call, out, function(a.astype("int64"), b))
 
 
-def copy_whole(xp: ModuleType, out: Array, exact: Array) -> None:
-    """Write whole numbers of 64 bits; a DataError for those that the output has no room for."""
-    xp.copyto(out, exact, casting="unsafe")
-    require_room(bool((exact != out).any()))
+def copy_whole(call: KernelCall, out: Array, exact: Array) -> None:
+    """Write 64-bit integers to a 32-bit output; DataError if one does not fit."""
+    call.xp.copyto(out, exact, casting="unsafe")
+    require_room(call, exact != out)
 
 
-def require_room(is_beyond: bool) -> None:
-    """Raise a DataError for whole numbers that 32 bits have no room for."""
-    if is_beyond:
-        raise DataError(
-            "whole numbers of more than 32 bits, which a graph has not: let the module compute with them in double "
-            "precision, as x.double() * 1000003 % 97 does"
-        )
+def require_room(call: KernelCall, is_beyond: Array) -> None:
+    """Raise DataError if any integer of a call is beyond 32 bits; on a GPU note it in `faults`, without waiting."""
+    if call.faults is not None:
+        call.xp.logical_or(call.faults, is_beyond.any(), out=call.faults)
+    elif bool(is_beyond.any()):
+        raise DataError(BEYOND_32_BITS)
 
 
 def broadcast(call: KernelCall) -> tuple[Array, ...]:
@@ -134,7 +137,7 @@ def cast(call: KernelCall) -> None:
     """Convert to the dtype of the output; to whole numbers towards zero, to truth values what is not zero."""
     xp, (x,), (out,) = call.xp, call.inputs, call.outputs
     if out.dtype.kind == "i" and x.dtype.kind == "f":
-        require_room(bool((xp.isfinite(x) & (xp.abs(x) >= BEYOND)).any()))
+        require_room(call, xp.isfinite(x) & (xp.abs(x) >= BEYOND))
     xp.copyto(out, x, casting="unsafe")
 
 

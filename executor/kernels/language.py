@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from executor.kernels.call import Array, Kernel, KernelCall
-from executor.kernels.selection import segment_sums
+from executor.kernels.segment_sums import segment_sums
 
 
 def rotary(call: KernelCall) -> None:
@@ -23,12 +23,12 @@ def expert_slots(call: KernelCall) -> None:
     (indices,), xp, capacity = call.inputs, call.xp, call.integer("capacity")
     batch, tokens, ranks = indices.shape
     chosen = indices.reshape(batch, -1)
+    sample = xp.arange(batch)[:, None]
     order = xp.argsort(chosen, axis=1, kind="stable")
-    ordered = xp.take_along_axis(chosen, order, axis=1)
-    places = xp.arange(tokens * ranks)
-    starts = xp.where(xp.concatenate([xp.ones((batch, 1), bool), ordered[:, 1:] != ordered[:, :-1]], axis=1), places, 0)
+    ordered = (xp.take_along_axis(chosen, order, axis=1) + (sample << 32)).reshape(-1)  # ascends over all samples
     place = xp.empty_like(chosen)
-    xp.put_along_axis(place, order, (places - xp.maximum.accumulate(starts, axis=1)).astype(place.dtype), axis=1)
+    places = xp.arange(ordered.size) - xp.searchsorted(ordered, ordered)
+    place[sample, order] = places.reshape(chosen.shape).astype(place.dtype)
     slots = xp.where(place < capacity, chosen * capacity + place, -1).reshape(indices.shape)
     part = tuple(slice(*call.ranges[name]) for name in "sk")
     call.xp.copyto(call.outputs[0], slots[:, *part], casting="unsafe")
@@ -51,7 +51,7 @@ def dispatch(call: KernelCall) -> None:
     (x, _), (out,) = call.inputs, call.outputs
     inside, numbers = _local(call)
     sums = call.xp.empty((out.size // max(1, out.shape[-1]), out.shape[-1]), out.dtype)
-    segment_sums(call.xp, numbers[inside], x[inside], sums)
+    segment_sums(call.xp, call.xp.where(inside, numbers, -1), x, sums)
     out[...] = sums.reshape(out.shape)
 
 

@@ -146,7 +146,7 @@ def _exact(kernel: Kernel) -> Kernel:
             return
         wide = call.xp.empty(out.shape, "int64")
         kernel(call.on(tuple(array.astype("int64") for array in call.inputs), (wide,)))
-        copy_whole(call.xp, out, wide)
+        copy_whole(call, out, wide)
 
     return exact
 

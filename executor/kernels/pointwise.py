@@ -168,7 +168,7 @@ def _kernel(row: Callable[..., Array]) -> Kernel:
                 # What rows make of whole numbers may be fractions of the same values.
                 call.xp.copyto(out, result, casting="unsafe")
                 if is_whole and getattr(result, "dtype", out.dtype).kind == "i":
-                    require_room(bool((result != out).any()))
+                    require_room(call, result != out)
 
     return kernel
 

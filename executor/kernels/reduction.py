@@ -12,7 +12,7 @@ def reduce_sum(call: KernelCall) -> None:
     if out.dtype.kind != "i":
         call.xp.sum(x, axis=call.integers("dims"), dtype=out.dtype, out=out)
         return
-    copy_whole(call.xp, out, call.xp.sum(x, axis=call.integers("dims"), dtype="int64"))
+    copy_whole(call, out, call.xp.sum(x, axis=call.integers("dims"), dtype="int64"))
 
 
 def mean(call: KernelCall) -> None:
@@ -85,7 +85,7 @@ def cumsum(call: KernelCall) -> None:
     sums = xp.concatenate([xp.zeros_like(x[(slice(None),) * dim + (slice(0, 1),)]), xp.cumsum(x, axis=dim)], axis=dim)
     taken = xp.take(sums, count, axis=dim)
     if out.dtype.kind == "i":
-        copy_whole(xp, out, taken)
+        copy_whole(call, out, taken)
     else:
         xp.copyto(out, taken)
 

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import cast
 
 from executor.kernels.call import Array, Kernel, KernelCall, Range
+from executor.kernels.segment_sums import segment_sums
 
 
 def _inside(indices: Array, within: Range) -> tuple[Array, Array]:
@@ -57,17 +58,14 @@ def gather(call: KernelCall) -> None:
 def embedding_dense_backward(call: KernelCall) -> None:
     """Sum of the gradients of every row's uses."""
     (grad, indices), (out,) = call.inputs, call.outputs
-    inside, rows = _inside(indices.reshape(-1), call.ranges["v"])
-    values = grad.reshape(indices.size, grad.shape[-1])
-    segment_sums(call.xp, rows[inside], values[inside], out)
+    segment_sums(call.xp, indices - call.ranges["v"][0], grad, out)
 
 
 def index_select_backward(call: KernelCall) -> None:
     """Sum of the gradients of every slice's uses."""
     (grad, indices), (out,), dim = call.inputs, call.outputs, call.integer("dim")
-    xp = call.xp
-    inside, rows = _inside(indices, call.ranges[f"i{dim}"])
-    segment_sums(xp, rows[inside], xp.moveaxis(grad, dim, 0)[inside], xp.moveaxis(out, dim, 0))
+    xp, first = call.xp, call.ranges[f"i{dim}"][0]
+    segment_sums(xp, indices - first, xp.moveaxis(grad, dim, 0), xp.moveaxis(out, dim, 0))
 
 
 def gather_backward(call: KernelCall) -> None:
@@ -84,18 +82,8 @@ def gather_backward(call: KernelCall) -> None:
             shape = [-1 if other == axis else 1 for other in range(out.ndim)]
             places = places + (xp.arange(out.shape[axis]) * strides[axis]).reshape(shape)
     sums = xp.empty(out.size, dtype=out.dtype)
-    segment_sums(xp, places[inside], grad[inside], sums)
+    segment_sums(xp, xp.where(inside, places, -1), grad, sums)
     xp.copyto(out, sums.reshape(out.shape))
-
-
-def segment_sums(xp: ModuleType, rows: Array, values: Array, out: Array) -> None:
-    """Write into out[r, ...] the sum of values[n, ...] over rows[n] == r, always in the order in which they come."""
-    out[...] = 0
-    if values.size:
-        order = xp.argsort(rows, kind="stable")
-        rows = rows[order]
-        starts = xp.flatnonzero(xp.concatenate([xp.ones(1, dtype=bool), rows[1:] != rows[:-1]]))
-        out[rows[starts]] = xp.add.reduceat(values[order], starts, axis=0)
 
 
 def index_of(call: KernelCall) -> None:

@@ -1,4 +1,4 @@
-"""PyTorch's attention of a worker's share on a processor, and its gradients as products of blocks of rows.
+"""PyTorch's attention of a worker's share, and its gradients: on a processor as products of blocks of rows.
 
 PyTorch's own gradients are of rows and keys from the first on, and all at once; a share may be of others, or of one of
 them. Where a worker computes both, one after the other, it computes them at once too.
@@ -15,6 +15,7 @@ import torch
 from executor.kernels import KERNELS, Array, Kernel, KernelCall, run
 from executor.kernels.attention import apart
 from executor.kernels.elementwise import spread
+from executor.torch.fused_attention import forward, gradients, is_fused
 from executor.torch.tensors import tensor_of
 
 BLOCK_SCORES = 1 << 19
@@ -25,9 +26,13 @@ BLOCK_ROWS, CAUSAL_ROWS = 256, 64
 
 
 def attention(call: KernelCall) -> None:
-    """Attention as PyTorch has it for processors; on a GPU, or with values of another width, the one on arrays."""
+    """Attention as PyTorch has it for processors or GPUs; of what it does not have, the one on arrays."""
     query, key, value = map(tensor_of, call.inputs[:3])
-    if query.device.type != "cpu" or query.shape[-1] != value.shape[-1]:
+    is_alike = query.shape[-1] == value.shape[-1]
+    if call.xp is not np and is_alike and is_fused(call):
+        forward(call)
+        return
+    if call.xp is not np or not is_alike:
         run(KERNELS["attention"], call)
         return
     heads = (tensor.repeat_interleave(call.length("r"), 1) for tensor in (key, value))
@@ -141,7 +146,7 @@ def of_keys(tensor: torch.Tensor, part: Part, block: Block) -> torch.Tensor:
     return tensor[(*part, block[1])].flatten(0, 1)
 
 
-def gradients(call: KernelCall, of_query: Array | None, of_keys_and_values: Sequence[Array]) -> None:
+def gradients_by_blocks(call: KernelCall, of_query: Array | None, of_keys_and_values: Sequence[Array]) -> None:
     """Write the gradients of queries, in columns `e` of the call, and of keys and values, or either alone."""
     share, scale = Share.of(call), call.number("scale")
     query = None if of_query is None else tensor_of(apart(call, of_query))
@@ -162,30 +167,49 @@ def gradients(call: KernelCall, of_query: Array | None, of_keys_and_values: Sequ
         out.copy_(total)
 
 
-def backward(op: str) -> Kernel:
-    """Return the kernel of the gradient of the queries, or that of keys and values; on a GPU the one on arrays."""
+def write_gradients(call: KernelCall, of_query: Array | None, of_keys_and_values: Sequence[Array]) -> bool:
+    """Write the gradients of queries, in columns `e` of the call, and of keys and values, or either alone.
 
-    def kernel(call: KernelCall) -> None:
-        if call.xp is not np:
-            run(KERNELS[op], call)
-        elif op.endswith("query"):
-            gradients(call, call.outputs[0], ())
-        else:
-            gradients(call, None, call.outputs)
+    False, with nothing written, of what PyTorch has no kernel for on a GPU.
+    """
+    if call.xp is np:
+        gradients_by_blocks(call, of_query, of_keys_and_values)
+    elif call.inputs[1].shape[-1] != call.inputs[3].shape[-1] or not is_fused(call):
+        return False
+    else:
+        first, *others = gradients(call)
+        if of_query is not None:
+            tensor_of(of_query).copy_(first[..., slice(*call.ranges["e"])])
+        for out, gradient in zip(map(tensor_of, of_keys_and_values), others, strict=False):
+            out.copy_(gradient)
+    return True
 
-    return kernel
+
+def backward_query(call: KernelCall) -> None:
+    """Gradient of the queries."""
+    if not write_gradients(call, call.outputs[0], ()):
+        run(KERNELS["attention_backward_query"], call)
+
+
+def backward_keys(call: KernelCall) -> None:
+    """Gradients of keys and of values."""
+    if not write_gradients(call, None, call.outputs):
+        run(KERNELS["attention_backward_keys"], call)
 
 
 def backward_at_once(of_query: KernelCall, of_keys: KernelCall) -> None:
     """Gradients of queries, keys and values."""
-    gradients(of_query, of_query.outputs[0], of_keys.outputs)
+    if not write_gradients(of_query, of_query.outputs[0], of_keys.outputs):
+        run(KERNELS["attention_backward_query"], of_query)
+        run(KERNELS["attention_backward_keys"], of_keys)
 
 
 NAMES = ("attention", "biased_attention")
 
 ATTENTION: dict[str, Kernel] = {
     **dict.fromkeys(NAMES, attention),
-    **{op: backward(op) for name in NAMES for op in (f"{name}_backward_query", f"{name}_backward_keys")},
+    **{f"{name}_backward_query": backward_query for name in NAMES},
+    **{f"{name}_backward_keys": backward_keys for name in NAMES},
 }
 """Kernels by operator."""
 

@@ -1,9 +1,13 @@
-"""Kernels as functions of PyTorch's tensors, for processors in single or double precision; else those on arrays run."""
+"""Kernels as functions of PyTorch's tensors.
+
+Operands of 16 bits are computed with in single precision on a GPU; on a processor the kernels on arrays do that.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 import torch
 
 from executor.kernels import KERNELS, Kernel, KernelCall, run
@@ -17,16 +21,31 @@ Writing = Callable[[KernelCall, list[torch.Tensor], torch.Tensor], object]
 """Writes a kernel's only output, in the end, as it may be the memory of an operand."""
 
 WIDE = (torch.float32, torch.float64)
+NARROW = (torch.float16, torch.bfloat16)
 WHOLE = (torch.int32,)
 
 
-def are_wide(operands: list[torch.Tensor]) -> bool:
-    """Return True for elements of a processor's memory, some, of single or double precision, or whole numbers."""
-    return all(x.device.type == "cpu" and x.dtype in (*WIDE, *WHOLE) and x.numel() for x in operands)
+def are_computed(call: KernelCall, operands: list[torch.Tensor]) -> bool:
+    """True if PyTorch computes with these operands: none is empty, and on a processor all are of at least 32 bits."""
+    dtypes = (*WIDE, *WHOLE, *(() if call.xp is np else NARROW))
+    return all(x.dtype in dtypes and x.numel() for x in operands)
 
 
-def _is_wide(call: KernelCall) -> bool:
-    return are_wide(tensors_of(call)[0])
+def _are_computed(call: KernelCall) -> bool:
+    return are_computed(call, tensors_of(call)[0])
+
+
+def widened(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of 16 bits in single precision, any other as it is."""
+    return tensor.float() if tensor.dtype in NARROW else tensor
+
+
+def sum_over(x: torch.Tensor, dims: Sequence[int], out: torch.Tensor) -> None:
+    """Write the sum over dimensions, which may be none."""
+    if dims:
+        torch.sum(x, dims, out=out)
+    else:
+        out.copy_(x)
 
 
 def computed(computations: Mapping[str, Computation]) -> dict[str, Kernel]:
@@ -41,8 +60,8 @@ def written(functions: Mapping[str, Writing]) -> dict[str, Kernel]:
 
 def _kernel(op: str, act: Callable[[KernelCall, list[torch.Tensor]], object]) -> Kernel:
     def kernel(call: KernelCall) -> None:
-        if call.once(_is_wide):
-            act(call, tensors_of(call)[0])
+        if call.once(_are_computed):
+            act(call, [*map(widened, tensors_of(call)[0])])
         else:
             run(KERNELS[op], call)
 
@@ -58,4 +77,11 @@ def _copying(compute: Computation) -> Callable[[KernelCall, list[torch.Tensor]],
 
 
 def _in_place(write: Writing) -> Callable[[KernelCall, list[torch.Tensor]], object]:
-    return lambda call, operands: write(call, operands, tensors_of(call)[1][0])
+    def act(call: KernelCall, operands: list[torch.Tensor]) -> None:
+        out = tensors_of(call)[1][0]
+        wide = torch.empty_like(out, dtype=torch.float32) if out.dtype in NARROW else out
+        write(call, operands, wide)
+        if wide is not out:
+            out.copy_(wide)
+
+    return act

@@ -27,7 +27,7 @@ from executor.torch.normalization import NORMALIZATION
 from executor.torch.pooling import POOLING
 from executor.torch.softmax import SOFTMAX
 from executor.torch.tensors import tensor_of, tensors_of
-from executor.torch.weight_updates import UPDATES
+from executor.torch.weight_updates import SEVERAL, UPDATES
 
 aten = torch.ops.aten
 
@@ -303,6 +303,6 @@ ADDING: dict[str, Kernel] = {"mm": add_mm, "einsum": partial(einsum, adds=True)}
 """Kernels that add their result to what the output holds."""
 
 KERNEL_SET = KernelSet(
-    f"torch {torch.__version__}", ChainMap(TORCH_KERNELS, KERNELS), ADDING, frozenset(TORCH_KERNELS), AT_ONCE
+    f"torch {torch.__version__}", ChainMap(TORCH_KERNELS, KERNELS), ADDING, frozenset(TORCH_KERNELS), AT_ONCE, SEVERAL
 )
 """PyTorch's kernels where there are some, else those on arrays."""

@@ -8,7 +8,11 @@ from dataclasses import dataclass
 import torch
 
 from executor.kernels import Kernel, KernelCall
-from executor.torch.computed import Tensors, computed, written
+from executor.torch.computed import Tensors, computed, sum_over, written
+
+
+native_batch_norm = torch.ops.aten.native_batch_norm
+native_layer_norm_backward = torch.ops.aten.native_layer_norm_backward
 
 
 def spread(tensor: torch.Tensor, dims: Sequence[int], rank: int) -> torch.Tensor:
@@ -19,32 +23,43 @@ def spread(tensor: torch.Tensor, dims: Sequence[int], rank: int) -> torch.Tensor
     return tensor.permute(sorted(range(len(dims)), key=dims.__getitem__)).reshape(shape)
 
 
-def variance(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
+def variance(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
     """Sum of squared deviations from the mean over `dims`, over the whole tensor's `count`."""
     (x, centre), dims = operands, call.integers("dims")
     kept = [dim for dim in range(x.ndim) if dim not in dims]
-    squares = (x - spread(centre, kept, x.ndim)).square_()
-    return ((squares.sum(dims) if dims else squares) / call.number("count"),)
+    sum_over((x - spread(centre, kept, x.ndim)).square_(), dims, out)
+    out.div_(call.number("count"))
 
 
 @dataclass(frozen=True, slots=True)
 class Normal:
-    """What is normalized: x, with its means, and the inverses of its deviations, so that they broadcast against it."""
+    """What is normalized: x, and its means and variances, whose dimensions are the attribute `statistics` of x."""
 
     call: KernelCall
     x: torch.Tensor
     centre: torch.Tensor
-    inverse: torch.Tensor
+    squares: torch.Tensor
 
-    @classmethod
-    def of(cls, call: KernelCall, x: torch.Tensor, centre: torch.Tensor, squares: torch.Tensor) -> Normal:
-        """Return that of a call, given its x, means and variances."""
-        inverse, dims = (squares + call.number("eps")).rsqrt(), call.integers("statistics")
-        return cls(call, x, spread(centre, dims, x.ndim), spread(inverse, dims, x.ndim))
+    @property
+    def inverse(self) -> torch.Tensor:
+        """1 / sqrt(var + eps), as it broadcasts against x."""
+        return self.spread((self.squares + self.call.number("eps")).rsqrt(), "statistics")
 
-    def values(self) -> torch.Tensor:
-        """Return (x - mean) / sqrt(var + eps), a new tensor."""
-        return (self.x - self.centre).mul_(self.inverse)
+    @property
+    def are_rows(self) -> bool:
+        """True if statistics are of rows: of neighbouring elements, in the order of x."""
+        return self.x.is_contiguous() and self.call.integers("statistics") == tuple(range(self.centre.ndim))
+
+    def values(self, factor: torch.Tensor | None = None, offset: torch.Tensor | None = None) -> torch.Tensor:
+        """Return (x - mean) / sqrt(var + eps), a new tensor; times a factor and plus an offset for each mean."""
+        if self.are_rows:  # each is a channel of one image
+            each = [None if y is None else y.reshape(-1) for y in (factor, offset, self.centre, self.squares)]
+            rows = self.x.reshape(1, self.centre.numel(), -1)
+            return native_batch_norm(rows, *each, False, 0.0, self.call.number("eps"))[0].view_as(self.x)
+        values = (self.x - self.spread(self.centre, "statistics")).mul_(self.inverse)
+        if factor is not None and offset is not None:
+            values.mul_(self.spread(factor, "statistics")).add_(self.spread(offset, "statistics"))
+        return values
 
     def spread(self, operand: torch.Tensor, dims: str) -> torch.Tensor:
         """View an operand whose dimensions are the dimensions `dims` (an attribute) of x so that it broadcasts."""
@@ -54,45 +69,51 @@ class Normal:
         """Sum over all but the dimensions `dims` (an attribute), put in that order."""
         kept = self.call.integers(dims)
         rest = [dim for dim in range(tensor.ndim) if dim not in kept]
-        return (tensor.sum(rest) if rest else tensor.clone()).permute([sorted(kept).index(dim) for dim in kept])
+        return (tensor.sum(rest) if rest else tensor).permute([sorted(kept).index(dim) for dim in kept])
 
 
 def normalize(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
     """Compute (x - mean) / sqrt(var + eps) * weight + bias."""
-    normal = Normal.of(call, *operands[:3])
+    normal = Normal(call, *operands[:3])
     weight, bias = (normal.spread(operand, "weights") for operand in operands[3:])
-    torch.add(normal.values().mul_(weight), bias, out=out)
+    torch.addcmul(bias, normal.values(), weight, out=out)
 
 
 def backward_weights(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
     """Gradients of weight and bias: sums of grad * normalized x and of grad."""
-    grad, normal = operands[0], Normal.of(call, *operands[1:])
-    return normal.summed(normal.values().mul_(grad), "weights"), normal.summed(grad, "weights")
+    grad, normal = operands[0], Normal(call, *operands[1:])
+    weights = tuple(range(normal.centre.ndim, normal.x.ndim))
+    if not normal.are_rows or call.integers("weights") != weights or not weights:
+        return normal.summed(normal.values().mul_(grad), "weights"), normal.summed(grad, "weights")
+    shape = normal.x.shape[normal.centre.ndim :]
+    like = normal.x.new_empty(shape)  # of the weight and the bias, which these gradients do not read
+    statistics = normal.spread(normal.centre, "statistics"), normal.inverse
+    gradients = native_layer_norm_backward(grad, normal.x, shape, *statistics, like, like, (False, True, True))
+    return tuple(gradients[1:])
 
 
 def backward_statistics(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
     """Sum grad * weight * normalized x, and grad * weight, for each mean and variance."""
-    normal = Normal.of(call, *operands[1:4])
+    normal = Normal(call, *operands[1:4])
     weighted = operands[0] * normal.spread(operands[4], "weights")
     return normal.summed(normal.values().mul_(weighted), "statistics"), normal.summed(weighted, "statistics")
 
 
 def backward(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
     """Gradient of the input, through the mean and the variance as well."""
-    normal, count = Normal.of(call, *operands[1:4]), call.number("count")
-    products, sums = (normal.spread(operand, "statistics") / count for operand in operands[5:])
+    normal, count = Normal(call, *operands[1:4]), call.number("count")
+    products, sums = (operand / count for operand in operands[5:])
     weighted = operands[0] * normal.spread(operands[4], "weights")
-    torch.mul(weighted.sub_(normal.values().mul_(products).add_(sums)), normal.inverse, out=out)
+    torch.mul(weighted.sub_(normal.values(products, sums)), normal.inverse, out=out)
 
 
 NORMAL: dict[str, Kernel] = {
     **computed(
         {
-            "var": variance,
             "normalize_backward_weights": backward_weights,
             "normalize_backward_statistics": backward_statistics,
         }
     ),
-    **written({"normalize": normalize, "normalize_backward": backward}),
+    **written({"var": variance, "normalize": normalize, "normalize_backward": backward}),
 }
 """Kernels by operator."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from executor.kernels import Kernel, KernelCall
-from executor.torch.computed import Tensors, computed, written
+from executor.torch.computed import Tensors, computed, sum_over, written
 
 
 def _channels(vector: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -22,15 +24,19 @@ def _inverse_deviation(call: KernelCall, variance: torch.Tensor) -> torch.Tensor
     return (variance + call.number("eps")).rsqrt()
 
 
-def reduce_sum(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
+def reduce_sum(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
     """Sum over the dimensions `dims`."""
-    dims = call.integers("dims")
-    return (operands[0].sum(dims) if dims else operands[0],)
+    sum_over(operands[0], call.integers("dims"), out)
 
 
-def mean(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
+def mean(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
     """Sum over `dims` divided by `count`, the number of elements summed in the whole tensor."""
-    return (reduce_sum(call, operands)[0] / call.number("count"),)
+    (x,), dims, count = operands, call.integers("dims"), call.number("count")
+    if dims and count == math.prod(x.shape[dim] for dim in dims):
+        torch.mean(x, dims, out=out)
+    else:
+        sum_over(x, dims, out)
+        out.div_(count)
 
 
 def batch_norm_var(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
@@ -62,12 +68,10 @@ def batch_norm_backward(call: KernelCall, operands: list[torch.Tensor], out: tor
 NORMALIZATION: dict[str, Kernel] = {
     **computed(
         {
-            "sum": reduce_sum,
-            "mean": mean,
             "batch_norm_var": batch_norm_var,
             "batch_norm_backward_reduce": batch_norm_backward_reduce,
         }
     ),
-    **written({"batch_norm_backward": batch_norm_backward}),
+    **written({"sum": reduce_sum, "mean": mean, "batch_norm_backward": batch_norm_backward}),
 }
 """Kernels by operator."""

@@ -10,7 +10,7 @@ import torch
 
 from executor.kernels import Array, Kernel, KernelCall
 from executor.kernels.elementwise import require_room
-from executor.torch.tensors import tensor_of
+from executor.torch.tensors import array_of, tensor_of
 from planner.errors import DataError
 from planner.graph.opaque_ops import CALL, GRADIENT
 
@@ -29,7 +29,7 @@ def call_operator(call: KernelCall) -> None:
                 "example that was planned: let masks select as many in every batch, or use torch.where"
             )
         if result.dtype == torch.int64:
-            require_room(bool((result != result.int()).any()))
+            require_room(call, array_of(call.xp, result != result.int()))
         tensor_of(out).copy_(result)
 
 

@@ -23,10 +23,10 @@ def amax(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
     return (x.amax(dims),)
 
 
-def sum_exp(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
+def sum_exp(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
     """Sum of exp(x - maximum) over this run's part of every row."""
     (x, maximum), dim = operands, dim_of(call, operands[0].ndim)
-    return ((x - maximum.unsqueeze(dim)).exp_().sum(dim),)
+    torch.sum((x - maximum.unsqueeze(dim)).exp_(), dim, out=out)
 
 
 def softmax(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
@@ -36,9 +36,9 @@ def softmax(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -
     torch.div((x - maximum.unsqueeze(dim)).exp_(), total.unsqueeze(dim), out=out)
 
 
-def softmax_backward_sum(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
+def softmax_backward_sum(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
     """Sum of gradient times result over this run's part of every row."""
-    return ((operands[0] * operands[1]).sum(dim_of(call, operands[0].ndim)),)
+    torch.sum(operands[0] * operands[1], dim_of(call, operands[0].ndim), out=out)
 
 
 def softmax_backward(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
@@ -59,10 +59,12 @@ def cross_entropy_backward(call: KernelCall, operands: list[torch.Tensor], out: 
 
 
 SOFTMAX: dict[str, Kernel] = {
-    **computed({"amax": amax, "sum_exp": sum_exp, "softmax_backward_sum": softmax_backward_sum}),
+    **computed({"amax": amax}),
     **written(
         {
+            "sum_exp": sum_exp,
             "softmax": softmax,
+            "softmax_backward_sum": softmax_backward_sum,
             "softmax_backward": softmax_backward,
             "cross_entropy_backward": cross_entropy_backward,
         }

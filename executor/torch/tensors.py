@@ -11,7 +11,7 @@ from executor.arena import Arena
 from executor.kernels import KernelCall
 from executor.values import Array, ArrayModule
 
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+BY_BITS = {np.dtype(ml_dtypes.bfloat16): (np.int16, torch.bfloat16), np.dtype(bool): (np.uint8, torch.bool)}
 
 
 def torch_arena(xp: ArrayModule, nbytes: int, _comm: object) -> Arena:
@@ -22,17 +22,22 @@ def torch_arena(xp: ArrayModule, nbytes: int, _comm: object) -> Arena:
 
 
 def tensor_of(array: Array) -> torch.Tensor:
-    """Return the tensor over an array's memory; NumPy's bfloat16, which PyTorch does not know, by its bits."""
-    if not isinstance(array, np.ndarray):
-        return from_dlpack(array)
-    if array.dtype == BFLOAT16:
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array)
+    """Return the tensor over an array's memory."""
+    if array.dtype in BY_BITS:  # dtypes that the other library may not exchange
+        bits, dtype = BY_BITS[array.dtype]
+        return tensor_of(array.view(bits)).view(dtype)
+    return torch.from_numpy(array) if isinstance(array, np.ndarray) else from_dlpack(array)
+
+
+def array_of(xp: ArrayModule, tensor: torch.Tensor) -> Array:
+    """Return the array over a tensor's memory; truth values by their bits."""
+    values = tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor
+    return values.numpy() if xp is np else xp.from_dlpack(values)
 
 
 def tensors_of(call: KernelCall) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Return the tensors over a call's inputs and outputs; those of a processor are made once."""
-    return call.once(_tensors) if call.xp is np else _tensors(call)
+    """Return the tensors over a call's inputs and outputs, which are made once."""
+    return call.once(_tensors)
 
 
 def _tensors(call: KernelCall) -> tuple[list[torch.Tensor], list[torch.Tensor]]:

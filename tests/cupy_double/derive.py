@@ -56,7 +56,7 @@ def told(doc):
 def entry(value):
     """Describe one name."""
     if isinstance(value, cupy.ufunc):
-        methods = [name for name in ("reduce", "accumulate", "reduceat", "outer", "at") if hasattr(value, name)]
+        methods = [name for name in ("reduce", "accumulate", "reduceat", "outer", "at") if is_implemented(value, name)]
         return {"ufunc": list(value.types), "nin": value.nin, "nout": value.nout, "methods": methods}
     if inspect.ismodule(value) or (isinstance(value, type) and issubclass(value, np.generic)):
         return "module" if inspect.ismodule(value) else "dtype"
@@ -65,6 +65,17 @@ def entry(value):
     if isinstance(value, type):
         return {"parameters": told(value.__doc__) or told(value.__init__.__doc__) or signed(value)}
     return {"parameters": signed(value) or told(value.__doc__)} if callable(value) else "attribute"
+
+
+def is_implemented(ufunc, method):
+    """True unless a method says that it is not supported: every ufunc has all of them as attributes."""
+    try:
+        getattr(ufunc, method)(object(), object())
+    except NotImplementedError:
+        return False
+    except (AttributeError, TypeError, ValueError, cupy.cuda.runtime.CUDARuntimeError):
+        pass  # the operand is none, or there is no GPU: it was about to compute
+    return True
 
 
 def signed(value):

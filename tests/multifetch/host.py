@@ -33,15 +33,20 @@ extern "C" void launch(unsigned blocks, unsigned threads, const Segment* segment
 FLAGS = ("-x", "c++", "-std=c++17", "-O1", "-fno-strict-aliasing", "-ffp-contract=off", "-w", "-shared", "-fPIC")
 
 
-def built(folder):
-    """Return the launch as a function of tables; a test is skipped where there is no compiler."""
+def compiled(folder, code):
+    """Compile CUDA's C++ for the host; a test is skipped where there is no compiler."""
     compiler = shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         pytest.skip("there is no C++ compiler (g++, clang++) to run the kernel's source on the host")
     source, library = folder / "host.cpp", folder / "host.so"
-    source.write_text(PRELUDE + SOURCE.read_text() + LAUNCH)
+    source.write_text(PRELUDE + code)
     subprocess.run([compiler, *FLAGS, str(source), "-o", str(library)], check=True)
-    entry = ctypes.CDLL(str(library)).launch
+    return ctypes.CDLL(str(library))
+
+
+def built(folder):
+    """Return the launch as a function of tables."""
+    entry = compiled(folder, SOURCE.read_text() + LAUNCH).launch
 
     def launch(table):
         pointers = [ctypes.c_void_p(np.ascontiguousarray(t).ctypes.data) for t in (table.segments, table.terms)]

@@ -36,7 +36,7 @@ LARGE = {
 def test_numbers_of_more_than_32_bits_are_an_error(name):
     module, inputs = Numbered(LARGE[name]).double(), (torch.randn(4, 4).double(), torch.arange(50000, 50004))
     graph = from_torch(module, inputs)
-    with pytest.raises(DataError, match=r"whole numbers of more than 32 bits.*x\.double\(\)"):
+    with pytest.raises(DataError, match=r"integers beyond 32 bits.*x\.double\(\)"):
         imported_steps(graph, module, inputs)
 
 

@@ -4,11 +4,11 @@ import sys
 
 import numpy as np
 
-from cupy import _memory, _multifetch, _names, cuda
-from cupy._array import elementwise, function, ndarray
+from cupy import _memory, _multifetch, _names, _segment_sums, cuda
+from cupy._array import elementwise, function, ndarray, wrap
 from cupy._module import RawModule
 
-__all__ = ["RawModule", "_multifetch", "cuda", "get_default_memory_pool", "ndarray"]
+__all__ = ["RawModule", "_memory", "_multifetch", "_segment_sums", "cuda", "get_default_memory_pool", "ndarray"]
 __version__ = _names.NAMES["version"]
 
 
@@ -39,6 +39,11 @@ linalg = _Module("cupy.linalg", np.linalg)
 
 class lib:  # noqa: N801  # CuPy's name
     stride_tricks = _Module("cupy.lib.stride_tricks", np.lib.stride_tricks)
+
+
+def from_dlpack(array):
+    """View the memory of another library's array."""
+    return wrap(np.from_dlpack(array))
 
 
 def asnumpy(a, stream=None, order="C", out=None, *, blocking=True):

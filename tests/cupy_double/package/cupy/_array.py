@@ -14,6 +14,9 @@ REFUSED = (
     "Implicit conversion to a NumPy array is not allowed. Please use `.get()` to construct a NumPy array explicitly."
 )
 SCALARS = (bool, int, float, complex, np.generic)
+WAITING = frozenset({"nonzero", "flatnonzero", "argwhere", "unique", "compress", "extract", "delete", "place", "repeat"})
+"""Functions whose result has a shape that the device tells."""
+
 HOLDERS = frozenset({"array", "asarray", "asanyarray", "ascontiguousarray"})
 """Functions that take arrays of the host."""
 
@@ -68,6 +71,8 @@ def function(what, name, numpys):
         _names.require_arguments(f"{what}.{name}", known, args, kwargs)
         if not _is_view(name, args[0] if args else None):
             _memory.LAUNCHES[name] += 1
+        if name in WAITING or (name in HOLDERS and isinstance(args[0], np.ndarray)):
+            _memory.WAITS[name] += 1
         if name in HOLDERS and isinstance(args[0], np.ndarray):
             return fresh(numpys(*args, **kwargs))
         if name == "copyto":
@@ -151,11 +156,21 @@ class ufunc:  # noqa: N801  # CuPy's name
         def call(*args, **kwargs):
             _memory.LAUNCHES[f"{self.__name__}.{method}"] += 1
             _streams.current()._drain()
-            numpys = getattr(self._numpy, method)
+            numpys = _differences_of_sums if method == "reduceat" else getattr(self._numpy, method)
             result = numpys(*map(unwrapped, args), **{key: unwrapped(value) for key, value in kwargs.items()})
             return _kept(result, args, kwargs) if result is not None else None
 
         return call
+
+
+def _differences_of_sums(values, starts, axis=0, dtype=None, out=None):
+    """Sum segments as CuPy's reduceat does: cumulative sums at their ends, less those at their beginnings."""
+    sums = np.cumsum(values, axis=axis, dtype=dtype)
+    ends = np.append(starts[1:], values.shape[axis]) - 1
+    totals = np.take(sums, ends, axis=axis)
+    before = np.take(sums, starts - 1, axis=axis)
+    np.moveaxis(before, axis, 0)[starts == 0] = 0
+    return np.subtract(totals, before, out=out)
 
 
 def _kinds(letters):
@@ -205,6 +220,7 @@ class ndarray:  # noqa: N801  # CuPy's name
     def get(self, stream=None, order="C", out=None, blocking=True):
         """Copy to the host."""
         _memory.LAUNCHES["get"] += 1
+        _memory.WAITS["get"] += blocking
         stream = stream or _streams.current()
         if out is None:
             out = np.empty(self.shape, self.dtype, order)
@@ -232,6 +248,13 @@ class ndarray:  # noqa: N801  # CuPy's name
         stream._submit(lambda: self._host.__setitem__(..., given))
         stream._queue.add(values)
 
+    def __dlpack__(self, **_keywords):
+        """Export the memory, which other libraries then use as the host's."""
+        return self._host.__dlpack__()
+
+    def __dlpack_device__(self):
+        return self._host.__dlpack_device__()
+
     def __array__(self, *_args, **_kwargs):
         raise TypeError(REFUSED)
 
@@ -244,13 +267,18 @@ class ndarray:  # noqa: N801  # CuPy's name
         return elementwise(operation.__name__)(*inputs, **kwargs)
 
     def __getitem__(self, index):
-        if any(isinstance(part, ndarray) for part in (index if isinstance(index, tuple) else (index,))):
+        parts = [part for part in (index if isinstance(index, tuple) else (index,)) if isinstance(part, ndarray)]
+        if parts:
+            _memory.LAUNCHES["getitem"] += 1
+            _memory.WAITS["a mask as an index"] += any(part.dtype == bool for part in parts)
             _streams.current()._drain()
         return _kept(self._host[_index(index)], (), {})
 
     def __setitem__(self, index, value):
         _memory.LAUNCHES["setitem"] += 1
         places, values = _index(index), unwrapped(value)
+        masks = [part for part in places if isinstance(part, np.ndarray) and part.dtype == bool]
+        _memory.WAITS["a mask as an index"] += bool(masks)
 
         def work():
             _require_distinct(self._host, places)

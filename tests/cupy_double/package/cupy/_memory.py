@@ -23,6 +23,12 @@ PINNED: dict[int, int] = {}
 LAUNCHES: Counter = Counter()
 """How many kernels and copies were started, by name."""
 
+WAITS: Counter = Counter()
+"""How often the host waited for the device, by what it called: what it reads there decides what it does next."""
+
+POOL = {"bytes": 0, "peak": 0}
+"""What arrays that were not given memory take, now and at most."""
+
 
 class HostWriteError(RuntimeError):
     """The host wrote memory that a pending copy still reads or writes."""
@@ -55,7 +61,14 @@ def pooled(nbytes):
     whole = np.full(max(1, nbytes) + ALIGNMENT_BYTES, POISON, np.uint8)
     skipped = -whole.ctypes.data % ALIGNMENT_BYTES
     _register(ALLOCATIONS, whole, whole.ctypes.data + skipped, max(1, nbytes))
+    POOL["bytes"] += max(1, nbytes)
+    POOL["peak"] = max(POOL["peak"], POOL["bytes"])
+    weakref.finalize(whole, _returned, max(1, nbytes))
     return whole[skipped : skipped + nbytes]
+
+
+def _returned(nbytes):
+    POOL["bytes"] -= nbytes
 
 
 def _register(table, owner, pointer, nbytes):

@@ -1,0 +1,40 @@
+// sums[r, c] is the sum of values[order[n], c] over all n with rows[n] == r, in ascending order of n.
+//
+// `rows` ascends, so a row's values are neighbours, which each thread finds by bisection; rows outside [0, count) are of
+// no sum. A thread adds up one element, so that the order of additions, and with it every bit, is always the same.
+
+__device__ long long lower_bound(const long long* rows, long long size, long long row) {
+    long long low = 0, high = size;
+    while (low < high) {
+        long long middle = (low + high) / 2;
+        if (rows[middle] < row) low = middle + 1; else high = middle;
+    }
+    return low;
+}
+
+template <class T>
+__device__ void segment_sums(const long long* rows, const long long* order, const T* values, T* sums,
+                             long long size, long long count, long long columns) {
+    long long element = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (element >= count * columns) return;
+    long long row = element / columns, column = element % columns;
+    T sum = 0;
+    for (long long n = lower_bound(rows, size, row); n < size && rows[n] == row; ++n)
+        sum += values[order[n] * columns + column];
+    sums[element] = sum;
+}
+
+extern "C" __global__ void segment_sums_float32(const long long* rows, const long long* order, const float* values, float* sums,
+                                            long long size, long long count, long long columns) {
+    segment_sums(rows, order, values, sums, size, count, columns);
+}
+
+extern "C" __global__ void segment_sums_float64(const long long* rows, const long long* order, const double* values, double* sums,
+                                            long long size, long long count, long long columns) {
+    segment_sums(rows, order, values, sums, size, count, columns);
+}
+
+extern "C" __global__ void segment_sums_int32(const long long* rows, const long long* order, const int* values, int* sums,
+                                            long long size, long long count, long long columns) {
+    segment_sums(rows, order, values, sums, size, count, columns);
+}

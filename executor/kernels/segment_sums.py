@@ -1,0 +1,61 @@
+"""Sums of segments: rows of an output, each the sum of the values that name it, in the order in which they come.
+
+On a GPU one kernel adds up the sorted values: CuPy's `add.reduceat` subtracts cumulative sums, which cancels digits,
+and indexing by a mask waits for the device.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from math import prod
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from executor.kernels.call import Array
+
+SOURCE = Path(__file__).with_name("segment_sums.cu")
+OPTIONS = ("--std=c++17",)
+THREADS = 256
+
+
+def segment_sums(xp: ModuleType, rows: Array, values: Array, out: Array) -> None:
+    """Write into out[r, ...] the sum of values[n, ...] over rows[n] == r; values of rows outside `out` are left out.
+
+    `rows` is [...] and `values` [..., *columns], where `out` is [rows, *columns]. Sums are in the dtype of `out`.
+    """
+    rows, values = rows.reshape(-1), values.reshape(rows.size, prod(out.shape[1:]))
+    if xp is np:
+        _on_host(rows, values, out)
+    elif not values.size:
+        out[...] = 0
+    else:
+        _on_device(xp, rows, values, out)
+
+
+def _on_host(rows: Array, values: Array, out: Array) -> None:
+    inside = (rows >= 0) & (rows < len(out))
+    rows, values = rows[inside], values[inside]
+    out[...] = 0
+    if values.size:
+        order = np.argsort(rows, kind="stable")
+        rows = rows[order]
+        starts = np.flatnonzero(np.concatenate([np.ones(1, dtype=bool), rows[1:] != rows[:-1]]))
+        out[rows[starts]] = np.add.reduceat(values[order], starts, axis=0).reshape(-1, *out.shape[1:])
+
+
+def _on_device(xp: ModuleType, rows: Array, values: Array, out: Array) -> None:
+    order = xp.argsort(rows, kind="stable")
+    arrays = (xp.take(rows, order).astype("int64"), order, xp.ascontiguousarray(values, out.dtype))
+    sums = out if out.flags.c_contiguous else xp.empty(out.shape, out.dtype)
+    sizes = np.int64(rows.size), np.int64(len(out)), np.int64(values.shape[1])
+    _kernel(xp, out.dtype.name)((-(-out.size // THREADS),), (THREADS,), (*arrays, sums, *sizes))
+    if sums is not out:
+        xp.copyto(out, sums)
+
+
+@cache
+def _kernel(xp: ModuleType, dtype: str) -> Any:
+    return xp.RawModule(code=SOURCE.read_text(), options=OPTIONS).get_function(f"segment_sums_{dtype}")

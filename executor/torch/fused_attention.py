@@ -1,0 +1,164 @@
+"""PyTorch's fused attention, on a GPU, of whole rows and keys: flash attention of 16 bits, else the efficient one.
+
+Fused backward kernels read the result only for its inner products with its gradient. Ours are given these products
+instead, as workers share queries alike; the projection of the result on its gradient has the same products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+
+import torch
+import torch.nn.functional as F  # noqa: N812  # as PyTorch's users know it
+
+from executor.kernels import KernelCall
+from executor.torch.computed import NARROW, widened
+from executor.torch.tensors import tensors_of
+
+aten = torch.ops.aten
+
+Tensors = tuple[torch.Tensor, ...]
+
+LSE_ROWS = 32
+"""The efficient kernel wants rows of logarithms in multiples of so many."""
+
+FLASH_WIDTHS = range(8, 257, 8)
+"""Widths of heads that flash attention takes."""
+
+LEAST, HALF_LEAST = 2.0**-60, 2.0**-14
+"""What stands for the elements of a gradient that is zero in a whole row: it changes nothing else by more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """Queries [b, h, q, c], keys [b, h, k, c] and values [b, h, k, e] of fused attention, and its settings."""
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    causal: bool
+    scale: float
+
+    @property
+    def tensors(self) -> Tensors:
+        """Queries, keys, values."""
+        return self.query, self.key, self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """A pair of PyTorch's kernels.
+
+    `forward` returns the result and the logarithms of sums; `backward` takes both behind the result's gradient, and
+    returns the gradients of queries, keys and values.
+    """
+
+    forward: Callable[[Operands], Tensors]
+    backward: Callable[[Operands, torch.Tensor, torch.Tensor, torch.Tensor], Tensors]
+
+
+def _flash(x: Operands) -> Tensors:
+    return aten._scaled_dot_product_flash_attention(*x.tensors, 0.0, x.causal, scale=x.scale)[:2]  # type: ignore[no-any-return]
+
+
+def _flash_backward(x: Operands, grad: torch.Tensor, result: torch.Tensor, total: torch.Tensor) -> Tensors:
+    none = torch.empty(0, dtype=torch.int32, device=grad.device)
+    random = torch.zeros((), dtype=torch.int64, device=grad.device)
+    lengths = x.query.shape[2], x.key.shape[2]
+    settings = none, none, *lengths, 0.0, x.causal, random, random
+    gradients: Tensors = aten._scaled_dot_product_flash_attention_backward(
+        grad, *x.tensors, result, total, *settings, scale=x.scale
+    )
+    return gradients
+
+
+def _efficient(x: Operands) -> Tensors:
+    result, total, *_ = aten._scaled_dot_product_efficient_attention(
+        *x.tensors, None, True, 0.0, x.causal, scale=x.scale
+    )
+    return result, total[:, :, : x.query.shape[2]]
+
+
+def _efficient_backward(x: Operands, grad: torch.Tensor, result: torch.Tensor, total: torch.Tensor) -> Tensors:
+    padded = F.pad(total, (0, -total.shape[2] % LSE_ROWS), value=inf)
+    random = torch.zeros((), dtype=torch.int64, device=grad.device)
+    settings = None, result, padded, random, random, 0.0, (True, True, True, False), x.causal
+    gradients: Tensors = aten._scaled_dot_product_efficient_attention_backward(
+        grad, *x.tensors, *settings, scale=x.scale
+    )
+    return gradients[:3]
+
+
+def _host(x: Operands) -> Tensors:
+    return aten._scaled_dot_product_flash_attention_for_cpu(*x.tensors, 0.0, x.causal, scale=x.scale)  # type: ignore[no-any-return]
+
+
+def _host_backward(x: Operands, grad: torch.Tensor, result: torch.Tensor, total: torch.Tensor) -> Tensors:
+    gradients: Tensors = aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        grad, *x.tensors, result, total, 0.0, x.causal, scale=x.scale
+    )
+    return gradients
+
+
+FLASH, EFFICIENT, HOST = Fused(_flash, _flash_backward), Fused(_efficient, _efficient_backward), Fused(_host, _host_backward)
+
+
+def kernels_of(query: torch.Tensor) -> Fused:
+    """Return the kernels for queries of this device, dtype and width."""
+    if query.device.type == "cpu":
+        return HOST
+    return FLASH if query.dtype in NARROW and query.shape[-1] in FLASH_WIDTHS else EFFICIENT
+
+
+def is_fused(call: KernelCall) -> bool:
+    """True if a call of attention, or of its gradients, is one of PyTorch's fused attention.
+
+    It has no bias, values as wide as queries, and all queries and keys; causal, as many of one as of the other.
+    """
+    lengths = call.length("q"), call.length("k")
+    from_start = call.ranges["q"][0] == call.ranges["k"][0] == 0
+    is_square = lengths[0] == lengths[1] or not call.flag("causal")
+    return "dims" not in call.attributes and from_start and is_square and all(array.size for array in call.inputs)
+
+
+def forward(call: KernelCall) -> None:
+    """Write attention's result and its logarithms."""
+    (query, key, value), outs = tensors_of(call)
+    x = _operands(call, query, key, value)
+    for out, result in zip(outs, kernels_of(query).forward(x), strict=True):
+        out.copy_(result)
+
+
+def gradients(call: KernelCall) -> Tensors:
+    """Return the gradients of queries, keys and values, [b, h, q, c], [b, g, k, c] and [b, g, k, e]."""
+    grad, query, key, value, total, inner = tensors_of(call)[0]
+    x = _operands(call, query, key, value)
+    grad, result = projected(grad, inner)
+    of_query, *shared = kernels_of(query).backward(x, grad, result, widened(total))
+    heads = call.length("r")
+    return of_query, *(tensor.unflatten(1, (-1, heads)).sum(2) if heads > 1 else tensor for tensor in shared)
+
+
+def projected(grad: torch.Tensor, inner: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a gradient [..., e], and a result whose inner products with it are `inner` [...].
+
+    A row of zeros becomes tiny: its logarithm may have a gradient.
+    """
+    inner = widened(inner).unsqueeze(-1)
+    squares = torch.linalg.vector_norm(grad, dim=-1, keepdim=True, dtype=inner.dtype).square_()
+    is_zero, least = squares == 0, LEAST
+    if grad.dtype == torch.float16:  # what is tiny there is not so small, and is left out where it can be
+        is_zero, least = is_zero & (inner != 0), HALF_LEAST
+    squares.masked_fill_(is_zero, grad.shape[-1] * least**2)
+    grad = grad.masked_fill(is_zero, least)
+    if grad.dtype == torch.float16:
+        squares.clamp_(min=torch.finfo(squares.dtype).tiny)
+    return grad, torch.mul(grad, inner.div(squares), out=torch.empty_like(grad))
+
+
+def _operands(call: KernelCall, query: torch.Tensor, *shared: torch.Tensor) -> Operands:
+    heads = call.length("r")
+    key, value = (tensor.repeat_interleave(heads, 1) if heads > 1 else tensor for tensor in shared)
+    return Operands(query, key, value, call.flag("causal"), call.number("scale"))
