@@ -18,6 +18,7 @@ from executor.kernels import (
     shape,
     softmax,
 )
+from executor.kernels.blocks import Blocked
 from executor.kernels.call import Array, Kernel, KernelCall, KernelSet, run
 from executor.kernels.matrix import ADDING
 
@@ -41,7 +42,10 @@ KERNELS: dict[str, Kernel] = {
 }
 """The kernel of every operator, by the operator's name; `executor.torch` adds those that call PyTorch's operators."""
 
-LIBRARIES = {"arrays": KernelSet("array module", KERNELS, ADDING)}
+NATIVE = shape.MOVING | {"cast"} | {op for op, kernel in KERNELS.items() if isinstance(kernel, Blocked)}
+"""Operators whose kernels take 16-bit operands as they are."""
+
+LIBRARIES = {"arrays": KernelSet("array module", KERNELS, ADDING, NATIVE)}
 """Sets of kernels by name: those on NumPy's and CuPy's arrays; `executor.torch` adds PyTorch's."""
 
-__all__ = ["ADDING", "KERNELS", "LIBRARIES", "Array", "Kernel", "KernelCall", "KernelSet", "run"]
+__all__ = ["ADDING", "KERNELS", "LIBRARIES", "NATIVE", "Array", "Kernel", "KernelCall", "KernelSet", "run"]

@@ -1,29 +1,30 @@
-"""Element-wise work in blocks, so that on a host what one array function leaves is in the cache for the next."""
+"""Element-wise work in blocks: on a host what one function leaves is in the cache for the next; on a GPU it is small."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from types import ModuleType
 
 import numpy as np
 
-from executor.kernels.call import Array, Kernel, KernelCall
+from executor.kernels.call import Array, Kernel, KernelCall, run
 
-BLOCK_ELEMENTS = 1 << 16
-"""Elements of a block: a few of its arrays lie in a core's cache, and a function's call costs little beside it."""
+BLOCK_ELEMENTS, DEVICE_BLOCK_ELEMENTS = 1 << 16, 1 << 24
+"""Elements of a block: on a host a few of its arrays lie in a core's cache; on a GPU its temporaries are bounded."""
 
 
 def blocks(xp: ModuleType, *arrays: Array) -> Iterator[tuple[Array, ...]]:
-    """Cut arrays that broadcast to the shape of the first, all at the same places; one block where that is a GPU's."""
-    first = arrays[0]
+    """Cut arrays that broadcast to the shape of the first, all at the same places."""
+    first, most = arrays[0], BLOCK_ELEMENTS if xp is np else DEVICE_BLOCK_ELEMENTS
     if not first.ndim:
         yield tuple(array.reshape(1) for array in arrays)  # of scalars functions return numbers, not arrays
-    elif xp is not np or first.size <= BLOCK_ELEMENTS:
+    elif first.size <= most:
         yield arrays
     elif all(array.shape == first.shape and array.flags.c_contiguous for array in arrays if array.ndim):
         flat = [array.reshape(-1) if array.ndim else array for array in arrays]
-        for start in range(0, first.size, BLOCK_ELEMENTS):
-            yield tuple(array[start : start + BLOCK_ELEMENTS] if array.ndim else array for array in flat)
+        for start in range(0, first.size, most):
+            yield tuple(array[start : start + most] if array.ndim else array for array in flat)
     else:
         yield from _of_rows(xp, arrays)
 
@@ -31,7 +32,7 @@ def blocks(xp: ModuleType, *arrays: Array) -> Iterator[tuple[Array, ...]]:
 def _of_rows(xp: ModuleType, arrays: tuple[Array, ...]) -> Iterator[tuple[Array, ...]]:
     """Cut along the first dimension, and each of its slices further where that is too large."""
     first = arrays[0]
-    rows = max(1, BLOCK_ELEMENTS * len(first) // first.size)
+    rows = max(1, (BLOCK_ELEMENTS if xp is np else DEVICE_BLOCK_ELEMENTS) * len(first) // first.size)
     for start in range(0, len(first), rows):
         taken = slice(start, start + rows) if rows > 1 else start
         parts = tuple(_row(array, taken, first.ndim) for array in arrays)
@@ -47,15 +48,20 @@ def _row(array: Array, taken: slice | int, rank: int) -> Array:
     return array[taken]
 
 
-def in_blocks(kernel: Kernel) -> Kernel:
-    """Return an element-wise kernel that works block by block: outputs and operands have one shape, or are numbers."""
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """An element-wise kernel that works block by block: outputs and operands have one shape, or are numbers.
 
-    def blocked(call: KernelCall) -> None:
+    Operands of 16 bits are widened block by block.
+    """
+
+    kernel: Kernel
+
+    def __call__(self, call: KernelCall) -> None:
+        """Run the kernel on every block."""
         count = len(call.outputs)
         for parts in blocks(call.xp, *call.outputs, *call.inputs):
-            kernel(call if parts[0] is call.outputs[0] else call.on(parts[count:], parts[:count]))
-
-    return blocked
+            run(self.kernel, call if parts[0] is call.outputs[0] else call.on(parts[count:], parts[:count]))
 
 
 def by_images(kernel: Kernel) -> Kernel:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from executor.kernels.blocks import in_blocks
+from executor.kernels.blocks import Blocked
 from executor.kernels.call import Array, Kernel, KernelCall, kept_where
 from planner.errors import DataError
 
@@ -143,19 +143,19 @@ def cast(call: KernelCall) -> None:
 
 KERNELS: dict[str, Kernel] = {
     "relu": relu,
-    "sigmoid": in_blocks(sigmoid),
+    "sigmoid": Blocked(sigmoid),
     "tanh": _unary("tanh"),
     "exp": _unary("exp"),
     "log": _unary("log"),
     "neg": _unary("negative"),
-    "threshold_backward": in_blocks(threshold_backward),
-    "sigmoid_backward": in_blocks(sigmoid_backward),
-    "tanh_backward": in_blocks(tanh_backward),
+    "threshold_backward": Blocked(threshold_backward),
+    "sigmoid_backward": Blocked(sigmoid_backward),
+    "tanh_backward": Blocked(tanh_backward),
     "add": _binary("add"),
     "sub": _binary("subtract"),
     "mul": _binary("multiply"),
     "div": _binary("divide"),
-    "add_n": in_blocks(add_n),
+    "add_n": Blocked(add_n),
     "scale": scale,
     "cast": cast,
 }

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import numpy as np
 
-from executor.kernels.blocks import in_blocks
+from executor.kernels.blocks import Blocked
 from executor.kernels.call import Array, Kernel, KernelCall
 from executor.kernels.special import logistic, special
 
@@ -92,4 +92,4 @@ def _twice_slope(x: Array, room: Array) -> Array:
     return slope
 
 
-KERNELS: dict[str, Kernel] = {"gelu": in_blocks(gelu), "gelu_backward": in_blocks(gelu_backward)}
+KERNELS: dict[str, Kernel] = {"gelu": Blocked(gelu), "gelu_backward": Blocked(gelu_backward)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from executor.kernels.blocks import in_blocks
+from executor.kernels.blocks import Blocked
 from executor.kernels.call import Array, Kernel, KernelCall
 
 
@@ -82,11 +82,11 @@ def adagrad(call: KernelCall) -> None:
 
 
 KERNELS: dict[str, Kernel] = {
-    "sgd": in_blocks(sgd),
-    "sgd_momentum": in_blocks(sgd_momentum),
+    "sgd": Blocked(sgd),
+    "sgd_momentum": Blocked(sgd_momentum),
     "increment": increment,
-    "adam": in_blocks(adam),
-    "adamw": in_blocks(adamw),
-    "rmsprop": in_blocks(rmsprop),
-    "adagrad": in_blocks(adagrad),
+    "adam": Blocked(adam),
+    "adamw": Blocked(adamw),
+    "rmsprop": Blocked(rmsprop),
+    "adagrad": Blocked(adagrad),
 }

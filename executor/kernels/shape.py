@@ -174,3 +174,6 @@ KERNELS: dict[str, Kernel] = {
     "diagonal": diagonal,
     "diagonal_backward": diagonal_backward,
 }
+
+MOVING = frozenset(KERNELS) - {"diagonal_backward"}
+"""Operators that move elements, and compute nothing: of any dtype."""

@@ -1,6 +1,8 @@
 """Kernels as functions of PyTorch's tensors.
 
-Operands of 16 bits are computed with in single precision on a GPU; on a processor the kernels on arrays do that.
+On a GPU operands of 16 bits are computed with in single precision: the functions are given the largest as they are,
+which PyTorch promotes where it meets others, and the others in single precision. On a processor the kernels on arrays
+do that.
 """
 
 from __future__ import annotations
@@ -42,10 +44,10 @@ def widened(tensor: torch.Tensor) -> torch.Tensor:
 
 def sum_over(x: torch.Tensor, dims: Sequence[int], out: torch.Tensor) -> None:
     """Write the sum over dimensions, which may be none."""
-    if dims:
-        torch.sum(x, dims, out=out)
+    if not dims or (x.dtype != out.dtype and out.dtype in NARROW):  # PyTorch would round what it adds up
+        out.copy_(x.sum(dims) if dims else x)
     else:
-        out.copy_(x)
+        torch.sum(x, dims, dtype=out.dtype, out=out)
 
 
 def computed(computations: Mapping[str, Computation]) -> dict[str, Kernel]:
@@ -61,7 +63,9 @@ def written(functions: Mapping[str, Writing]) -> dict[str, Kernel]:
 def _kernel(op: str, act: Callable[[KernelCall, list[torch.Tensor]], object]) -> Kernel:
     def kernel(call: KernelCall) -> None:
         if call.once(_are_computed):
-            act(call, [*map(widened, tensors_of(call)[0])])
+            operands = tensors_of(call)[0]
+            most = max(tensor.numel() for tensor in operands)
+            act(call, [tensor if tensor.numel() == most else widened(tensor) for tensor in operands])
         else:
             run(KERNELS[op], call)
 
@@ -77,11 +81,4 @@ def _copying(compute: Computation) -> Callable[[KernelCall, list[torch.Tensor]],
 
 
 def _in_place(write: Writing) -> Callable[[KernelCall, list[torch.Tensor]], object]:
-    def act(call: KernelCall, operands: list[torch.Tensor]) -> None:
-        out = tensors_of(call)[1][0]
-        wide = torch.empty_like(out, dtype=torch.float32) if out.dtype in NARROW else out
-        write(call, operands, wide)
-        if wide is not out:
-            out.copy_(wide)
-
-    return act
+    return lambda call, operands: write(call, operands, tensors_of(call)[1][0])

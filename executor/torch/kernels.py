@@ -17,17 +17,18 @@ from math import prod
 import torch
 import torch.nn.functional as F  # noqa: N812  # as PyTorch's users know it
 
-from executor.kernels import KERNELS, Kernel, KernelCall, KernelSet
+from executor.kernels import KERNELS, NATIVE, Kernel, KernelCall, KernelSet
 from executor.kernels.call import Range
 from executor.kernels.matrix import letters_of_product
 from executor.kernels.window import Framed, Window, dilation, local_ranges, windows
 from executor.torch.attention import AT_ONCE, ATTENTION
+from executor.torch.elementwise import ELEMENTWISE
 from executor.torch.normal import NORMAL
 from executor.torch.normalization import NORMALIZATION
 from executor.torch.pooling import POOLING
 from executor.torch.softmax import SOFTMAX
 from executor.torch.tensors import tensor_of, tensors_of
-from executor.torch.weight_updates import SEVERAL, UPDATES
+from executor.torch.weight_updates import UPDATES
 
 aten = torch.ops.aten
 
@@ -279,6 +280,7 @@ TORCH_KERNELS: dict[str, Kernel] = {
     **ATTENTION,
     **POOLING,
     **UPDATES,
+    **ELEMENTWISE,
     "mm": _of_floats("mm", mm),
     "bmm": _of_floats("bmm", bmm),
     "einsum": _of_floats("einsum", einsum),
@@ -303,6 +305,11 @@ ADDING: dict[str, Kernel] = {"mm": add_mm, "einsum": partial(einsum, adds=True)}
 """Kernels that add their result to what the output holds."""
 
 KERNEL_SET = KernelSet(
-    f"torch {torch.__version__}", ChainMap(TORCH_KERNELS, KERNELS), ADDING, frozenset(TORCH_KERNELS), AT_ONCE, SEVERAL
+    library=f"torch {torch.__version__}",
+    kernels=ChainMap(TORCH_KERNELS, KERNELS),
+    adding=ADDING,
+    native=NATIVE | frozenset(TORCH_KERNELS),
+    at_once=AT_ONCE,
+    several={op: update.several for op, update in UPDATES.items()},
 )
 """PyTorch's kernels where there are some, else those on arrays."""

@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from executor.kernels import Kernel, KernelCall
-from executor.torch.computed import Tensors, computed, sum_over, written
+from executor.torch.computed import Tensors, computed, sum_over, widened, written
+from executor.torch.tensors import spread
 
 
 native_batch_norm = torch.ops.aten.native_batch_norm
 native_layer_norm_backward = torch.ops.aten.native_layer_norm_backward
 
 
-def spread(tensor: torch.Tensor, dims: Sequence[int], rank: int) -> torch.Tensor:
-    """View a tensor, whose dimensions are the dimensions `dims` of another, so that it broadcasts against that."""
-    shape = [1] * rank
-    for extent, dim in zip(tensor.shape, dims, strict=True):
-        shape[dim] = extent
-    return tensor.permute(sorted(range(len(dims)), key=dims.__getitem__)).reshape(shape)
-
-
 def variance(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
     """Sum of squared deviations from the mean over `dims`, over the whole tensor's `count`."""
     (x, centre), dims = operands, call.integers("dims")
     kept = [dim for dim in range(x.ndim) if dim not in dims]
-    sum_over((x - spread(centre, kept, x.ndim)).square_(), dims, out)
-    out.div_(call.number("count"))
+    squares = (x - spread(centre, kept, x.ndim)).square_()
+    torch.div(squares.sum(dims) if dims else squares, call.number("count"), out=out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +39,9 @@ class Normal:
 
     @property
     def are_rows(self) -> bool:
-        """True if statistics are of rows: of neighbouring elements, in the order of x."""
-        return self.x.is_contiguous() and self.call.integers("statistics") == tuple(range(self.centre.ndim))
+        """True if statistics are of rows, of neighbouring elements in the order of x, and of the dtype of x."""
+        is_leading = self.call.integers("statistics") == tuple(range(self.centre.ndim))
+        return is_leading and self.x.is_contiguous() and self.x.dtype == self.centre.dtype
 
     def values(self, factor: torch.Tensor | None = None, offset: torch.Tensor | None = None) -> torch.Tensor:
         """Return (x - mean) / sqrt(var + eps), a new tensor; times a factor and plus an offset for each mean."""
@@ -69,7 +62,8 @@ class Normal:
         """Sum over all but the dimensions `dims` (an attribute), put in that order."""
         kept = self.call.integers(dims)
         rest = [dim for dim in range(tensor.ndim) if dim not in kept]
-        return (tensor.sum(rest) if rest else tensor).permute([sorted(kept).index(dim) for dim in kept])
+        wide = torch.promote_types(tensor.dtype, torch.float32)
+        return (tensor.sum(rest, dtype=wide) if rest else tensor).permute([sorted(kept).index(dim) for dim in kept])
 
 
 def normalize(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:

@@ -17,7 +17,7 @@ def _channels(vector: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 def _summed(x: torch.Tensor) -> torch.Tensor:
     """Sum over all dimensions but the channels'."""
-    return x.sum([dim for dim in range(x.ndim) if dim != 1])
+    return x.sum([dim for dim in range(x.ndim) if dim != 1], dtype=torch.promote_types(x.dtype, torch.float32))
 
 
 def _inverse_deviation(call: KernelCall, variance: torch.Tensor) -> torch.Tensor:
@@ -32,11 +32,10 @@ def reduce_sum(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor
 def mean(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
     """Sum over `dims` divided by `count`, the number of elements summed in the whole tensor."""
     (x,), dims, count = operands, call.integers("dims"), call.number("count")
-    if dims and count == math.prod(x.shape[dim] for dim in dims):
+    if dims and x.dtype == out.dtype and count == math.prod(x.shape[dim] for dim in dims):
         torch.mean(x, dims, out=out)
     else:
-        sum_over(x, dims, out)
-        out.div_(count)
+        torch.div(x.sum(dims, dtype=torch.promote_types(x.dtype, torch.float32)) if dims else x, count, out=out)
 
 
 def batch_norm_var(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:

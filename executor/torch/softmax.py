@@ -6,7 +6,7 @@ import torch
 
 from executor.kernels import Kernel, KernelCall
 from executor.kernels.softmax import dim_of
-from executor.torch.computed import Tensors, computed, written
+from executor.torch.computed import Tensors, computed, sum_over, widened, written
 
 SHORT = range(8, 32)
 """Elements of rows of which PyTorch finds the greatest one by one, half as fast as of their halves side by side."""
@@ -26,7 +26,7 @@ def amax(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
 def sum_exp(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
     """Sum of exp(x - maximum) over this run's part of every row."""
     (x, maximum), dim = operands, dim_of(call, operands[0].ndim)
-    torch.sum((x - maximum.unsqueeze(dim)).exp_(), dim, out=out)
+    sum_over((x - maximum.unsqueeze(dim)).exp_(), (dim,), out)
 
 
 def softmax(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
@@ -38,7 +38,7 @@ def softmax(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -
 
 def softmax_backward_sum(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
     """Sum of gradient times result over this run's part of every row."""
-    torch.sum(operands[0] * operands[1], dim_of(call, operands[0].ndim), out=out)
+    sum_over(widened(operands[0]) * operands[1], (dim_of(call, operands[0].ndim),), out)
 
 
 def softmax_backward(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import ml_dtypes
 import numpy as np
 import torch
@@ -33,6 +35,14 @@ def array_of(xp: ArrayModule, tensor: torch.Tensor) -> Array:
     """Return the array over a tensor's memory; truth values by their bits."""
     values = tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor
     return values.numpy() if xp is np else xp.from_dlpack(values)
+
+
+def spread(tensor: torch.Tensor, dims: Sequence[int], rank: int) -> torch.Tensor:
+    """View a tensor, whose dimensions are the dimensions `dims` of another, so that it broadcasts against that."""
+    shape = [1] * rank
+    for extent, dim in zip(tensor.shape, dims, strict=True):
+        shape[dim] = extent
+    return tensor.permute(sorted(range(len(dims)), key=dims.__getitem__)).reshape(shape)
 
 
 def tensors_of(call: KernelCall) -> tuple[list[torch.Tensor], list[torch.Tensor]]:

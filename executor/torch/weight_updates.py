@@ -1,75 +1,69 @@
-"""PyTorch's fused Adam, which reads once what it updates; on a GPU all weights that are updated in a row at once."""
+"""PyTorch's fused optimizers, which read once what they update; on a GPU all weights that are updated in a row at once."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from executor.kernels import KERNELS, Kernel, KernelCall, run
+from executor.kernels import KERNELS, KernelCall, run
 from executor.torch.computed import are_computed
 from executor.torch.tensors import tensors_of
 from planner.graph.ir import Value
 
-UPDATED = (0, 2, 3)
-"""Which operands become the outputs: weight, mean and mean of squares."""
-
 LEAST = 1 << 14
 """Elements of a weight from which on PyTorch's kernel is faster than NumPy's: its call takes longer."""
 
-FUNCTIONS = {"adam": torch._fused_adam_, "adamw": torch._fused_adamw_}
+Tensors = list[torch.Tensor]
 
 
-def adam(op: str) -> Kernel:
-    """Return the kernel of Adam, or of Adam on a weight that first decays. Outputs may be the memory of any input."""
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One step of an optimizer. Outputs may be the memory of any input.
 
-    def kernel(call: KernelCall) -> None:
+    `updated` are the operands that become the outputs, in their order: the weight and its states. Operand 1 is the
+    gradient. `step` writes them in place, given the call, gradients, and a list for each of them.
+    """
+
+    op: str
+    updated: tuple[int, ...]
+    step: Callable[[KernelCall, Tensors, list[Tensors]], None]
+
+    def __call__(self, call: KernelCall) -> None:
+        """Update one weight."""
         is_small = call.xp is np and call.inputs[0].size < LEAST
         if is_small or not _is_dense(call):
-            run(KERNELS[op], call)
+            run(KERNELS[self.op], call)
             return
         operands, outs = tensors_of(call)
-        before = [operands[place] for place in UPDATED]
-        updated = [x if x.data_ptr() == out.data_ptr() else x.clone() for x, out in zip(before, outs, strict=True)]
-        _update(op, call, [(operands[1], *updated)])
-        for out, tensor in zip(outs, updated, strict=True):
+        pairs = [(operands[place], out) for place, out in zip(self.updated, outs, strict=True)]
+        updated = [x if x.data_ptr() == out.data_ptr() else x.clone() for x, out in pairs]
+        self.step(call, [operands[1]], [[tensor] for tensor in updated])
+        for (_, out), tensor in zip(pairs, updated, strict=True):
             if out.data_ptr() != tensor.data_ptr():
                 out.copy_(tensor)
 
-    return kernel
-
-
-def adam_of_several(op: str) -> Callable[[Sequence[KernelCall]], Callable[[], None] | None]:
-    """Return what makes one action of neighbouring updates; None where one is not in place."""
-
-    def several(calls: Sequence[KernelCall]) -> Callable[[], None] | None:
-        if not all(map(_is_dense, calls)) or not all(map(_is_in_place, calls)):
+    def several(self, calls: Sequence[KernelCall]) -> Callable[[], None] | None:
+        """Return one action of neighbouring updates; None where one is not in place."""
+        if not all(_is_dense(call) and self._is_in_place(call) for call in calls):
             return None
-        places = [[tensors_of(call)[0][place] for place in (1, *UPDATED)] for call in calls]
 
         def action() -> None:  # settings may differ, and change between steps
-            groups = defaultdict[tuple[Value, ...], list[int]](list)
-            for number, call in enumerate(calls):
-                groups[_settings(call)].append(number)
-            for numbers in groups.values():
-                _update(op, calls[numbers[0]], [places[number] for number in numbers])
+            groups = defaultdict[tuple[Value, ...], list[KernelCall]](list)
+            for call in calls:
+                groups[_settings(call)].append(call)
+            for group in groups.values():
+                operands = [tensors_of(call)[0] for call in group]
+                self.step(group[0], [x[1] for x in operands], [[x[place] for x in operands] for place in self.updated])
 
         return action
 
-    return several
-
-
-def _update(op: str, call: KernelCall, places: Sequence[Sequence[torch.Tensor]]) -> None:
-    """Update weights, each with its gradient before it and its two means behind it, by a call's settings and step."""
-    gradients, weights, means, squares = (list(column) for column in zip(*places, strict=True))
-    step = tensors_of(call)[0][4].to(torch.float32)
-    FUNCTIONS[op](
-        weights, gradients, means, squares, [], [step] * len(weights),
-        lr=call.number("lr"), beta1=call.number("beta1"), beta2=call.number("beta2"), eps=call.number("eps"),
-        weight_decay=call.number("decay", 0.0), amsgrad=False, maximize=False,
-    )  # fmt: skip
+    def _is_in_place(self, call: KernelCall) -> bool:
+        operands, outs = tensors_of(call)
+        return all(operands[place].data_ptr() == out.data_ptr() for place, out in zip(self.updated, outs, strict=True))
 
 
 def _settings(call: KernelCall) -> tuple[Value, ...]:
@@ -81,13 +75,34 @@ def _is_dense(call: KernelCall) -> bool:
     return are_computed(call, operands) and all(tensor.is_contiguous() for tensor in (*operands, *outs))
 
 
-def _is_in_place(call: KernelCall) -> bool:
-    operands, outs = tensors_of(call)
-    return all(operands[place].data_ptr() == out.data_ptr() for place, out in zip(UPDATED, outs, strict=True))
+def _sgd(call: KernelCall, gradients: Tensors, updated: list[Tensors]) -> None:
+    weights, *velocities = updated
+    torch._fused_sgd_(
+        weights, gradients, *(velocities or [[]]), lr=call.number("lr"), momentum=call.number("momentum", 0.0),
+        weight_decay=0.0, dampening=0.0, nesterov=False, maximize=False, is_first_step=False,
+    )  # fmt: skip
 
 
-UPDATES: dict[str, Kernel] = {op: adam(op) for op in FUNCTIONS}
+def _adam(function: Callable[..., object]) -> Callable[[KernelCall, Tensors, list[Tensors]], None]:
+    def step(call: KernelCall, gradients: Tensors, updated: list[Tensors]) -> None:
+        weights, *means = updated
+        count = tensors_of(call)[0][4].to(torch.float32)
+        function(
+            weights, gradients, *means, [], [count] * len(weights),
+            lr=call.number("lr"), beta1=call.number("beta1"), beta2=call.number("beta2"), eps=call.number("eps"),
+            weight_decay=call.number("decay", 0.0), amsgrad=False, maximize=False,
+        )  # fmt: skip
+
+    return step
+
+
+UPDATES: dict[str, Update] = {
+    update.op: update
+    for update in (
+        Update("sgd", (0,), _sgd),
+        Update("sgd_momentum", (0, 2), _sgd),
+        Update("adam", (0, 2, 3), _adam(torch._fused_adam_)),
+        Update("adamw", (0, 2, 3), _adam(torch._fused_adamw_)),
+    )
+}
 """Kernels by operator."""
-
-SEVERAL = {op: adam_of_several(op) for op in FUNCTIONS}
-"""What makes one action of neighbouring calls, by operator."""

@@ -1,0 +1,95 @@
+"""PyTorch's element-wise kernels, which compute 16-bit operands in single precision and round once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from executor.kernels import KERNELS, Kernel, KernelCall
+from executor.torch.tensors import spread, tensors_of
+
+Compute = Callable[..., object]
+
+
+def _operands(call: KernelCall) -> list[torch.Tensor]:
+    """Return the operands, the last two as they broadcast against the result."""
+    operands, (out,) = tensors_of(call)
+    for place, key in ((-2, "a_dims"), (-1, "dims")):
+        if call.attributes.get(key) is not None:
+            operands = [*operands]
+            operands[place] = spread(operands[place], call.integers(key), out.ndim)
+    return operands
+
+
+def _kernel(op: str, compute: Compute, *names: str) -> Kernel:
+    """Return the kernel of a function of the operands and these attributes that writes into `out`.
+
+    Integers are left to the kernel on arrays, which notices those that are too large.
+    """
+
+    def kernel(call: KernelCall) -> None:
+        operands, (out,) = call.once(_operands), tensors_of(call)[1]
+        if all(tensor.is_floating_point() for tensor in (*operands, out)):
+            compute(*operands, *(call.number(name) for name in names), out=out)
+        else:
+            KERNELS[op](call)
+
+    return kernel
+
+
+def add_n(call: KernelCall) -> None:
+    """Sum of all operands, from the first to the last; sums of 16 bits are rounded at the end."""
+    (first, *others), (out,) = tensors_of(call)
+    if not others:
+        out.copy_(first)
+        return
+    *middle, last = others
+    if middle and first.dtype in (torch.float16, torch.bfloat16):
+        first = first.float()
+    for operand in middle:
+        first = first + operand
+    torch.add(first, last, out=out)
+
+
+def cast(call: KernelCall) -> None:
+    """Convert to the dtype of the output."""
+    (x,), (out,) = tensors_of(call)
+    if out.is_floating_point() or out.dtype == torch.bool:
+        out.copy_(x)
+    else:
+        KERNELS["cast"](call)
+
+
+FUNCTIONS: dict[str, Compute] = {
+    "add": torch.add,
+    "sub": torch.sub,
+    "mul": torch.mul,
+    "div": torch.div,
+    "neg": torch.neg,
+    "abs": torch.abs,
+    "exp": torch.exp,
+    "log": torch.log,
+    "sqrt": torch.sqrt,
+    "rsqrt": torch.rsqrt,
+    "square": torch.square,
+    "reciprocal": torch.reciprocal,
+    "sin": torch.sin,
+    "cos": torch.cos,
+}
+"""Functions of the operands alone, by operator."""
+
+OF_NUMBERS: dict[str, tuple[Compute, str]] = {
+    "scale": (torch.mul, "factor"),
+    "add_scalar": (torch.add, "value"),
+    "pow_scalar": (torch.pow, "value"),
+}
+"""Functions of an operand and an attribute."""
+
+ELEMENTWISE: dict[str, Kernel] = {
+    **{op: _kernel(op, function) for op, function in FUNCTIONS.items()},
+    **{op: _kernel(op, function, name) for op, (function, name) in OF_NUMBERS.items()},
+    "add_n": add_n,
+    "cast": cast,
+}
+"""Kernels by operator."""
