@@ -42,7 +42,8 @@ KERNELS: dict[str, Kernel] = {
 }
 """The kernel of every operator, by the operator's name; `executor.torch` adds those that call PyTorch's operators."""
 
-NATIVE = shape.MOVING | {"cast"} | {op for op, kernel in KERNELS.items() if isinstance(kernel, Blocked)}
+NATIVE = shape.MOVING | selection.CHOOSING | selection.SUMMING | {"cast"}
+NATIVE |= {op for op, kernel in KERNELS.items() if isinstance(kernel, Blocked)}
 """Operators whose kernels take 16-bit operands as they are."""
 
 LIBRARIES = {"arrays": KernelSet("array module", KERNELS, ADDING, NATIVE)}

@@ -12,29 +12,39 @@ __device__ long long lower_bound(const long long* rows, long long size, long lon
     return low;
 }
 
-template <class T>
-__device__ void segment_sums(const long long* rows, const long long* order, const T* values, T* sums,
-                             long long size, long long count, long long columns) {
+template <class Kind>
+__device__ void segment_sums(const long long* rows, const long long* order, const typename Kind::Stored* values,
+                             typename Kind::Stored* sums, long long size, long long count, long long columns) {
     long long element = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
     if (element >= count * columns) return;
     long long row = element / columns, column = element % columns;
-    T sum = 0;
+    typename Kind::Wide sum = 0;
     for (long long n = lower_bound(rows, size, row); n < size && rows[n] == row; ++n)
-        sum += values[order[n] * columns + column];
-    sums[element] = sum;
+        sum += widened(values[order[n] * columns + column], Kind());
+    sums[element] = rounded(sum, Kind());
 }
 
 extern "C" __global__ void segment_sums_float32(const long long* rows, const long long* order, const float* values, float* sums,
                                             long long size, long long count, long long columns) {
-    segment_sums(rows, order, values, sums, size, count, columns);
+    segment_sums<Float32>(rows, order, values, sums, size, count, columns);
 }
 
 extern "C" __global__ void segment_sums_float64(const long long* rows, const long long* order, const double* values, double* sums,
                                             long long size, long long count, long long columns) {
-    segment_sums(rows, order, values, sums, size, count, columns);
+    segment_sums<Float64>(rows, order, values, sums, size, count, columns);
 }
 
 extern "C" __global__ void segment_sums_int32(const long long* rows, const long long* order, const int* values, int* sums,
                                             long long size, long long count, long long columns) {
-    segment_sums(rows, order, values, sums, size, count, columns);
+    segment_sums<Int32>(rows, order, values, sums, size, count, columns);
+}
+
+extern "C" __global__ void segment_sums_float16(const long long* rows, const long long* order, const Byte2* values, Byte2* sums,
+                                            long long size, long long count, long long columns) {
+    segment_sums<Float16>(rows, order, values, sums, size, count, columns);
+}
+
+extern "C" __global__ void segment_sums_bfloat16(const long long* rows, const long long* order, const Byte2* values, Byte2* sums,
+                                            long long size, long long count, long long columns) {
+    segment_sums<BFloat16>(rows, order, values, sums, size, count, columns);
 }

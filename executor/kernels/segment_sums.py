@@ -6,25 +6,24 @@ and indexing by a mask waits for the device.
 
 from __future__ import annotations
 
-from functools import cache
 from math import prod
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 
+from executor.cuda_source import kernel_of
 from executor.kernels.call import Array
 
 SOURCE = Path(__file__).with_name("segment_sums.cu")
-OPTIONS = ("--std=c++17",)
 THREADS = 256
 
 
 def segment_sums(xp: ModuleType, rows: Array, values: Array, out: Array) -> None:
     """Write into out[r, ...] the sum of values[n, ...] over rows[n] == r; values of rows outside `out` are left out.
 
-    `rows` is [...] and `values` [..., *columns], where `out` is [rows, *columns]. Sums are in the dtype of `out`.
+    `rows` is [...] and `values` [..., *columns], where `out` is [rows, *columns]. Sums of 16 bits are added up in single
+    precision and rounded once.
     """
     rows, values = rows.reshape(-1), values.reshape(rows.size, prod(out.shape[1:]))
     if xp is np:
@@ -41,7 +40,7 @@ def _on_host(rows: Array, values: Array, out: Array) -> None:
     out[...] = 0
     if values.size:
         order = np.argsort(rows, kind="stable")
-        rows = rows[order]
+        rows, values = rows[order], values.astype(np.result_type(values, np.float32), copy=False)
         starts = np.flatnonzero(np.concatenate([np.ones(1, dtype=bool), rows[1:] != rows[:-1]]))
         out[rows[starts]] = np.add.reduceat(values[order], starts, axis=0).reshape(-1, *out.shape[1:])
 
@@ -51,11 +50,7 @@ def _on_device(xp: ModuleType, rows: Array, values: Array, out: Array) -> None:
     arrays = (xp.take(rows, order).astype("int64"), order, xp.ascontiguousarray(values, out.dtype))
     sums = out if out.flags.c_contiguous else xp.empty(out.shape, out.dtype)
     sizes = np.int64(rows.size), np.int64(len(out)), np.int64(values.shape[1])
-    _kernel(xp, out.dtype.name)((-(-out.size // THREADS),), (THREADS,), (*arrays, sums, *sizes))
+    kernel = kernel_of(xp, SOURCE, f"segment_sums_{out.dtype.name}")
+    kernel((-(-out.size // THREADS),), (THREADS,), (*arrays, sums, *sizes))
     if sums is not out:
         xp.copyto(out, sums)
-
-
-@cache
-def _kernel(xp: ModuleType, dtype: str) -> Any:
-    return xp.RawModule(code=SOURCE.read_text(), options=OPTIONS).get_function(f"segment_sums_{dtype}")

@@ -24,7 +24,7 @@ def _keep(call: KernelCall, values: Array, inside: Array) -> None:
     if call.ranges["v"] == (0, _extent(call, "v")):
         call.xp.copyto(call.outputs[0], values)
     else:
-        call.xp.copyto(call.outputs[0], call.xp.where(inside, values, 0))
+        call.xp.copyto(call.outputs[0], call.xp.where(inside, values, values.dtype.type(0)))
 
 
 def _extent(call: KernelCall, variable: str) -> int | None:
@@ -144,3 +144,7 @@ KERNELS: dict[str, Kernel] = {
     "sort": _in_order(None, "descending"),
     "topk": _in_order("k", "largest"),
 }
+
+CHOOSING = frozenset(("embedding", "index_select", "gather"))
+SUMMING = frozenset(f"{op}_backward" for op in ("embedding_dense", "index_select", "gather"))
+"""Operators whose kernels choose elements of any dtype, and whose kernels add them up in enough precision."""

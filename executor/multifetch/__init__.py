@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from executor.cuda_source import kernel_of
 from executor.multifetch.moves import Move, Pair, address, copies, reduction
 from executor.multifetch.table import tables
 from executor.values import ArrayModule
@@ -16,13 +15,7 @@ from executor.values import ArrayModule
 __all__ = ["SOURCE", "Move", "MultiFetch", "Pair", "address", "copies", "reduction"]
 
 SOURCE = Path(__file__).with_name("multifetch.cu")
-OPTIONS = ("--std=c++17",)
 THREADS = 256
-
-
-@cache
-def _kernel(xp: ArrayModule) -> Any:
-    return xp.RawModule(code=SOURCE.read_text(), options=OPTIONS).get_function("multifetch")
 
 
 class MultiFetch:
@@ -33,7 +26,7 @@ class MultiFetch:
 
     def __init__(self, xp: ArrayModule, moves: Sequence[Move]) -> None:
         launch = tables(moves)
-        self._kernel = _kernel(xp)
+        self._kernel = kernel_of(xp, SOURCE, "multifetch")
         self._moves = tuple(moves)  # keeps their memory
         self._grid = (launch.blocks,)
         uploaded = (xp.asarray(table.view(np.uint8)) for table in (launch.segments, launch.terms, launch.first_blocks))

@@ -26,6 +26,7 @@ from executor.torch.elementwise import ELEMENTWISE
 from executor.torch.normal import NORMAL
 from executor.torch.normalization import NORMALIZATION
 from executor.torch.pooling import POOLING
+from executor.torch.rms_norm import RMS_NORM
 from executor.torch.softmax import SOFTMAX
 from executor.torch.tensors import tensor_of, tensors_of
 from executor.torch.weight_updates import UPDATES
@@ -276,6 +277,7 @@ def silu_backward(call: KernelCall) -> None:
 TORCH_KERNELS: dict[str, Kernel] = {
     **NORMALIZATION,
     **NORMAL,
+    **RMS_NORM,
     **SOFTMAX,
     **ATTENTION,
     **POOLING,

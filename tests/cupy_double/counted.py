@@ -1,6 +1,7 @@
 """What one step of a plan asks of a device: launches, waits of the host, and bytes beside the arena, on the double."""
 
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from executor.cluster import single_rank
@@ -19,39 +20,18 @@ class Counted:
     arena_bytes: int
 
 
-def counted(plan, library="arrays"):
-    """Count one step, after a first one in which everything that is made once is made."""
+def counted(plan, library, operators=None):
+    """Count a step; `operators` counts what PyTorch does, within a `with` block."""
     with cupy_double.installed() as cupy:
         memory = cupy._memory
         trainer = Trainer(rank_programs(plan, 0), replace(single_rank(2), library=library), cupy, "p2p")
         trainer.load(DATA_SETS["random"](plan.graph, plan.seed), 0)
-        trainer.run()
         launches, waits = memory.LAUNCHES.copy(), memory.WAITS.copy()
         before = memory.POOL["peak"] = memory.POOL["bytes"]
-        with of_torch() if library == "torch" else Nothing() as ops:
+        with nullcontext() if operators is None else operators:
             trainer.run()
-        return Counted(
-            memory.LAUNCHES - launches + ops.launches,
-            memory.WAITS - waits + ops.waits,
-            memory.POOL["peak"] - before + ops.peak_bytes,
-            trainer.arena.nbytes,
-        )
-
-
-class Nothing:
-    """Counts nothing: PyTorch computes nothing."""
-
-    launches, waits, peak_bytes = Counter(), Counter(), 0
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_error):
-        pass
-
-
-def of_torch():
-    """Count what PyTorch does in a `with` block."""
-    from tests.cupy_double.torch_operators import Operators
-
-    return Operators()
+        arrays = memory.LAUNCHES - launches, memory.WAITS - waits, memory.POOL["peak"] - before
+        if operators is None:
+            return Counted(*arrays, trainer.arena.nbytes)
+        both = arrays[0] + operators.launches, arrays[1] + operators.waits, arrays[2] + operators.peak_bytes
+        return Counted(*both, trainer.arena.nbytes)

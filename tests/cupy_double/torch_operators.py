@@ -10,7 +10,17 @@ from torch.utils._pytree import tree_leaves
 WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "_unique2", "item", "is_nonzero", "equal")
 """Operators whose result the host reads, or has a shape that the device tells."""
 
-FREE = ("promote_types", "_unsafe_view", "empty", "empty_like", "empty_strided", "new_empty", "detach", "lift_fresh", "alias")
+FREE = (
+    "promote_types",
+    "_unsafe_view",
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "new_empty",
+    "detach",
+    "lift_fresh",
+    "alias",
+)
 """Operators that launch nothing."""
 
 

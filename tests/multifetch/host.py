@@ -7,6 +7,7 @@ import subprocess
 import numpy as np
 import pytest
 
+from executor.cuda_source import source_of
 from executor.multifetch import SOURCE, THREADS
 
 PRELUDE = """
@@ -46,7 +47,7 @@ def compiled(folder, code):
 
 def built(folder):
     """Return the launch as a function of tables."""
-    entry = compiled(folder, SOURCE.read_text() + LAUNCH).launch
+    entry = compiled(folder, source_of(SOURCE) + LAUNCH).launch
 
     def launch(table):
         pointers = [ctypes.c_void_p(np.ascontiguousarray(t).ctypes.data) for t in (table.segments, table.terms)]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import executor
-from executor.multifetch import OPTIONS
+from executor.cuda_source import OPTIONS, source_of
 
 nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC is not installed: pip install -e '.[nvrtc]'")
 SOURCES = sorted(Path(executor.__file__).parent.rglob("*.cu"))
@@ -32,12 +32,12 @@ def test_there_are_sources():
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)
 def test_it_compiles(source, architecture):
-    log, nbytes = compiled(source.read_text(), architecture)
+    log, nbytes = compiled(source_of(source), architecture)
     assert "error" not in log
     assert nbytes > 1000
 
 
 def test_what_does_not_compile_is_told():
-    log, nbytes = compiled(SOURCES[1].read_text().replace("sizeof(Term) == 56", "sizeof(Term) == 64"), "sm_80")
+    log, nbytes = compiled(source_of(SOURCES[1]).replace("sizeof(Term) == 56", "sizeof(Term) == 64"), "sm_80")
     assert nbytes == 0
     assert "table.py lays the tables out alike" in log

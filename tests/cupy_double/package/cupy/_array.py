@@ -14,7 +14,9 @@ REFUSED = (
     "Implicit conversion to a NumPy array is not allowed. Please use `.get()` to construct a NumPy array explicitly."
 )
 SCALARS = (bool, int, float, complex, np.generic)
-WAITING = frozenset({"nonzero", "flatnonzero", "argwhere", "unique", "compress", "extract", "delete", "place", "repeat"})
+WAITING = frozenset(
+    {"nonzero", "flatnonzero", "argwhere", "unique", "compress", "extract", "delete", "place", "repeat"}
+)
 """Functions whose result has a shape that the device tells."""
 
 HOLDERS = frozenset({"array", "asarray", "asanyarray", "ascontiguousarray"})

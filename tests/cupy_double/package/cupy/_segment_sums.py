@@ -18,9 +18,10 @@ def _launched(dtype, grid, block, args):
     if (np.diff(rows) < 0).any() or len(rows) != size:
         raise ValueError("rows are to ascend")
     target, inside = sums.reshape(count, columns), (rows >= 0) & (rows < count)
-    target[...] = 0
-    np.add.at(target, rows[inside], values.reshape(-1, columns)[order[inside]])
+    wide = np.zeros(target.shape, np.float32 if dtype in ("float16", "bfloat16") else dtype)
+    np.add.at(wide, rows[inside], values.reshape(-1, columns)[order[inside]].astype(wide.dtype))
+    target[...] = wide.astype(dtype)
 
 
-for _dtype in ("float32", "float64", "int32"):
+for _dtype in ("float16", "bfloat16", "float32", "float64", "int32"):
     _module.KERNELS[f"segment_sums_{_dtype}"] = partial(_launched, _dtype)
