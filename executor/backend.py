@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable
 from importlib import import_module
 from importlib.util import find_spec
@@ -36,6 +38,13 @@ def array_module(name: str = "auto") -> ModuleType:
     missing = "CuPy is not installed: pip install 'tensor-partitioner[cuda12]' (or [cuda13])"
     reason = "CuPy finds no GPU: check the driver and CUDA_VISIBLE_DEVICES" if installed else missing
     raise BackendError(f"backend 'cupy': {reason}, or use --backend numpy")
+
+
+def allow_tf32(allowed: bool) -> None:
+    """Let float32 products on GPUs round their factors to TF32, 10 bits, or not; CuPy's, and PyTorch's where loaded."""
+    os.environ["CUPY_TF32"] = str(int(allowed))  # read at the first product
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
 
 
 def require_dtypes(xp: ModuleType, dtypes: Iterable[str]) -> None:

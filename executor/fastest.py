@@ -1,4 +1,4 @@
-"""The fastest kernels of each operator, measured on the calls and the memory of a program."""
+"""The fastest kernels of each operator: measured on the calls and the memory of a program; on a GPU PyTorch's."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import time
 from collections import ChainMap, Counter, defaultdict
 from collections.abc import Mapping
 
+import numpy as np
+
 from executor.arena import Memory
 from executor.backend import synchronize
 from executor.cluster import Cluster
 from executor.exchange import Action
 from executor.kernel_calls import KernelCalls, kernel_calls
-from executor.kernels import KERNELS, LIBRARIES, KernelSet
+from executor.kernels import KERNELS, LIBRARIES, NATIVE, KernelSet
 from executor.schedules import Rate
 from planner.errors import InputError
 from planner.program.tasks import Kernel, SlicedCall
@@ -26,9 +28,15 @@ TRIALS = 3
 def kernel_set(library: str, memory: Memory, cluster: Cluster) -> KernelSet:
     """Return a library's kernels, or with `auto` every operator's fastest (collective); overwrites the memory then.
 
-    Raises InputError for a library that is not loaded.
+    On a GPU `auto` is PyTorch, where it computes there. Raises InputError for a library that is not loaded, or does not
+    compute on these arrays.
     """
+    if library == AUTO and memory.xp is not np:
+        torch = LIBRARIES.get("torch")
+        return torch if torch is not None and torch.obstacle(memory.xp) is None else LIBRARIES["arrays"]
     if library in LIBRARIES:
+        if (obstacle := LIBRARIES[library].obstacle(memory.xp)) is not None:
+            raise InputError(f"kernels {library!r}: {obstacle}: use --kernels arrays")
         return LIBRARIES[library]
     if library != AUTO:
         raise InputError(f"kernels {library!r}: expected one of {', '.join((*LIBRARIES, AUTO))}")
@@ -78,7 +86,7 @@ def _fastest(seconds: Mapping[tuple[str, str], float]) -> KernelSet:
         library=_said(chosen),
         kernels=ChainMap({op: kernels.kernels[op] for op, kernels in sets.items()}, KERNELS),
         adding={op: kernels.adding[op] for op, kernels in sets.items() if op in kernels.adding},
-        native=[op for op, kernels in sets.items() if op in kernels.native],
+        native=NATIVE | {op for op, kernels in sets.items() if op in kernels.native},
     )
 
 

@@ -11,7 +11,7 @@ from executor.kernels.call import Array, Kernel, KernelCall
 from executor.kernels.elementwise import spread
 
 BLOCK_SCORES, DEVICE_BLOCK_SCORES = 1 << 20, 1 << 26
-"""Scores of a block of rows, of all heads and samples together, on a host and on a GPU; a block has at least one row."""
+"""Scores of a block of rows, of all heads and samples, on a host and on a GPU; a block has at least one row."""
 
 
 @dataclass(frozen=True, slots=True)

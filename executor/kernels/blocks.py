@@ -1,4 +1,4 @@
-"""Element-wise work in blocks: on a host what one function leaves is in the cache for the next; on a GPU it is small."""
+"""Element-wise work in blocks, whose temporaries stay in the cache of a host, and are small on a GPU."""
 
 from __future__ import annotations
 

@@ -133,7 +133,8 @@ class KernelSet:
     Operators of `native` have kernels that take 16-bit operands as they are, and round once themselves. `library` says
     whose the kernels are. Of two calls of the same operands, one behind the other, `at_once` has functions, by their
     operators, that write the results of both. Of neighbouring calls of one operator on a GPU `several` has functions
-    that return one action for all of them, or None.
+    that return one action for all of them, or None. `obstacle` says why arrays of a module cannot be
+    computed with.
     """
 
     library: str
@@ -142,6 +143,7 @@ class KernelSet:
     native: Collection[str] = ()
     at_once: Mapping[tuple[str, str], Callable[[KernelCall, KernelCall], None]] = field(default_factory=dict)
     several: Mapping[str, Callable[[Sequence[KernelCall]], Callable[[], None] | None]] = field(default_factory=dict)
+    obstacle: Callable[[ModuleType], str | None] = lambda _xp: None
 
     def bind(self, op: str, call: KernelCall, adds: bool = False) -> Callable[[], None]:
         """Return the action that runs an operator's kernel on a call; `adds` adds to what the outputs hold."""

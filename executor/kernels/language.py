@@ -21,9 +21,8 @@ def rotary(call: KernelCall) -> None:
 def expert_slots(call: KernelCall) -> None:
     """Number the places that choices get, of experts that have `capacity` of them."""
     (indices,), xp, capacity = call.inputs, call.xp, call.integer("capacity")
-    batch, tokens, ranks = indices.shape
-    chosen = indices.reshape(batch, -1)
-    sample = xp.arange(batch)[:, None]
+    chosen = indices.reshape(len(indices), -1)
+    sample = xp.arange(len(indices))[:, None]
     order = xp.argsort(chosen, axis=1, kind="stable")
     ordered = (xp.take_along_axis(chosen, order, axis=1) + (sample << 32)).reshape(-1)  # ascends over all samples
     place = xp.empty_like(chosen)

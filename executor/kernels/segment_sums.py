@@ -22,8 +22,8 @@ THREADS = 256
 def segment_sums(xp: ModuleType, rows: Array, values: Array, out: Array) -> None:
     """Write into out[r, ...] the sum of values[n, ...] over rows[n] == r; values of rows outside `out` are left out.
 
-    `rows` is [...] and `values` [..., *columns], where `out` is [rows, *columns]. Sums of 16 bits are added up in single
-    precision and rounded once.
+    `rows` is [...] and `values` [..., *columns], where `out` is [rows, *columns]. Sums of 16 bits are computed in
+    single precision and rounded once.
     """
     rows, values = rows.reshape(-1), values.reshape(rows.size, prod(out.shape[1:]))
     if xp is np:

@@ -7,7 +7,7 @@ do that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
@@ -42,7 +42,7 @@ def widened(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.float() if tensor.dtype in NARROW else tensor
 
 
-def sum_over(x: torch.Tensor, dims: Sequence[int], out: torch.Tensor) -> None:
+def sum_over(x: torch.Tensor, dims: tuple[int, ...], out: torch.Tensor) -> None:
     """Write the sum over dimensions, which may be none."""
     if not dims or (x.dtype != out.dtype and out.dtype in NARROW):  # PyTorch would round what it adds up
         out.copy_(x.sum(dims) if dims else x)

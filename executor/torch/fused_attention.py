@@ -102,7 +102,11 @@ def _host_backward(x: Operands, grad: torch.Tensor, result: torch.Tensor, total:
     return gradients
 
 
-FLASH, EFFICIENT, HOST = Fused(_flash, _flash_backward), Fused(_efficient, _efficient_backward), Fused(_host, _host_backward)
+FLASH, EFFICIENT, HOST = (
+    Fused(_flash, _flash_backward),
+    Fused(_efficient, _efficient_backward),
+    Fused(_host, _host_backward),
+)
 
 
 def kernels_of(query: torch.Tensor) -> Fused:
@@ -138,7 +142,9 @@ def gradients(call: KernelCall) -> Tensors:
     grad, result = projected(grad, inner)
     of_query, *shared = kernels_of(query).backward(x, grad, result, widened(total))
     heads = call.length("r")
-    return of_query, *(tensor.unflatten(1, (-1, heads)).sum(2) if heads > 1 else tensor for tensor in shared)
+    if heads > 1:
+        shared = [tensor.reshape(len(tensor), -1, heads, *tensor.shape[2:]).sum(2) for tensor in shared]
+    return of_query, *shared
 
 
 def projected(grad: torch.Tensor, inner: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -28,7 +28,7 @@ from executor.torch.normalization import NORMALIZATION
 from executor.torch.pooling import POOLING
 from executor.torch.rms_norm import RMS_NORM
 from executor.torch.softmax import SOFTMAX
-from executor.torch.tensors import tensor_of, tensors_of
+from executor.torch.tensors import obstacle, tensor_of, tensors_of
 from executor.torch.weight_updates import UPDATES
 
 aten = torch.ops.aten
@@ -313,5 +313,6 @@ KERNEL_SET = KernelSet(
     native=NATIVE | frozenset(TORCH_KERNELS),
     at_once=AT_ONCE,
     several={op: update.several for op, update in UPDATES.items()},
+    obstacle=obstacle,
 )
 """PyTorch's kernels where there are some, else those on arrays."""

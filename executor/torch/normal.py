@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from executor.kernels import Kernel, KernelCall
-from executor.torch.computed import Tensors, computed, sum_over, widened, written
+from executor.torch.computed import Tensors, computed, written
 from executor.torch.tensors import spread
-
 
 native_batch_norm = torch.ops.aten.native_batch_norm
 native_layer_norm_backward = torch.ops.aten.native_layer_norm_backward
@@ -48,7 +47,8 @@ class Normal:
         if self.are_rows:  # each is a channel of one image
             each = [None if y is None else y.reshape(-1) for y in (factor, offset, self.centre, self.squares)]
             rows = self.x.reshape(1, self.centre.numel(), -1)
-            return native_batch_norm(rows, *each, False, 0.0, self.call.number("eps"))[0].view_as(self.x)
+            values: torch.Tensor = native_batch_norm(rows, *each, False, 0.0, self.call.number("eps"))[0]
+            return values.view_as(self.x)
         values = (self.x - self.spread(self.centre, "statistics")).mul_(self.inverse)
         if factor is not None and offset is not None:
             values.mul_(self.spread(factor, "statistics")).add_(self.spread(offset, "statistics"))

@@ -54,7 +54,7 @@ def rotary(call: KernelCall) -> None:
     if call.ranges["j"] != (0, 2 * half) or not x.shape[-1] == cos.shape[-1] == sin.shape[-1] == 2 * half:
         run(KERNELS["rotary"], call)
         return
-    low, high = widened(sin).split(half, -1)
+    low, high = widened(sin).chunk(2, -1)
     signed = torch.cat((high, -low) if call.flag("inverse") else (-low, high), -1)
     torch.addcmul(x * widened(cos), x.roll(half, -1), signed, out=out)
 

@@ -10,7 +10,7 @@ from executor.kernels.softmax import dim_of
 from executor.torch.computed import Tensors, computed, sum_over, widened, written
 
 SHORT = range(8, 32)
-"""Elements of rows of which PyTorch, on a processor, finds the greatest one by one, half as fast as of their halves side by side."""
+"""Elements of rows of which PyTorch finds the greatest one by one on a processor, half as fast as of both halves."""
 
 
 def amax(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:

@@ -31,6 +31,17 @@ def tensor_of(array: Array) -> torch.Tensor:
     return torch.from_numpy(array) if isinstance(array, np.ndarray) else from_dlpack(array)
 
 
+def obstacle(xp: ArrayModule) -> str | None:
+    """Say why PyTorch cannot view arrays of a module; None where it can."""
+    try:
+        tensor_of(xp.zeros(1, np.float32))
+    except (RuntimeError, BufferError, AssertionError) as error:
+        return (
+            f"this PyTorch does not view arrays of {xp.__name__} ({str(error).splitlines()[0]}): install one with CUDA"
+        )
+    return None
+
+
 def array_of(xp: ArrayModule, tensor: torch.Tensor) -> Array:
     """Return the array over a tensor's memory; truth values by their bits."""
     values = tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor

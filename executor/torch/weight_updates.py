@@ -1,4 +1,4 @@
-"""PyTorch's fused optimizers, which read once what they update; on a GPU all weights that are updated in a row at once."""
+"""PyTorch's fused optimizers, which read once what they update; on a GPU they update neighbouring weights at once."""
 
 from __future__ import annotations
 

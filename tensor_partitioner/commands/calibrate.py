@@ -63,7 +63,7 @@ def calibrate(ranks: Cluster, /, plans: tuple[Path, ...], **options: Any) -> int
     Kernels by operator and size, and the kernels of PLANS too; what transfers take, memory, messages, how ranks share
     cores. The file is a machine like any other: simulate plan.json --topo here.yaml.
     """
-    ranks = agree(ranks, lambda: with_kernels(ranks, options["kernels"]))
+    ranks = agree(ranks, lambda: with_kernels(ranks, options["kernels"], options["tf32"]))
     return Calibration(ranks, plans, options).run()
 
 

@@ -80,8 +80,12 @@ EXAMPLES = (
 def execute(ranks: Cluster, /, plans: tuple[Path, ...], **options: Any) -> int:
     """Train PLANS, one after the other, on as many ranks as each has workers: mpirun -n 8 execute plan.json."""
     collect_seldom()
-    ranks = agree(ranks, lambda: with_kernels(ranks, options["kernels"]).with_collectives(options["collectives"]))
+    ranks = agree(ranks, lambda: _ranks(ranks, options))
     return Execution(ranks, plans, options).run()
+
+
+def _ranks(ranks: Cluster, options: Mapping[str, Any]) -> Cluster:
+    return with_kernels(ranks, options["kernels"], options["tf32"]).with_collectives(options["collectives"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +201,7 @@ class Execution:
             "backend": request.xp.__name__,
             **on_host,
             "kernels": result.library,
+            **({"tf32": True} if self.options["tf32"] and request.xp is not np else {}),
             "transport": transports_between(request.transport, self.ranks.size, self.ranks.ranks_on_host),
             **({"collectives": "library"} if self.options["collectives"] == "library" else {}),
             "prefetch": self.options["prefetch"],

@@ -16,6 +16,7 @@ import click
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from executor.backend import allow_tf32
 from executor.cluster import Cluster
 from executor.fastest import AUTO
 from executor.process.environment import is_torchrun
@@ -28,11 +29,15 @@ from tensor_partitioner.display.progress import STATUS, StatusLine
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=Cluster)
 
-KERNELS = "Of NumPy or CuPy, of PyTorch, or of every operator the faster.  [default: arrays; under torchrun torch]"
+KERNELS = (
+    "Of NumPy or CuPy, of PyTorch, or the fastest: on GPUs PyTorch's, else measured for every operator.  "
+    "[default: arrays; under torchrun torch]"
+)
 TRANSPORT = f"One of {', '.join(CHOICES)}, or of --operators; auto: shared within a host."
 _OPTIONS = (
     click.option("--transport", default="auto", metavar="NAME", help=TRANSPORT),
     click.option("--kernels", type=click.Choice(["arrays", "torch", AUTO]), help=KERNELS),
+    click.option("--tf32", is_flag=True, help="Round factors of float32 products on GPUs to TF32."),
     click.option("--prefetch", type=click.IntRange(0), default=1, help="Start fetches so many units early."),
     click.option("--threads", type=click.IntRange(1), help="BLAS threads per rank; default: cores per rank."),
 )
@@ -51,10 +56,11 @@ def limited_threads(ranks: Cluster, asked: int | None) -> Iterator[int]:
         yield threads
 
 
-def with_kernels(ranks: C, name: str | None) -> C:
+def with_kernels(ranks: C, name: str | None, tf32: bool) -> C:
     """Return the ranks with the kernels that `--kernels` names; InputError for PyTorch's where it is not installed."""
     if name == "torch" or (name == AUTO and find_spec("torch") is not None):
         load_pytorch(f"--kernels {name}")
+    allow_tf32(tf32)
     return ranks if name is None else replace(ranks, library=name)
 
 

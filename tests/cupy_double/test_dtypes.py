@@ -33,7 +33,7 @@ if find_spec("torch") is not None:
 
 @dataclass(frozen=True)
 class Bound(Application):
-    """An application whose kernel is bound as a worker binds it: with 16-bit operands as they are, where it takes them."""
+    """An application whose kernel is bound as a worker binds it: with 16-bit operands where it takes them."""
 
     library: str = "arrays"
 

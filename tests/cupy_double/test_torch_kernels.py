@@ -1,10 +1,8 @@
 """PyTorch's kernels on arrays of the double, as on a GPU: whole and split, and of 16 bits."""
 
-import numpy as np
 import pytest
 
 pytest.importorskip("torch")
-from executor.kernels import KernelCall
 from executor.torch.kernels import KERNEL_SET, TORCH_KERNELS
 from executor.verification import CheckOptions, check_operator
 from tests import cupy_double
