@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, ExitStack
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
@@ -15,6 +16,9 @@ import numpy as np
 from planner.errors import InputError
 
 BACKENDS = ("auto", "numpy", "cupy")
+
+ON_STREAM: list[Callable[[Any], AbstractContextManager[None]]] = []
+"""What lets another library compute on CuPy's current stream for a while; `executor.torch` adds PyTorch's."""
 
 
 class BackendError(InputError):
@@ -36,8 +40,38 @@ def array_module(name: str = "auto") -> ModuleType:
     if name == "auto":
         return np
     missing = "CuPy is not installed: pip install 'tensor-partitioner[cuda12]' (or [cuda13])"
-    reason = "CuPy finds no GPU: check the driver and CUDA_VISIBLE_DEVICES" if installed else missing
-    raise BackendError(f"backend 'cupy': {reason}, or use --backend numpy")
+    raise BackendError(f"backend 'cupy': {_why_no_gpu(cupy) if installed else missing}, or use --backend numpy")
+
+
+def _why_no_gpu(cupy: Any) -> str:
+    """Say why CuPy finds no GPU, and what to do."""
+    driver, toolkit = cupy.cuda.runtime.driverGetVersion(), cupy.cuda.runtime.runtimeGetVersion()
+    if not 0 < driver // MAJOR < toolkit // MAJOR:
+        return "CuPy finds no GPU: check the driver and CUDA_VISIBLE_DEVICES"
+    return f"the driver is of CUDA {_release(driver)}, older than CuPy's CUDA {_release(toolkit)}: update the driver"
+
+
+MAJOR = 1000
+"""What CUDA multiplies the first part of its version by."""
+
+
+def _release(version: int) -> str:
+    return f"{version // MAJOR}.{version % MAJOR // 10}"
+
+
+def require_libraries(xp: Any) -> None:
+    """Raise BackendError, naming the extra that brings it, where a library is missing that CuPy's kernels call."""
+    libraries = ("NVRTC", xp.cuda.nvrtc.getVersion, RuntimeError), ("cuBLAS", xp.cuda.get_cublas_handle, ImportError)
+    for name, load, absence in libraries:
+        try:
+            load()
+        except absence as error:
+            raise BackendError(f"backend 'cupy': CuPy finds no {name}: {advice(xp)}, or use --backend numpy") from error
+
+
+def advice(xp: Any) -> str:
+    """Say how the libraries are installed that CuPy calls."""
+    return f"pip install 'tensor-partitioner[cuda{xp.cuda.runtime.runtimeGetVersion() // MAJOR}]'"
 
 
 def allow_tf32(allowed: bool) -> None:
@@ -63,6 +97,21 @@ def asnumpy(array: Any) -> np.ndarray[Any, Any]:
 
 
 def synchronize(xp: ModuleType) -> None:
-    """Wait until everything queued on the current device has run; with NumPy there is nothing to wait for."""
+    """Wait until everything queued on the current stream has run; with NumPy there is nothing to wait for."""
     if xp is not np:
         xp.cuda.get_current_stream().synchronize()
+
+
+def chain(event: Any, first: Any, then: Any) -> None:
+    """Let what is queued on a stream from now on run behind what is queued on another, by an event of CuPy's."""
+    event.record(first)
+    then.wait_event(event)
+
+
+def on_one_stream(xp: Any) -> AbstractContextManager[object]:
+    """Let every library compute on CuPy's current stream, so that what is queued runs in the order of the calls."""
+    stack = ExitStack()
+    if xp is not np:
+        for enter in ON_STREAM:
+            stack.enter_context(enter(xp))
+    return stack

@@ -11,7 +11,8 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.transport import TransportError, TransportSpec, plain_arena
+from executor.backend import require_libraries
+from executor.transport import Choice, TransportError, TransportSpec, plain_arena
 from executor.transport.messages import Messages
 from executor.values import ArrayModule, indices
 from planner.graph.ir import Tensor
@@ -45,8 +46,8 @@ class Cluster(ABC):
         """Return what a transport of this name needs."""
 
     @abstractmethod
-    def choose_transport(self, name: str, xp: ArrayModule) -> str:
-        """Return the name of the transport that a job uses; a TransportError where the one asked for cannot be."""
+    def choose_transport(self, name: str, xp: ArrayModule) -> Choice:
+        """Return the transport that a job uses (collective); a TransportError where the one asked for cannot be."""
 
     def with_collectives(self, choice: str) -> Cluster:
         """Return the ranks that carry out collectives as chosen; a TransportError where they have messages alone."""
@@ -90,9 +91,11 @@ class Cluster(ABC):
         """End every rank, and this process, at once."""
 
     def use_device(self, xp: ArrayModule) -> None:
-        """Compute on this rank's device from now on."""
+        """Compute on this rank's device from now on, on a stream that waits for no other; see `require_libraries`."""
         if xp is not np:
             xp.cuda.Device(self.host_rank % xp.cuda.runtime.getDeviceCount()).use()
+            xp.cuda.Stream(non_blocking=True).use()
+            require_libraries(xp)
 
     def assemble(self, tensor: Tensor, regions: Sequence[Region], tile: HostArray) -> HostArray | None:
         """Put a tensor together on rank 0 from every rank's tile (host memory); None elsewhere.
@@ -123,11 +126,11 @@ class SingleRank(Cluster):
         """Return the only one: nobody else is there."""
         return TransportSpec(plain_arena, lambda memory, _comm, _crowded: Messages(memory, 1))
 
-    def choose_transport(self, name: str, _xp: ArrayModule) -> str:
+    def choose_transport(self, name: str, _xp: ArrayModule) -> Choice:
         """Return what is asked for, unless it needs others."""
         if name not in ("auto", "p2p"):
             raise TransportError(f"transport {name!r}: expected several ranks, found one process")
-        return "p2p"
+        return Choice("p2p")
 
     def launch_advice(self, count: int) -> str:
         """Say how a job of several ranks is started."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from executor.cluster import Cluster
 from executor.process.environment import launcher_place
 from executor.process.guard import end_job
-from executor.transport import REGISTERED, TransportSpec
+from executor.transport import REGISTERED, Choice, TransportSpec
 from executor.transport.choice import TRANSPORTS, choose
 from executor.values import ArrayModule
 from executor.waiting import doze, host_place, wait_for
@@ -33,8 +33,8 @@ class MpiCluster(Cluster):
         """Return what a transport of this name needs."""
         return REGISTERED[name] if name in REGISTERED else TRANSPORTS[name]
 
-    def choose_transport(self, name: str, xp: ArrayModule) -> str:
-        """Return the name of the transport that a job uses (collective)."""
+    def choose_transport(self, name: str, xp: ArrayModule) -> Choice:
+        """Return the transport that a job uses (collective)."""
         return choose(name, xp, self.comm)
 
     def launch_advice(self, count: int) -> str:

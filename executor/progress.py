@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 from mpi4py import MPI
 
-from executor.shared_memory import exchanged
+from executor import shared_memory
+from executor.shared_memory import exchanged, first_reason, neighbours
 
 ORDERED = platform.machine() in ("x86_64", "AMD64")
 """True if processors of this kind keep the order of stores."""
@@ -27,6 +28,12 @@ SLEEP_NS = 200_000
 """The longest sleep where there is something to look after meanwhile."""
 
 Meanwhile = Callable[[], object]
+
+
+def obstacle(comm: MPI.Intracomm) -> str | None:
+    """Say why ranks of some host cannot follow each other's counters; None where all can (collective)."""
+    reason = None if ORDERED else "expected an x86-64 processor, which keeps the order of stores"
+    return first_reason(comm, reason) or shared_memory.obstacle(comm, neighbours(comm))
 
 
 class _Timespec(ctypes.Structure):

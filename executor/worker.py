@@ -10,7 +10,7 @@ from itertools import groupby, pairwise
 import numpy as np
 
 from executor.arena import Arena, Memory
-from executor.backend import synchronize
+from executor.backend import on_one_stream, synchronize
 from executor.exchange import Action, in_order
 from executor.kernel_calls import KernelCalls, kernel_calls
 from executor.kernels import LIBRARIES, KernelSet
@@ -60,7 +60,7 @@ class Worker:
         for position, look in looks:
             before[position].append(look)
         moments = [time.perf_counter()]
-        with np.errstate(all="ignore"):  # what is no number is a result like others
+        with np.errstate(all="ignore"), on_one_stream(xp):  # what is no number is a result like others
             for position, action in enumerate(self._actions):
                 for look in before.get(position, ()):
                     look()

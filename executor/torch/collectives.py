@@ -90,7 +90,8 @@ class CollectiveMessages(ProcessGroupMessages):
     @property
     def outside_arena(self) -> Mapping[str, int]:
         """Bytes allocated beside the arena, by what they are."""
-        return MappingProxyType({"operands of collectives": self._scratch.nbytes} if self._scratch.nbytes else {})
+        scratch = {"operands of collectives": self._scratch.nbytes} if self._scratch.nbytes else {}
+        return {**super().outside_arena, **scratch}
 
     def send(self, task: Send) -> Action:
         """Return the action that packs messages; of an operation everything is `receive`'s."""

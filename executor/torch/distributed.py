@@ -79,7 +79,7 @@ def distribute(  # noqa: PLR0913 -- the start, and how ranks run
     ranks.use_device(xp)
     require_dtypes(xp, (tensor.dtype for tensor in plan.graph.tensors.values()))
     programs = rank_programs(plan, ranks.rank, prefetch, evaluate="loss")
-    trainer = Trainer(programs, ranks, xp, ranks.choose_transport("auto", xp))
+    trainer = Trainer(programs, ranks, xp, ranks.choose_transport("auto", xp).name)
     initial = Path(weights) if weights is not None else Initial(module, plan.graph, plan.seed)
     trainer.begin_with(Weights.of(initial, plan.graph))
     return Distributed(trainer, module, optimizer or torch_optimizer(plan.graph, module), fill)

@@ -6,6 +6,7 @@ import atexit
 import os
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import lru_cache, partial
@@ -23,9 +24,8 @@ from executor.backend import BackendError
 from executor.cluster import Cluster
 from executor.torch.collectives import CollectiveMessages
 from executor.torch.sockets import LocalSockets, connected
-from executor.torch.tensors import torch_arena
 from executor.torch.transport import ProcessGroupMessages, others_may_be_lost
-from executor.transport import TransportError, TransportSpec
+from executor.transport import Choice, TransportError, TransportSpec, plain_arena, shared_gpu
 from executor.values import ArrayModule
 from planner.failures import JobError
 
@@ -38,8 +38,8 @@ LET_GO_S = 0.05
 POLL_S = 0.01
 """How often rank 0 looks who has come."""
 
-BACKENDS = {"gloo": "numpy", "nccl": "cupy"}
-"""Of which array module's memory a backend of `torch.distributed` carries messages."""
+BACKENDS = {"numpy": ("gloo",), "cupy": ("nccl", "gloo")}
+"""The backends of `torch.distributed` that carry messages of an array module's memory, the best first."""
 
 
 COLLECTIVES = ("pairs", "library")
@@ -58,7 +58,7 @@ class ProcessGroupCluster(Cluster):
     collectives: str = field(default="pairs", kw_only=True)
 
     def transport(self, name: str) -> TransportSpec:
-        """Return PyTorch's memory and messages, and its collectives where these are wanted."""
+        """Return PyTorch's messages, and its collectives where these are wanted."""
         world = cast(dist.ProcessGroup, dist.group.WORLD)
 
         def transport(memory: Any, _comm: object, _crowded: bool) -> ProcessGroupMessages:
@@ -67,7 +67,7 @@ class ProcessGroupCluster(Cluster):
                 return ProcessGroupMessages(memory, group, sockets)
             return CollectiveMessages(memory, group, sockets, partial(group_among, name, world, self.timeout))
 
-        return TransportSpec(torch_arena, transport)
+        return TransportSpec(plain_arena, transport)
 
     def _sockets(self, backend: str, world: dist.ProcessGroup) -> LocalSockets:
         """Return the sockets that carry small messages of hosts' memories (collective, the first time)."""
@@ -84,30 +84,56 @@ class ProcessGroupCluster(Cluster):
             raise TransportError(f"collectives: expected one of {', '.join(COLLECTIVES)}, found {choice!r}")
         return replace(self, collectives=choice)
 
-    def choose_transport(self, asked: str, xp: ArrayModule) -> str:
-        """Return the backend that carries the arrays' messages."""
-        (name,) = (name for name, module in BACKENDS.items() if module == xp.__name__)
-        if asked not in ("auto", name):
+    def choose_transport(self, asked: str, xp: ArrayModule) -> Choice:
+        """Return the backend that carries the arrays' messages (collective): of "auto" the best that works."""
+        backends = BACKENDS[xp.__name__]
+        if asked not in ("auto", *backends):
             raise TransportError(
-                f"transport {asked!r}: ranks of torchrun exchange arrays of {xp.__name__} by {name}: use --transport "
-                "auto"
+                f"transport {asked!r}: ranks of torchrun exchange arrays of {xp.__name__} by {' or '.join(backends)}: "
+                "use --transport auto"
             )
-        return name
+        choice = Choice(backends[0] if asked == "auto" else asked)
+        if choice.name == "nccl" and (reason := self._nccl_obstacle(xp)) is not None:
+            if asked == "nccl":
+                raise TransportError(f"transport 'nccl': {reason}: use --transport gloo")
+            choice = Choice("gloo", {"nccl": reason})
+        if choice.name == "gloo" and xp is not np and self.collectives == "library":
+            raise TransportError("collectives library: gloo carries no memory of GPUs: use --collectives pairs")
+        return choice
+
+    def _nccl_obstacle(self, xp: ArrayModule) -> str | None:
+        """Say why some rank cannot use PyTorch's NCCL; None where all can (collective)."""
+        absent = None
+        if not torch.cuda.is_available():
+            absent = "PyTorch finds no GPU"
+        elif not dist.is_nccl_available():
+            absent = "this PyTorch has no NCCL"
+        places = self.all_gather((absent, (os.uname().nodename, xp.cuda.Device().pci_bus_id)))
+        shared = shared_gpu([gpu for _, gpu in places])
+        reasons = [reason for reason, _ in places]
+        return _first(reasons) or shared or _first(self.all_gather(self._nccl_failure()))
+
+    def _nccl_failure(self) -> str | None:
+        try:
+            group_of("nccl", cast(dist.ProcessGroup, dist.group.WORLD), self.timeout)
+        except RuntimeError as error:
+            return f"NCCL fails on rank {self.rank} ({str(error).partition(chr(10))[0]}): NCCL_DEBUG=INFO says more"
+        return None
 
     def launch_advice(self, count: int) -> str:
         """Say how a job of so many ranks is started."""
         return f"torchrun --nproc-per-node {count}, or as many in all over several hosts"
 
     def use_device(self, xp: ArrayModule) -> None:
-        """Compute on this rank's device from now on; a BackendError where PyTorch cannot."""
-        if xp is np:
-            return
-        if not torch.cuda.is_available():
-            raise BackendError("backend 'cupy': PyTorch finds no GPU: install one with CUDA, or use --backend numpy")
-        if not dist.is_nccl_available():
-            raise BackendError("backend 'cupy': this PyTorch has no NCCL: install one that has, or use --backend numpy")
-        torch.cuda.set_device(self.host_rank % torch.cuda.device_count())
+        """Compute on this rank's device from now on; a BackendError where the kernels are PyTorch's and it cannot."""
+        if xp is not np and self.library != "arrays" and not torch.cuda.is_available():
+            raise BackendError(
+                "backend 'cupy': PyTorch finds no GPU: install one with CUDA, or use --kernels arrays or "
+                "--backend numpy"
+            )
         Cluster.use_device(self, xp)
+        if xp is not np and torch.cuda.is_available():
+            torch.cuda.set_device(xp.cuda.Device().id)
 
     def barrier(self) -> None:
         """Wait until every rank is here."""
@@ -163,6 +189,11 @@ class ProcessGroupCluster(Cluster):
     def abort(self, status: int) -> None:
         """End this process at once; the launcher ends the others."""
         os._exit(status)
+
+
+def _first(reasons: Iterable[str | None]) -> str | None:
+    """Return the first reason that a rank has against something; None where none has."""
+    return next(filter(None, reasons), None)
 
 
 @lru_cache(maxsize=4)

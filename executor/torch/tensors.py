@@ -9,18 +9,10 @@ import numpy as np
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from executor.arena import Arena
 from executor.kernels import KernelCall
-from executor.values import Array, ArrayModule
+from executor.values import Array
 
 BY_BITS = {np.dtype(ml_dtypes.bfloat16): (np.int16, torch.bfloat16), np.dtype(bool): (np.uint8, torch.bool)}
-
-
-def torch_arena(xp: ArrayModule, nbytes: int, _comm: object) -> Arena:
-    """Make an arena, on a GPU one tensor of PyTorch's; NumPy asks for large pages, which PyTorch does not."""
-    if xp is np:
-        return Arena(xp, nbytes)
-    return Arena(xp, nbytes, xp.from_dlpack(torch.empty(nbytes, dtype=torch.uint8, device="cuda")))
 
 
 def tensor_of(array: Array) -> torch.Tensor:

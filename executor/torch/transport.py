@@ -1,6 +1,7 @@
 """The transport of `torch.distributed`: packed messages by gloo between hosts' memories, by NCCL between GPUs.
 
-Between memories of one host small ones go by sockets of ours (`executor.torch.sockets`).
+Between processes of one host small ones go by sockets of ours (`executor.torch.sockets`). What gloo and sockets carry
+of a GPU's memory is staged in the host's.
 
 A transfer is one batch of sends and receives, with its number as their tag. NCCL knows no tags: there, messages cannot
 be confused as long as ranks start transfers in one order, as they do unless stages have chunks. Gloo's threads carry
@@ -10,7 +11,7 @@ them while this rank computes; with NCCL, what is queued behind a transfer's end
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import compress
 
@@ -23,6 +24,7 @@ from executor.process.guard import GRACE_S
 from executor.torch.sockets import LocalSockets
 from executor.torch.tensors import tensor_of
 from executor.transport.messages import Messages, Staged
+from executor.transport.staging import Staging, staging
 from planner.failures import JobError
 
 GONE = ("closed by peer", "reset by peer", "Broken pipe", "Connection refused", "remote error", "recvValue failed")
@@ -62,22 +64,29 @@ class ProcessGroupMessages(Messages):
     def __init__(self, memory: Memory, group: dist.ProcessGroup, sockets: LocalSockets) -> None:
         super().__init__(memory, group.size())
         self._group, self._sockets = group, sockets
+        self._is_nccl = dist.get_backend(group) == "nccl"
+        self._staging = Staging(memory) if self._is_nccl else staging(memory)
+
+    @property
+    def outside_arena(self) -> Mapping[str, int]:
+        """Bytes allocated beside the arena, by what they are."""
+        return self._staging.outside_arena
 
     def exchange(self, outgoing: Staged, incoming: Staged) -> tuple[Action, Action]:
         """Return the actions that start sending and receiving messages in staging buffers, and that end both."""
-        sent, outgoing = self._by_socket(outgoing)
-        received, incoming = self._by_socket(incoming)
-        kinds = ((dist.isend, self._group.send, outgoing), (dist.irecv, self._group.recv, incoming))
+        (sent, far), (received, from_far) = map(self._by_socket, (outgoing, incoming))
+        kinds = ((dist.isend, self._group.send, far), (dist.irecv, self._group.recv, from_far))
         messages = [(kind, begin, tensor_of(data), peer) for kind, begin, side in kinds for peer, data in side]
-        tag, is_batch = self.transfer, dist.get_backend(self._group) == "nccl"
+        tag = self.transfer
         batch = [dist.P2POp(kind, tensor, peer, self._group, tag) for kind, _, tensor, peer in messages]
         works: list[dist.Work] = []
 
         def start() -> None:
+            self._staging.start(outgoing, incoming)
             with others_may_be_lost():
                 for peer, data in sent:
                     self._sockets.send(peer, tag, data)
-                if is_batch:
+                if self._is_nccl:
                     works.extend(dist.batch_isend_irecv(batch))
                 else:  # without what PyTorch asks of each operation of a batch
                     works.extend(begin([tensor], peer, tag) for _, begin, tensor, peer in messages)
@@ -91,11 +100,13 @@ class ProcessGroupMessages(Messages):
                     work.wait()
             works.clear()
             self.waits.append((begun, time.perf_counter()))
+            self._staging.end(incoming)
 
         return start, end
 
     def _by_socket(self, messages: Staged) -> tuple[list[tuple[int, memoryview]], Staged]:
-        """Return the messages that go by sockets, and the others."""
+        """Return the messages that go by sockets, and the others, where they are staged."""
         small = [self._sockets.carries(peer, data.nbytes) for peer, data in messages]
-        rest = [message for message, is_small in zip(messages, small, strict=True) if not is_small]
-        return [(peer, memoryview(data)) for peer, data in compress(messages, small)], rest
+        staged = [(peer, self._staging.host(data)) for peer, data in messages]
+        rest = [message for message, is_small in zip(staged, small, strict=True) if not is_small]
+        return [(peer, data.data) for peer, data in compress(staged, small)], rest

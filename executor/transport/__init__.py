@@ -6,8 +6,8 @@ counts the bytes of the arrays that it hands on, or that others copy, never thos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -79,7 +79,29 @@ class TransportError(InputError):
 
 
 CHOICES = ("auto", "shared", "ipc", "nccl", "p2p", "gloo")
-"""What `--transport` takes beside those of users' files; "auto" is `shared` within a host."""
+"""What `--transport` takes beside those of users' files; "auto" is the best that works."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The transport that a job uses, and why those cannot be used that are better, by their names."""
+
+    name: str
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """What a report says of transports that are refused; nothing where none is."""
+        reasons = ", ".join(f"{name} ({reason})" for name, reason in self.refused.items())
+        return {"refused_transports": reasons} if reasons else {}
+
+
+def shared_gpu(gpus: Sequence[Hashable]) -> str | None:
+    """Say which ranks share a GPU, given every rank's, which NCCL refuses; None where each has one of its own."""
+    for rank, first in enumerate(map(gpus.index, gpus)):
+        if first != rank:
+            return f"ranks {first} and {rank} share a GPU, and NCCL wants one for each"
+    return None
 
 
 def transports_between(name: str, ranks: int, ranks_on_host: int) -> str:

@@ -1,24 +1,23 @@
-"""The transports of MPI's ranks, and which one runs: the one asked for, or the fastest that there is."""
+"""The transports of MPI's ranks, and which one runs: the one asked for, or the fastest that works."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 import numpy as np
 from mpi4py import MPI
 
-from executor.progress import ORDERED
-from executor.shared_memory import first_reason, neighbours, obstacle
-from executor.transport import CHOICES, REGISTERED, TransportError, TransportSpec, plain_arena
+from executor.progress import obstacle as counters_obstacle
+from executor.shared_memory import first_reason, neighbours
+from executor.transport import CHOICES, REGISTERED, Choice, TransportError, TransportSpec, plain_arena
 from executor.transport.ipc import ipc, ipc_arena
 from executor.transport.ipc import obstacle as ipc_obstacle
-from executor.transport.nccl import Nccl, nccl_of
+from executor.transport.nccl import Nccl
+from executor.transport.nccl import obstacle as nccl_obstacle
 from executor.transport.point_to_point import PointToPoint
 from executor.transport.shared import Shared, shared_arena
 from executor.values import ArrayModule
-
-UNORDERED = "expected an x86-64 processor, which keeps the order of stores"
 
 TRANSPORTS: Mapping[str, TransportSpec] = MappingProxyType(
     {
@@ -30,44 +29,51 @@ TRANSPORTS: Mapping[str, TransportSpec] = MappingProxyType(
 )
 """Transports by name."""
 
+BEST_FIRST: Mapping[str, tuple[str, ...]] = MappingProxyType({"numpy": ("shared",), "cupy": ("nccl", "ipc")})
+"""What "auto" tries before "p2p", which always works, by the array module."""
 
-def choose(name: str, xp: ArrayModule, comm: MPI.Intracomm) -> str:
-    """Return the name of the transport that a job uses (collective).
+WITHIN_HOST = ("shared", "ipc")
+"""Transports that differ from those between hosts only where ranks share a host."""
 
-    "auto" is "shared" where some ranks share a host and can map each other's memory, else "p2p". Raises TransportError
-    on every rank where another is asked for and cannot be.
+
+def choose(name: str, xp: ArrayModule, comm: MPI.Intracomm) -> Choice:
+    """Return the transport that a job uses (collective): every one better than "p2p" is tried before it is taken.
+
+    Raises TransportError on every rank where another than "auto" is asked for and cannot be.
     """
     if name == "p2p" or name in REGISTERED:
-        return name
+        return Choice(name)
     if name not in CHOICES:
         raise TransportError(f"transport {name!r}: expected one of {', '.join((*CHOICES, *REGISTERED))}")
     if name not in ("auto", *TRANSPORTS):
         raise TransportError(f"transport {name!r} is of ranks that torchrun starts: use --transport auto")
-    here = neighbours(comm)
-    reason = _why_not_device(name, xp, comm) if name in ("ipc", "nccl") else _why_not_shared(xp, comm, here)
+    better = BEST_FIRST[xp.__name__]
     if name == "auto":
-        together = comm.allreduce(len(here), MPI.MAX) > 1
-        return "shared" if together and reason is None else "p2p"
+        return _best(better if comm.Get_size() > 1 else (), xp, comm)
+    reason = OBSTACLES[name](xp, comm)
     if reason is not None:
-        raise TransportError(f"transport {name!r}: {reason}: use --transport p2p")
-    return name
+        others = " or ".join((*(other for other in better if other != name), "p2p"))
+        raise TransportError(f"transport {name!r}: {reason}: use --transport {others}")
+    return Choice(name)
 
 
-def _why_not_shared(xp: ArrayModule, comm: MPI.Intracomm, here: tuple[int, ...]) -> str | None:
-    reason = None
-    if xp is not np:
-        reason = f"expected arrays of NumPy, found {xp.__name__}"
-    elif not ORDERED:
-        reason = UNORDERED
-    return first_reason(comm, reason) or obstacle(comm, here)
+def _best(better: tuple[str, ...], xp: ArrayModule, comm: MPI.Intracomm) -> Choice:
+    refused: dict[str, str] = {}
+    for name in better:
+        alone = name in WITHIN_HOST and comm.allreduce(len(neighbours(comm)), MPI.MAX) == 1
+        reason = "no two ranks share a host" if alone else OBSTACLES[name](xp, comm)
+        if reason is None:
+            return Choice(name, refused)
+        refused[name] = reason
+    return Choice("p2p", refused)
 
 
-def _why_not_device(name: str, xp: ArrayModule, comm: MPI.Intracomm) -> str | None:
-    reason = None
-    if xp is np:
-        reason = "expected arrays of CuPy, found numpy"
-    elif name == "nccl" and not nccl_of(xp).available:
-        reason = "CuPy finds no NCCL: pip install nvidia-nccl-cu12 (or -cu13)"
-    elif name == "ipc" and not ORDERED:
-        reason = UNORDERED
-    return first_reason(comm, reason) or (ipc_obstacle(xp, comm) if name == "ipc" else None)
+def _shared_obstacle(xp: ArrayModule, comm: MPI.Intracomm) -> str | None:
+    reason = None if xp is np else f"expected arrays of NumPy, found {xp.__name__}"
+    return first_reason(comm, reason) or counters_obstacle(comm)
+
+
+OBSTACLES: Mapping[str, Callable[[ArrayModule, MPI.Intracomm], str | None]] = MappingProxyType(
+    {"shared": _shared_obstacle, "ipc": ipc_obstacle, "nccl": nccl_obstacle}
+)
+"""What says why some rank cannot use a transport, or None where all can; collective."""

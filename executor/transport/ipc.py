@@ -16,8 +16,10 @@ import numpy as np
 from mpi4py import MPI
 
 from executor.arena import Arena, Memory
+from executor.progress import obstacle as counters_obstacle
 from executor.shared_memory import first_reason, neighbours
-from executor.transport.nccl import Nccl, nccl_of
+from executor.transport.nccl import Nccl
+from executor.transport.nccl import obstacle as nccl_obstacle
 from executor.transport.point_to_point import PointToPoint
 from executor.transport.shared import Fence, Shared
 from executor.values import Array, ArrayModule
@@ -47,19 +49,31 @@ def ipc(memory: Memory, comm: MPI.Intracomm, crowded: bool) -> Shared:
     """Return the transport of a worker whose arena `ipc_arena` made; NCCL, if there, between hosts (collective)."""
     others = _others(comm)
     several_hosts = comm.allreduce(len(others) + 1, MPI.MIN) < comm.Get_size()
-    far = Nccl if several_hosts and comm.allreduce(nccl_of(memory.xp).available, MPI.LAND) else PointToPoint
+    far = Nccl if several_hosts and nccl_obstacle(memory.xp, comm) is None else PointToPoint
     return Shared(memory, comm, crowded, Events(memory.xp, comm, others), far)
 
 
 def obstacle(xp: ArrayModule, comm: MPI.Intracomm) -> str | None:
-    """Say why some rank cannot open the memory of another one of its host; None where all can (collective)."""
-    block, reason = xp.cuda.Memory(1), None
-    handles = comm.allgather((xp.cuda.runtime.ipcGetMemHandle(block.ptr), 1))
+    """Say why some rank cannot open memory and events of another one of its host; None where all can (collective)."""
+    if xp is np:
+        return f"expected arrays of CuPy, found {xp.__name__}"
+    if reason := counters_obstacle(comm):
+        return reason
+    runtime, me, refused = xp.cuda.runtime, comm.Get_rank(), None
     try:
-        _opened(xp, handles, _others(comm))
+        block, event = xp.cuda.Memory(1), xp.cuda.Event(disable_timing=True, interprocess=True)
+        handles = runtime.ipcGetMemHandle(block.ptr), runtime.ipcGetEventHandle(event.ptr)
     except RuntimeError as error:  # CUDA's errors are
-        reason = str(error)
-    return first_reason(comm, reason)
+        handles, refused = None, f"rank {me} cannot share its GPU's memory: {error}"
+    shared = comm.allgather(handles)
+    for other in _others(comm):
+        try:
+            if shared[other] is not None:
+                _open(xp, shared[other][0], 1)
+                runtime.eventDestroy(runtime.ipcOpenEventHandle(shared[other][1]))
+        except RuntimeError as error:
+            refused = f"rank {me} cannot open GPU memory of rank {other}: {error}"
+    return first_reason(comm, refused)
 
 
 def _others(comm: MPI.Intracomm) -> tuple[int, ...]:

@@ -7,21 +7,91 @@ each other are queued in one order, too, as NCCL asks. The host waits for nothin
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 
 from executor.arena import Memory
+from executor.backend import advice, chain
 from executor.exchange import Action
 from executor.multifetch import address
+from executor.shared_memory import first_reason, neighbours
+from executor.transport import shared_gpu
 from executor.transport.messages import Messages, Staged
 from executor.values import ArrayModule
 
 
 def nccl_of(xp: ArrayModule) -> Any:
     """Return CuPy's NCCL, which knows by `available` whether the library is there."""
-    return import_module(f"{xp.__name__}.cuda.nccl")
+    with warnings.catch_warnings(action="ignore"):  # where it is not
+        return import_module(f"{xp.__name__}.cuda.nccl")
+
+
+class Link:
+    """NCCL between all ranks, on a stream of its own; made by all together (collective), each with a GPU of its own.
+
+    Raises RuntimeError for what NCCL fails by.
+    """
+
+    def __init__(self, xp: ArrayModule, comm: MPI.Intracomm) -> None:
+        self._nccl, rank = nccl_of(xp), comm.Get_rank()
+        name, failure = comm.bcast(_unique_id(self._nccl) if rank == 0 else None)
+        if failure is not None:
+            raise RuntimeError(failure)
+        self._communicator = self._nccl.NcclCommunicator(comm.Get_size(), name, rank)
+        self.stream = xp.cuda.Stream(non_blocking=True)
+
+    def exchange(self, outgoing: Staged, incoming: Staged) -> None:
+        """Queue messages as one group."""
+        nccl, communicator, stream = self._nccl, self._communicator, self.stream.ptr
+        nccl.groupStart()
+        for peer, data in outgoing:
+            communicator.send(address(data), data.nbytes, nccl.NCCL_UINT8, peer, stream)
+        for peer, data in incoming:
+            communicator.recv(address(data), data.nbytes, nccl.NCCL_UINT8, peer, stream)
+        nccl.groupEnd()
+
+
+def _unique_id(nccl: Any) -> tuple[Any, str | None]:
+    """Return what names a new communicator of NCCL's, or else what it failed by."""
+    try:
+        return nccl.get_unique_id(), None
+    except RuntimeError as error:
+        return None, str(error)
+
+
+def obstacle(xp: ArrayModule, comm: MPI.Intracomm) -> str | None:
+    """Say why some rank cannot use NCCL; None where a byte went from each to the next (collective)."""
+    if xp is np:
+        return f"expected arrays of CuPy, found {xp.__name__}"
+    absent = None if nccl_of(xp).available else f"CuPy finds no NCCL: {advice(xp)}"
+    gpus = comm.allgather((neighbours(comm)[0], xp.cuda.Device().pci_bus_id))
+    return first_reason(comm, absent) or shared_gpu(gpus) or _failure(xp, comm)
+
+
+def _failure(xp: ArrayModule, comm: MPI.Intracomm) -> str | None:
+    rank, size, links = comm.Get_rank(), comm.Get_size(), list[Link]()
+    first, second = xp.empty((2, 1), np.uint8)
+
+    def start() -> None:
+        links.append(Link(xp, comm))
+
+    def pass_on() -> None:
+        links[0].exchange([((rank + 1) % size, first)], [((rank - 1) % size, second)])
+        links[0].stream.synchronize()
+
+    for attempt in (start, pass_on):
+        failure = None
+        try:
+            attempt()
+        except RuntimeError as error:
+            failure = f"NCCL fails on rank {rank} ({error}): NCCL_DEBUG=INFO says more"
+        if (reason := first_reason(comm, failure)) is not None:
+            return reason
+    return None
 
 
 class Nccl(Messages):
@@ -30,28 +100,15 @@ class Nccl(Messages):
     def __init__(self, memory: Memory, comm: MPI.Intracomm, _crowded: bool) -> None:
         super().__init__(memory, comm.Get_size())
         self._cuda = memory.xp.cuda
-        self._nccl = nccl_of(memory.xp)
-        name = comm.bcast(self._nccl.get_unique_id() if comm.Get_rank() == 0 else None)
-        self._communicator = self._nccl.NcclCommunicator(comm.Get_size(), name, comm.Get_rank())
-        self._stream = self._cuda.Stream(non_blocking=True)
+        self._link = Link(memory.xp, comm)
 
     def exchange(self, outgoing: Staged, incoming: Staged) -> tuple[Action, Action]:
         """Return the actions that queue a transfer, and that queue what comes behind it."""
         ready, done = (self._cuda.Event(disable_timing=True) for _ in range(2))
 
         def start() -> None:
-            ready.record(self._cuda.get_current_stream())
-            self._stream.wait_event(ready)
-            self._exchange(outgoing, incoming)
-            done.record(self._stream)
+            chain(ready, self._cuda.get_current_stream(), self._link.stream)
+            self._link.exchange(outgoing, incoming)
+            done.record(self._link.stream)
 
         return start, lambda: self._cuda.get_current_stream().wait_event(done)
-
-    def _exchange(self, outgoing: Staged, incoming: Staged) -> None:
-        nccl, communicator, stream = self._nccl, self._communicator, self._stream.ptr
-        nccl.groupStart()
-        for peer, data in outgoing:
-            communicator.send(address(data), data.nbytes, nccl.NCCL_UINT8, peer, stream)
-        for peer, data in incoming:
-            communicator.recv(address(data), data.nbytes, nccl.NCCL_UINT8, peer, stream)
-        nccl.groupEnd()

@@ -78,7 +78,7 @@ class Calibration:
     def run(self) -> int:
         """Measure everything, then write the file (collective)."""
         plans = self.ranks.broadcast(agree(self.ranks, self._plans))
-        transport = agree(self.ranks, lambda: self.ranks.choose_transport(self.options["transport"], np))
+        transport = agree(self.ranks, lambda: self.ranks.choose_transport(self.options["transport"], np)).name
         limit_s = self.options["seconds"] / max(1, len(plans))
         timings: list[Timed] = []
         with limited_threads(self.ranks, self.options["threads"]) as threads:

@@ -104,9 +104,9 @@ class Execution:
         options = dict(self.options)
         if folder := options["resume"]:  # one checkpoint for all ranks, whatever the folder looks like to each
             options["resume"] = self.ranks.broadcast(on_first_rank(self.ranks, lambda: self._resumed(folder)))
-        transport = agree(self.ranks, lambda: self.ranks.choose_transport(self.options["transport"], xp))
+        choice = agree(self.ranks, lambda: self.ranks.choose_transport(self.options["transport"], xp))
         pairs = list(zip(self.paths, plans, strict=True))
-        requests = agree(self.ranks, lambda: [job_request(*pair, xp, transport, options) for pair in pairs])
+        requests = agree(self.ranks, lambda: [job_request(*pair, xp, choice.name, options) for pair in pairs])
         reports: list[Report] = []
         failed = False
         with limited_threads(self.ranks, self.options["threads"]) as threads:
@@ -122,7 +122,8 @@ class Execution:
                     result = job.run(advance)
                 reason = ""
                 if self.ranks.rank == 0:
-                    reports.append(report(plan, path, result, self._settings(request, result, threads)))
+                    settings = {**self._settings(request, result, threads), **choice.settings}
+                    reports.append(report(plan, path, result, settings))
                     reason = failure(reports[-1], result)
                     self._tell_left_out(result)
                 on_first_rank(self.ranks, partial(self._write, reports, result))

@@ -33,7 +33,7 @@ KERNELS = (
     "Of NumPy or CuPy, of PyTorch, or the fastest: on GPUs PyTorch's, else measured for every operator.  "
     "[default: arrays; under torchrun torch]"
 )
-TRANSPORT = f"One of {', '.join(CHOICES)}, or of --operators; auto: shared within a host."
+TRANSPORT = f"One of {', '.join(CHOICES)}, or of --operators; auto: the best that works."
 _OPTIONS = (
     click.option("--transport", default="auto", metavar="NAME", help=TRANSPORT),
     click.option("--kernels", type=click.Choice(["arrays", "torch", AUTO]), help=KERNELS),

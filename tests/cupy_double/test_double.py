@@ -7,7 +7,8 @@ from mpi4py import MPI
 from executor.arena import Arena, Memory
 from executor.backend import array_module, asnumpy
 from executor.kernels import KERNELS
-from executor.transport.point_to_point import Mirrored, PointToPoint
+from executor.transport.point_to_point import PointToPoint
+from executor.transport.staging import Mirrored
 from executor.verification import CheckOptions, check_operator
 from executor.worker import Worker
 from planner.program.tasks import Buffer, Message, Piece, Receive, Wait, WorkerProgram
@@ -149,7 +150,7 @@ def test_what_is_received_does_not_overtake_an_upload(cupy):
 
 
 def test_without_waiting_for_uploads_it_would(cupy, monkeypatch):
-    monkeypatch.setattr(Mirrored, "await_uploads", lambda mirror, buffer: None)
+    monkeypatch.setattr(Mirrored, "_await_uploads", lambda mirror, buffer: None)
     with pytest.raises(RuntimeError, match="64 bytes of host memory were written that a pending copy reads"):
         received_twice(cupy)
 

@@ -20,9 +20,11 @@ MODELS = {
     "rnn": ("rnn-1-16", {"batch": 8, "unroll": 3}),
 }
 STEPS = 2
-DOUBLE = {"PYTHONPATH": str(cupy_double.PACKAGE)}
-ENVIRONMENTS = {"gpu": {}, "late": {**DOUBLE, "CUPY_DOUBLE_DELAY": "0.0005"}}
-"""Where the real CuPy is meant, and where the double's device lags behind; else the double as it is."""
+DOUBLE = {"PYTHONPATH": str(cupy_double.PACKAGE), "CUPY_DOUBLE_REFUSES": "null"}
+LATE = {**DOUBLE, "CUPY_DOUBLE_DELAY": "0.0005"}
+TWO = {"CUPY_DOUBLE_DEVICES": "2"}
+ENVIRONMENTS = {"nccl": DOUBLE | TWO, "late ipc": LATE, "late p2p": LATE, "late nccl": LATE | TWO}
+"""A GPU for each rank, and devices that lag behind; else ranks share a GPU. Nothing is done on its null stream."""
 
 
 GPU = pytest.mark.gpu
@@ -42,12 +44,12 @@ def executed(tmp_path_factory):
 
     @cache
     def run(name):
-        where, _, what = name.rpartition(" ")
+        what = name.rpartition(" ")[2]
         backend, transport = RUNS[what]
         written = folder / f"{name}.json"
         options = ("--backend", backend, "--transport", transport, "--steps", STEPS, "--check", "--json", written)
         line = ("-m", "tensor_partitioner", "execute", *paths, *options)
-        done = Ranks()(2, *line, environment=ENVIRONMENTS.get(where, DOUBLE))
+        done = Ranks()(2, *line, environment={} if "gpu" in name else ENVIRONMENTS.get(name, DOUBLE))
         assert done.stderr == ""
         assert done.returncode == 0
         return {report.plan: report for report in read_reports(written)}
@@ -66,7 +68,7 @@ def test_two_ranks_do_on_the_double_what_one_does(executed, model, transport):
     assert report.arena_bytes == report.planned_arena_bytes
 
 
-@pytest.mark.parametrize("transport", ["p2p", "ipc", "nccl", "late ipc", "late nccl"])
+@pytest.mark.parametrize("transport", ["p2p", "ipc", "nccl", "late p2p", "late ipc", "late nccl"])
 @pytest.mark.parametrize("model", MODELS)
 def test_and_bitwise_what_numpy_does(executed, model, transport):
     assert executed(transport)[model].losses == executed("numpy")[model].losses
@@ -82,7 +84,7 @@ def test_ipc_is_for_gpus(tmp_path):
     search(build("mlp-2-32", batch=16), SearchOptions(ways=(2,))).save(path)
     done = Ranks()(2, "-m", "tensor_partitioner", "execute", path, "--backend", "numpy", "--transport", "ipc")
     assert done.returncode == 2
-    assert "error: transport 'ipc': expected arrays of CuPy, found numpy: use --transport p2p" in done.stderr
+    assert "error: transport 'ipc': expected arrays of CuPy, found numpy: use --transport shared or p2p" in done.stderr
 
 
 def test_on_two_hosts_ipc_goes_with_nccl(tmp_path):
@@ -93,7 +95,8 @@ def test_on_two_hosts_ipc_goes_with_nccl(tmp_path):
         (("tests.cupy_double.two_hosts",), "--transport", "ipc"),
     ):
         written = tmp_path / f"{command[0]}.json"
-        done = Ranks()(4, "-m", *command, path, *options, "--steps", STEPS, "--json", written, environment=DOUBLE)
+        environment = DOUBLE | {"CUPY_DOUBLE_DEVICES": "4"}
+        done = Ranks()(4, "-m", *command, path, *options, "--steps", STEPS, "--json", written, environment=environment)
         assert done.stderr == ""
         assert done.returncode == 0
         (report,) = read_reports(written)

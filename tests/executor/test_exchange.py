@@ -5,7 +5,7 @@ import pytest
 
 from executor.arena import Arena, Memory
 from executor.exchange import packing, unpacking
-from executor.transport.point_to_point import Mirrored, Staging, staging
+from executor.transport.staging import Mirrored, Staging, staging
 from planner.program.tasks import Message, Piece, WorkerProgram
 from tests import cupy_double
 from tests.executor.programs import buffers, program
@@ -72,10 +72,10 @@ def test_the_mirror_reuses_memory_as_the_arena_does():
         assert not np.shares_memory(mirror.host(staged[0]), mirror.host(staged[2]))
         assert mirror.outside_arena == {"host copy of staging": 74}
         for data in staged.values():
-            mirror.download(data)
+            mirror.start([(1, data)], [])
             assert mirror.host(data).tolist() == data.get().tolist()
         mirror.host(staged[2])[...] = 5
-        mirror.upload(staged[2])
+        mirror.end([(1, staged[2])])
         assert arena.bytes[127:138].get().tolist() == [127] + [5] * 10
 
 
@@ -84,8 +84,8 @@ def test_staging_of_a_device(xp):
     here = memory(xp)
     kept = staging(here)
     here.views[1][...] = xp.arange(200, dtype=xp.uint8)
-    kept.download(here.views[1])
+    kept.start([(1, here.views[1])], [])
     assert kept.host(here.views[1]).tolist() == list(range(200))
     kept.host(here.views[1])[...] = 3
-    kept.upload(here.views[1])
+    kept.end([(1, here.views[1])])
     assert (here.views[1] == 3).all()

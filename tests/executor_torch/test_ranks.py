@@ -21,7 +21,7 @@ from executor.torch import distribute
 from executor.torch.ranks import cluster, job_cluster
 from executor.torch.tensors import tensor_of
 from executor.torch.transport import others_may_be_lost
-from executor.transport import CHOICES, TransportError
+from executor.transport import CHOICES, Choice, TransportError
 from executor.transport.choice import TRANSPORTS, choose
 from executor.weights import WeightsError
 from planner.failures import JobError
@@ -137,7 +137,7 @@ def test_without_ranks():
 
 
 def test_the_transport_follows_from_the_memory(alone):
-    assert alone.choose_transport("auto", np) == alone.choose_transport("gloo", np) == "gloo"
+    assert alone.choose_transport("auto", np) == alone.choose_transport("gloo", np) == Choice("gloo")
     for other in sorted({*CHOICES} - {"auto", "gloo"}):
         with pytest.raises(TransportError, match=f"transport '{other}': .* by gloo: use --transport auto"):
             alone.choose_transport(other, np)

@@ -3,16 +3,34 @@
 import ctypes
 import sys
 
-from cupy import _memory, _names
+from cupy import _memory, _names, _refused
 from cupy.cuda import _streams, runtime
 from cupy.cuda._streams import Event, Stream
 
-__all__ = ["Device", "Event", "Memory", "MemoryPointer", "Stream", "alloc_pinned_memory", "is_available", "runtime"]
+__all__ = [
+    "Device", "Event", "Memory", "MemoryPointer", "Stream", "alloc_pinned_memory", "get_cublas_handle", "is_available",
+    "nvrtc", "runtime",
+]  # fmt: skip
 
 
 @_names.checked_function("cupy.cuda")
 def is_available():
-    return True
+    return "driver" not in _refused.REFUSED
+
+
+@_names.checked_function("cupy.cuda")
+def get_cublas_handle():
+    _refused.refuse("cublas", 'Failure finding "libcublasLt.so.12":\nNo such file: libcublasLt.so.12', ImportError)
+    return 1
+
+
+class nvrtc:  # noqa: N801  # CuPy's module
+    """The compiler, which needs no device."""
+
+    @staticmethod
+    def getVersion():
+        _refused.refuse("nvrtc", 'Failure finding "libnvrtc.so.12":\nNo such file: libnvrtc.so.12')
+        return 12, 9
 
 
 @_names.checked_function("cupy.cuda")
@@ -27,18 +45,24 @@ def alloc_pinned_memory(size):
 
 @_names.checked("cupy.cuda.Device")
 class Device:
-    """The one device."""
+    """One of the devices, by default the current one."""
 
     def __init__(self, device=None):
-        self.id = 0 if device is None else int(device)
+        self.id = runtime.CURRENT[-1] if device is None else int(device)
         if self.id >= runtime.getDeviceCount():
             raise RuntimeError("cudaErrorInvalidDevice: invalid device ordinal")
 
     def use(self):
+        runtime.CURRENT[-1] = self.id
         return self
 
+    @property
+    def pci_bus_id(self):
+        return runtime.deviceGetPCIBusId(self.id)
+
     def synchronize(self):
-        _streams.NULL.synchronize()
+        for stream in list(_streams.STREAMS.values()):
+            stream.synchronize()
 
 
 @_names.checked("cupy.cuda.Memory")

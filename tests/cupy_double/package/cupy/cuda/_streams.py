@@ -12,18 +12,20 @@ import weakref
 
 import numpy as np
 
-from cupy import _memory, _names
+from cupy import _memory, _names, _refused
 
 DELAY_S = float(os.environ.get("CUPY_DOUBLE_DELAY", "0"))
 PATIENCE_S = 60
 _CURRENT = []
+"""The streams that are current, the last of them now."""
+
 EVENTS = weakref.WeakValueDictionary()
 """Events by address."""
 
 
 def current():
     """Return the current stream."""
-    return _CURRENT[-1] if _CURRENT else NULL
+    return _CURRENT[-1]
 
 
 def patiently(holds, what):
@@ -44,7 +46,7 @@ class Stream:
         self._work = queue.SimpleQueue()
         self._given = self._done = 0
         self._failure = None
-        self.ptr = id(self)
+        self.ptr = 0 if null else id(self)
         STREAMS[self.ptr] = self
         if DELAY_S:
             threading.Thread(target=self._run, daemon=True).start()
@@ -61,6 +63,7 @@ class Stream:
 
     def _submit(self, work):
         """Do work behind what was given before."""
+        self._require_own()
         if not DELAY_S:
             work()
             return
@@ -68,6 +71,15 @@ class Stream:
         self._work.put(work)
 
     def _drain(self):
+        """Wait until all work is done, for what is then done on this stream at once."""
+        self._require_own()
+        self._settle()
+
+    def _require_own(self):
+        if not self.ptr:
+            _refused.refuse("null", "work on the null stream")
+
+    def _settle(self):
         """Wait until all work is done; raises what it raised."""
         patiently(lambda: self._done == self._given, "a stream works on")
         failure, self._failure = self._failure, None
@@ -79,10 +91,14 @@ class Stream:
         return self
 
     def __exit__(self, *_error):
-        _CURRENT.remove(self)
+        _CURRENT.pop()
+
+    def use(self):
+        _CURRENT[-1] = self
+        return self
 
     def synchronize(self):
-        self._drain()
+        self._settle()
         self._queue.end()
 
     def record(self, event=None):
@@ -139,7 +155,9 @@ class Event:
         EVENTS[self.ptr] = self
 
     def _wait_in(self, stream):
+        """Let a stream wait for what is before the event: copies, too, are then before all that the stream is given."""
         self._mark.wait_in(stream)
+        stream._queue.copies += self._copies
 
     def record(self, stream=None):
         stream = stream or current()
@@ -159,3 +177,4 @@ class Event:
 
 
 NULL = Stream(null=True)
+_CURRENT.append(NULL)

@@ -1,11 +1,15 @@
 """The double of `cupy.cuda.nccl`: groups of messages go by MPI; one outside a group waits for its peer."""
 
+import warnings
+
 from mpi4py import MPI
 
-from cupy import _memory, _names
-from cupy.cuda import _streams
+from cupy import _memory, _names, _refused
+from cupy.cuda import Device, _streams
 
-available = True
+available = "nccl" not in _refused.REFUSED
+if not available:
+    warnings.warn("nccl library could not be loaded.", stacklevel=2)
 NAME = tuple(range(128))
 _GROUPS = []
 
@@ -31,12 +35,22 @@ def _complete(calls):
     MPI.Request.Waitall([call() for _, call in calls])
 
 
+class NcclError(RuntimeError):
+    """What NCCL says."""
+
+
 @_names.checked("cupy.cuda.nccl.NcclCommunicator")
 class NcclCommunicator:
     def __init__(self, ndev, commId, rank, config=None):
         self._comm = MPI.COMM_WORLD.Dup()
         if (ndev, commId, rank) != (self._comm.Get_size(), NAME, self._comm.Get_rank()):
-            raise RuntimeError("NCCL_ERROR_INVALID_ARGUMENT")
+            raise NcclError("NCCL_ERROR_INVALID_ARGUMENT: invalid argument (run with NCCL_DEBUG=WARN for details)")
+        if len(set(self._comm.allgather(Device().pci_bus_id))) < ndev:
+            raise NcclError("NCCL_ERROR_INVALID_USAGE: invalid usage (run with NCCL_DEBUG=WARN for details)")
+        _refused.refuse("nccl init", "NCCL_ERROR_SYSTEM_ERROR: unhandled system error", NcclError)
+
+    def destroy(self):
+        self._comm.Free()
 
     def send(self, sendbuf, count, datatype, peer, stream):
         self._call(self._comm.Issend, sendbuf, count, (datatype, peer, stream))

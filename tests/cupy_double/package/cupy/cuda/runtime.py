@@ -1,14 +1,21 @@
-"""The double of `cupy.cuda.runtime`; a handle for other processes is a file in memory that they map as well."""
+"""The double of `cupy.cuda.runtime`; a handle for other processes is a file in memory that they map as well.
+
+There are as many devices as CUPY_DOUBLE_DEVICES says, by default one.
+"""
 
 import os
 import struct
 
 import numpy as np
 
-from cupy import _memory, _names
+from cupy import _memory, _names, _refused
 from cupy.cuda import _streams
 
 HANDLE_BYTES = 64
+DEVICES = int(os.environ.get("CUPY_DOUBLE_DEVICES", "1"))
+CURRENT = [0]
+"""The devices that are current, the last of them now."""
+
 OPENED = {}
 """Events of other processes, by address."""
 
@@ -17,7 +24,22 @@ cudaIpcMemLazyEnablePeerAccess = 1  # noqa: N816  # CUDA's name
 
 @_names.checked_function("cupy.cuda.runtime")
 def getDeviceCount():
-    return 1
+    return DEVICES
+
+
+@_names.checked_function("cupy.cuda.runtime")
+def deviceGetPCIBusId(device):
+    return f"0000:{0x1A + device:02X}:00.0"
+
+
+@_names.checked_function("cupy.cuda.runtime")
+def driverGetVersion():
+    return 11080 if "driver" in _refused.REFUSED else 12090
+
+
+@_names.checked_function("cupy.cuda.runtime")
+def runtimeGetVersion():
+    return 12090
 
 
 @_names.checked_function("cupy.cuda.runtime")
@@ -39,6 +61,7 @@ def free(ptr):
 
 @_names.checked_function("cupy.cuda.runtime")
 def ipcGetMemHandle(devPtr):
+    _refused.refuse("ipc", "cudaErrorNotSupported: operation not supported")
     block = _memory.BLOCKS[devPtr]
     return struct.pack("qq", os.getpid(), block.descriptor).ljust(HANDLE_BYTES, b"\0")
 
@@ -57,6 +80,7 @@ def _opened(handle):
     process, descriptor = struct.unpack_from("qq", handle)
     if process == os.getpid():
         raise RuntimeError("cudaErrorInvalidContext: a handle cannot be opened in the process that exported it")
+    _refused.refuse("ipc open", "cudaErrorMapBufferObjectFailed: mapping of buffer object failed")
     return _memory.Block(0, os.open(f"/proc/{process}/fd/{descriptor}", os.O_RDWR))
 
 
@@ -78,6 +102,11 @@ def ipcOpenEventHandle(handle):
     shared = _opened(handle)
     OPENED[shared.pointer] = _streams.Mark(shared.bytes.view(np.int64))
     return shared.pointer
+
+
+@_names.checked_function("cupy.cuda.runtime")
+def eventDestroy(event):
+    del OPENED[event]
 
 
 @_names.checked_function("cupy.cuda.runtime")

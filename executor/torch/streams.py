@@ -1,0 +1,25 @@
+"""PyTorch's current stream, where CuPy computes too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from executor.values import ArrayModule
+
+
+@contextmanager
+def on_stream_of(xp: ArrayModule) -> Iterator[None]:
+    """Let PyTorch compute on CuPy's current device and stream, behind what it has queued; one without CUDA nowhere."""
+    if not torch.cuda.is_available():
+        yield
+        return
+    device = torch.device("cuda", xp.cuda.Device().id)
+    external: Any = torch.cuda.ExternalStream
+    stream = external(xp.cuda.get_current_stream().ptr, device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        yield
