@@ -95,7 +95,7 @@ def obstacle(comm: MPI.Intracomm, ranks: tuple[int, ...]) -> str | None:
             if addresses[rank] is not None:
                 map_memory(addresses[rank])
     except OSError as error:
-        error_text = str(error)
+        error_text = f"rank {comm.Get_rank()} cannot map memory of another: {error}"
     reason = first_reason(comm, error_text)
     if block is not None:
         block.close()

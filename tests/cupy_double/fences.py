@@ -1,6 +1,6 @@
-"""Ranks of `ipc`, one with a device that lags behind: python -m tests.cupy_double.fences LEFT_OUT; rank 0 prints JSON.
+"""Ranks of which one has a device that lags behind: python -m tests.cupy_double.fences TRANSPORT LEFT_OUT; prints JSON.
 
-LEFT_OUT names a method of the events that does nothing.
+LEFT_OUT names what does nothing: a method of the events of `ipc`, or `chain`, by which streams wait for each other.
 """
 
 import json
@@ -10,7 +10,9 @@ import sys
 from executor.backend import array_module
 from executor.mpi import job_cluster
 from executor.process.launch import job_main
-from executor.transport.ipc import Events, ipc, ipc_arena
+from executor.transport import nccl, staging
+from executor.transport.choice import TRANSPORTS
+from executor.transport.ipc import Events
 from executor.worker import Worker
 from tests.executor.on_ranks import own
 from tests.executor.programs import exchange, expected
@@ -20,15 +22,18 @@ SLOW = 1
 DELAYS_S = (1e-4, 0.03)
 """Before each piece of work; that of the slow rank's device, too."""
 
+OWNERS = {"ipc": Events, "nccl": nccl, "p2p": staging}
 
-def run(ranks, left_out):
+
+def run(ranks, transport, left_out):
     os.environ["CUPY_DOUBLE_DELAY"] = str(DELAYS_S[ranks.rank == SLOW])
     cupy = array_module("cupy")
     if left_out:
-        setattr(Events, left_out, lambda *_arguments: None)
-    program = exchange(ranks.rank, "Sum")
-    arena = ipc_arena(cupy, program.arena_bytes, ranks.comm)
-    worker = Worker(program, arena, lambda memory: ipc(memory, ranks.comm, crowded=True))
+        setattr(OWNERS[transport], left_out, lambda *_arguments: None)
+    ranks.use_device(cupy)
+    program, spec = exchange(ranks.rank, "Sum"), TRANSPORTS[transport]
+    arena = spec.arena(cupy, program.arena_bytes, ranks.comm)
+    worker = Worker(program, arena, lambda memory: spec.transport(memory, ranks.comm, True))
     right = []
     for iteration in range(ITERATIONS):
         worker.memory.views[0][...] = cupy.asarray(own(ranks.rank, iteration))
@@ -41,4 +46,4 @@ def run(ranks, left_out):
 
 
 if __name__ == "__main__":
-    job_main(lambda ranks: run(ranks, "".join(sys.argv[1:])), job_cluster())
+    job_main(lambda ranks: run(ranks, sys.argv[1], "".join(sys.argv[2:])), job_cluster())

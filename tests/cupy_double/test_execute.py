@@ -79,14 +79,6 @@ def test_only_messages_through_the_host_take_memory_there(executed):
     assert outside["p2p"] - outside["ipc"] == {"host copy of staging"}
 
 
-def test_ipc_is_for_gpus(tmp_path):
-    path = tmp_path / "plan"
-    search(build("mlp-2-32", batch=16), SearchOptions(ways=(2,))).save(path)
-    done = Ranks()(2, "-m", "tensor_partitioner", "execute", path, "--backend", "numpy", "--transport", "ipc")
-    assert done.returncode == 2
-    assert "error: transport 'ipc': expected arrays of CuPy, found numpy: use --transport shared or p2p" in done.stderr
-
-
 def test_on_two_hosts_ipc_goes_with_nccl(tmp_path):
     path, losses = tmp_path / "plan", []
     random_plan(graph("cnn", "float32", "sgd"), (2, 2), random.Random(3)).save(path)

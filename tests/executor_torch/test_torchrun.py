@@ -33,7 +33,7 @@ TIMEOUT_S = 300
 PYTHONPATH = [*filter(None, [os.environ.get("PYTHONPATH")])]
 
 
-def run(ranks, *command, cwd=ROOT, restarts=0, kind=("-m",)):
+def run(ranks, *command, cwd=ROOT, restarts=0, kind=("-m",), packages=(), environment=()):  # noqa: PLR0913
     options = ["--standalone", "--nproc-per-node", str(ranks), "--max-restarts", str(restarts)]
     launcher = [sys.executable, "-m", "torch.distributed.run", *options]
     return subprocess.run(
@@ -43,7 +43,12 @@ def run(ranks, *command, cwd=ROOT, restarts=0, kind=("-m",)):
         text=True,
         timeout=TIMEOUT_S,
         cwd=cwd,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), *PYTHONPATH])},
+        env={
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join([*map(str, packages), str(ROOT), *PYTHONPATH]),
+            **dict(environment),
+        },
     )
 
 

@@ -16,6 +16,7 @@ _GROUPS = []
 
 @_names.checked_function("cupy.cuda.nccl")
 def get_unique_id():
+    _refused.refuse("nccl id", "NCCL_ERROR_INTERNAL_ERROR: internal error", NcclError)
     return NAME
 
 

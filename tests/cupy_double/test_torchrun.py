@@ -1,0 +1,80 @@
+"""Ranks of torchrun with arenas that NumPy cannot reach: gloo and sockets carry what is staged in the host's memory."""
+
+import re
+
+import pytest
+
+pytest.importorskip("torch")
+
+from planner.models import build
+from planner.report.schema import read_reports
+from planner.search import SearchOptions, search
+from tests import cupy_double
+from tests.executor_torch.test_torchrun import own_lines, run
+
+MODELS = {
+    "mlp": ("mlp-2-32", {"batch": 16, "optimizer": "adam"}),
+    "cnn": ("cnn-3-8", {"batch": 8, "image": 16}),
+    "rnn": ("rnn-1-16", {"batch": 8, "unroll": 3}),
+    "wide": ("mlp-2-512", {"batch": 512}),
+}
+"""Messages of the last are too large for sockets."""
+
+ON_DOUBLE = {"backend": "cupy", "kernels": "arrays"}
+DELAYS = {"at once": "0", "late": "0.0005"}
+
+
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("torchrun")
+    paths = [folder / name for name in MODELS]
+    for path in paths:
+        model, options = MODELS[path.name]
+        search(build(model, **options), SearchOptions(ways=(2,))).save(path)
+    return paths
+
+
+def execute(plans, options, refused="null", delay="0"):
+    words = [word for name, value in options.items() for word in (f"--{name}", value)]
+    environment = {"CUPY_DOUBLE_DELAY": delay, "CUPY_DOUBLE_REFUSES": refused}
+    line = ("tensor_partitioner", "execute", *plans, *words)
+    return run(2, *line, packages=[cupy_double.PACKAGE], environment=environment)
+
+
+@pytest.mark.parametrize("delay", DELAYS)
+def test_what_is_staged_trains_as_what_is_not(plans, tmp_path, delay):
+    written, expected = tmp_path / "double.json", tmp_path / "numpy.json"
+    for path, options in ((written, ON_DOUBLE), (expected, {**ON_DOUBLE, "backend": "numpy"})):
+        done = execute(plans, {**options, "steps": 2, "json": path}, delay=DELAYS[delay])
+        assert (done.returncode, own_lines(done)) == (0, [])
+    for staged, alone in zip(read_reports(written), read_reports(expected), strict=True):
+        assert staged.settings["transport"] == alone.settings["transport"] == "gloo"
+        assert staged.settings["refused_transports"] == "nccl (PyTorch finds no GPU)"
+        assert staged.bytes == alone.bytes == staged.planned_bytes
+        assert staged.arena_bytes == staged.planned_arena_bytes
+        assert staged.losses == alone.losses
+        assert {entry.what for entry in staged.outside_arena} >= {"host copy of staging"}
+
+
+REFUSED = {
+    "PyTorch's NCCL without GPUs": (
+        {"transport": "nccl"},
+        "transport 'nccl': PyTorch finds no GPU: use --transport gloo",
+    ),
+    "PyTorch's kernels without GPUs": (
+        {"kernels": "torch"},
+        "backend 'cupy': PyTorch finds no GPU: install one with CUDA, or use --kernels arrays or --backend numpy",
+    ),
+    "PyTorch's collectives by gloo": (
+        {"collectives": "library"},
+        "collectives library: gloo carries no memory of GPUs: use --collectives pairs",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_failure_names_what_to_do(plans, case):
+    options, message = REFUSED[case]
+    done = execute(plans[:1], {**ON_DOUBLE, **options})
+    assert own_lines(done) == [f"error: {message}"]
+    assert re.search(r"exitcode +: 2", done.stderr)
