@@ -1,5 +1,6 @@
 """One process as a job of torchrun's, and what is refused."""
 
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -17,7 +18,7 @@ import planner
 from executor.backend import BackendError
 from executor.data import DataError
 from executor.process.environment import is_torchrun
-from executor.torch import distribute
+from executor.torch import distribute, ranks
 from executor.torch.ranks import cluster, job_cluster
 from executor.torch.tensors import tensor_of
 from executor.torch.transport import others_may_be_lost
@@ -25,6 +26,7 @@ from executor.transport import CHOICES, Choice, TransportError
 from executor.transport.choice import TRANSPORTS, choose
 from executor.weights import WeightsError
 from planner.failures import JobError
+from tests import cupy_double
 
 
 @pytest.fixture
@@ -147,20 +149,56 @@ def test_the_transport_follows_from_the_memory(alone):
 
 
 def test_collectives_are_messages_or_operations(alone):
-    ranks = cluster()
-    assert ranks.with_collectives("library").collectives == "library"
+    assert alone.with_collectives("library").collectives == "library"
     with pytest.raises(TransportError, match="collectives: expected one of pairs, library, found 'rings'"):
-        ranks.with_collectives("rings")
+        alone.with_collectives("rings")
 
 
 def test_a_gpu_that_is_not_there(alone, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(BackendError, match="PyTorch finds no GPU"):
         alone.use_device(import_module("math"))  # any module but NumPy stands for CuPy
+
+
+@pytest.fixture
+def cupy(monkeypatch):
+    """The double of CuPy beside a PyTorch that says it has a GPU and NCCL."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(dist, "is_nccl_available", lambda: False)
-    with pytest.raises(BackendError, match="has no NCCL"):
-        alone.use_device(import_module("math"))
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
+    with cupy_double.installed() as double:
+        yield double
+
+
+def fail(*_arguments):
+    raise RuntimeError("NCCL error in: NCCLUtils.cpp:94, unhandled system error\nncclSystemError: System call failed")
+
+
+def test_gpus_of_their_own_take_nccl(alone, cupy, monkeypatch):
+    monkeypatch.setattr(ranks, "group_of", lambda *_arguments: None)
+    assert alone.choose_transport("auto", cupy) == alone.choose_transport("nccl", cupy) == Choice("nccl")
+    assert alone.choose_transport("gloo", cupy) == Choice("gloo")
+
+
+NO_NCCL = {
+    "a PyTorch without it": ((dist, "is_nccl_available", lambda: False), "this PyTorch has no NCCL"),
+    "one GPU of two ranks": (
+        (ranks.ProcessGroupCluster, "all_gather", lambda _, value: [value, value]),
+        "ranks 0 and 1 share a GPU, and NCCL wants one for each",
+    ),
+    "an NCCL that fails": (
+        (ranks, "group_of", fail),
+        "NCCL fails on rank 0 (NCCL error in: NCCLUtils.cpp:94, unhandled system error): NCCL_DEBUG=INFO says more",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NO_NCCL)
+def test_without_nccl_gloo_is_taken(alone, cupy, monkeypatch, case):
+    planted, reason = NO_NCCL[case]
+    monkeypatch.setattr(*planted)
+    assert alone.choose_transport("auto", cupy) == Choice("gloo", {"nccl": reason})
+    with pytest.raises(TransportError, match=re.escape(f"transport 'nccl': {reason}: use --transport gloo")):
+        alone.choose_transport("nccl", cupy)
 
 
 def test_a_pytorch_without_gloo(monkeypatch, capsys):

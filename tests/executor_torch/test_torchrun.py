@@ -33,7 +33,7 @@ TIMEOUT_S = 300
 PYTHONPATH = [*filter(None, [os.environ.get("PYTHONPATH")])]
 
 
-def run(ranks, *command, cwd=ROOT, restarts=0, kind=("-m",), packages=(), environment=()):  # noqa: PLR0913
+def run(ranks, *command, cwd=ROOT, restarts=0, kind=("-m",), packages=(), environment=()):
     options = ["--standalone", "--nproc-per-node", str(ranks), "--max-restarts", str(restarts)]
     launcher = [sys.executable, "-m", "torch.distributed.run", *options]
     return subprocess.run(

@@ -1,10 +1,17 @@
 """Choosing the array backend."""
 
+import re
+import tomllib
+from pathlib import Path
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from executor import backend
-from executor.backend import BackendError, array_module, asnumpy, require_dtypes, synchronize
+from executor.backend import BackendError, advice, array_module, asnumpy, require_dtypes, synchronize
+
+PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 
 
 def test_numpy_is_numpy():
@@ -43,21 +50,36 @@ def test_a_dtype_that_a_backend_lacks_is_named():
         require_dtypes(NoBfloat16(), ["float16", "bfloat16"])
 
 
-class NoGPU:
-    """CuPy on a machine without a GPU."""
-
-    class cuda:  # noqa: N801
-        @staticmethod
-        def is_available():
-            return False
+def no_gpu(driver, toolkit):
+    """CuPy that finds no GPU, with these versions of CUDA."""
+    runtime = SimpleNamespace(driverGetVersion=lambda: driver, runtimeGetVersion=lambda: toolkit)
+    return SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: False, runtime=runtime))
 
 
-def test_cupy_without_a_gpu(monkeypatch):
+@pytest.mark.parametrize(
+    ("driver", "toolkit", "message"),
+    [
+        (0, 12090, "CuPy finds no GPU: check the driver and CUDA_VISIBLE_DEVICES, or use"),
+        (12020, 12090, "CuPy finds no GPU: check the driver and CUDA_VISIBLE_DEVICES, or use"),  # minor versions agree
+        (12080, 13000, r"the driver is of CUDA 12.8, older than CuPy's CUDA 13.0: update the driver, or use"),
+    ],
+)
+def test_cupy_without_a_gpu(monkeypatch, driver, toolkit, message):
     monkeypatch.setattr(backend, "find_spec", lambda name: object())
-    monkeypatch.setattr(backend, "import_module", lambda name: NoGPU)
+    monkeypatch.setattr(backend, "import_module", lambda name: no_gpu(driver, toolkit))
     assert array_module("auto") is np
-    with pytest.raises(BackendError, match="CuPy finds no GPU"):
+    with pytest.raises(BackendError, match=message):
         array_module("cupy")
+
+
+@pytest.mark.parametrize("toolkit", [12090, 13000])
+def test_the_extra_that_is_named_brings_the_libraries(toolkit):
+    extras = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"]
+    named = re.fullmatch(r"pip install 'tensor-partitioner\[(.*)\]'", advice(no_gpu(0, toolkit)))[1]
+    assert [re.split(">=", package)[0] for package in extras[named]] == [
+        f"cupy-{named}x[ctk]",
+        f"nvidia-nccl-{named.replace('cuda', 'cu')}",
+    ]
 
 
 def test_an_unknown_backend_is_named():
