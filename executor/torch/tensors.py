@@ -10,7 +10,7 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from executor.kernels import KernelCall
-from executor.values import Array
+from executor.values import Array, ArrayModule
 
 BY_BITS = {np.dtype(ml_dtypes.bfloat16): (np.int16, torch.bfloat16), np.dtype(bool): (np.uint8, torch.bool)}
 
