@@ -79,7 +79,8 @@ def test_only_messages_through_the_host_take_memory_there(executed):
     assert outside["p2p"] - outside["ipc"] == {"host copy of staging"}
 
 
-def test_on_two_hosts_ipc_goes_with_nccl(tmp_path):
+@pytest.mark.parametrize("devices", [1, 4])
+def test_on_two_hosts_ipc_goes_with_nccl_where_ranks_share_no_gpu(tmp_path, devices):
     path, losses = tmp_path / "plan", []
     random_plan(graph("cnn", "float32", "sgd"), (2, 2), random.Random(3)).save(path)
     for command, *options in (
@@ -87,7 +88,7 @@ def test_on_two_hosts_ipc_goes_with_nccl(tmp_path):
         (("tests.cupy_double.two_hosts",), "--transport", "ipc"),
     ):
         written = tmp_path / f"{command[0]}.json"
-        environment = DOUBLE | {"CUPY_DOUBLE_DEVICES": "4"}
+        environment = DOUBLE | {"CUPY_DOUBLE_DEVICES": str(devices)}
         done = Ranks()(4, "-m", *command, path, *options, "--steps", STEPS, "--json", written, environment=environment)
         assert done.stderr == ""
         assert done.returncode == 0
