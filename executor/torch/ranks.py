@@ -24,6 +24,7 @@ from executor.backend import BackendError
 from executor.cluster import Cluster
 from executor.torch.collectives import CollectiveMessages
 from executor.torch.sockets import LocalSockets, connected
+from executor.torch.tensors import obstacle
 from executor.torch.transport import ProcessGroupMessages, others_may_be_lost
 from executor.transport import Choice, TransportError, TransportSpec, plain_arena, shared_gpu
 from executor.values import ArrayModule
@@ -126,14 +127,13 @@ class ProcessGroupCluster(Cluster):
 
     def use_device(self, xp: ArrayModule) -> None:
         """Compute on this rank's device from now on; a BackendError where the kernels are PyTorch's and it cannot."""
-        if xp is not np and self.library != "arrays" and not torch.cuda.is_available():
-            raise BackendError(
-                "backend 'cupy': PyTorch finds no GPU: install one with CUDA, or use --kernels arrays or "
-                "--backend numpy"
-            )
         Cluster.use_device(self, xp)
-        if xp is not np and torch.cuda.is_available():
+        if xp is np:
+            return
+        if torch.cuda.is_available():
             torch.cuda.set_device(xp.cuda.Device().id)
+        if self.library == "torch" and (reason := obstacle(xp)) is not None:
+            raise BackendError(f"backend 'cupy': {reason}, or use --kernels arrays or --backend numpy")
 
     def barrier(self) -> None:
         """Wait until every rank is here."""

@@ -3,7 +3,7 @@
 import re
 import subprocess
 import sys
-from importlib import import_module
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -154,10 +154,18 @@ def test_collectives_are_messages_or_operations(alone):
         alone.with_collectives("rings")
 
 
-def test_a_gpu_that_is_not_there(alone, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(BackendError, match="PyTorch finds no GPU"):
-        alone.use_device(import_module("math"))  # any module but NumPy stands for CuPy
+def test_a_pytorch_without_cuda_is_for_kernels_on_arrays_alone(alone, monkeypatch):
+    def view(_array):
+        raise RuntimeError("No CUDA driver\nmore")
+
+    monkeypatch.setattr("executor.torch.tensors.tensor_of", view)
+    with cupy_double.installed() as cupy:
+        message = (
+            r"PyTorch does not view arrays of cupy \(No CUDA driver\): install one with CUDA, or use --kernels arrays"
+        )
+        with pytest.raises(BackendError, match=message):
+            alone.use_device(cupy)
+        replace(alone, library="arrays").use_device(cupy)
 
 
 @pytest.fixture
