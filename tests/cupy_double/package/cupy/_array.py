@@ -76,6 +76,7 @@ def function(what, name, numpys):
         if name in WAITING or (name in HOLDERS and isinstance(args[0], np.ndarray)):
             _memory.WAITS[name] += 1
         if name in HOLDERS and isinstance(args[0], np.ndarray):
+            _streams.current()._require_own()
             return fresh(numpys(*args, **kwargs))
         if name == "copyto":
             host = [unwrapped(value) for value in args]
