@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -69,7 +70,7 @@ def wresnet_features(weights: Tensors, inputs: Tensors) -> Tensor:
 
 
 def affine(x: Tensor, weights: Tensors, name: str) -> Tensor:
-    return x @ weights[f"{name}.w"] + weights[f"{name}.b"]
+    return functional.linear(x, weights[f"{name}.w"].T, weights[f"{name}.b"])
 
 
 def three_layers(x: Tensor, weights: Tensors, inputs: Tensors) -> tuple[Tensor, Tensor]:
@@ -145,8 +146,8 @@ def attention(x: Tensor, weights: Tensors, name: str, memory: Tensor | None = No
     return x + functional.linear(y, weight.flatten(1), weights[f"{name}.out.b"])
 
 
-def feed_forward(x: Tensor, weights: Tensors, name: str) -> Tensor:
-    y = functional.gelu(affine(layer_norm(x, weights, f"{name}.norm"), weights, f"{name}.up"))
+def feed_forward(x: Tensor, weights: Tensors, name: str, gelu: str = "none") -> Tensor:
+    y = functional.gelu(affine(layer_norm(x, weights, f"{name}.norm"), weights, f"{name}.up"), approximate=gelu)
     return x + affine(y, weights, f"{name}.down")
 
 
@@ -164,12 +165,48 @@ def depth(weights: Tensors, prefix: str) -> int:
     return sum(name.startswith(prefix) and name.endswith("mlp.up.w") for name in weights)
 
 
-def transformer(weights: Tensors, inputs: Tensors) -> tuple[Tensor, Tensor]:
+def transformer(weights: Tensors, inputs: Tensors, gelu: str = "none") -> tuple[Tensor, Tensor]:
     x = embedded(inputs["tokens"], weights, "embedding", "embedding")
     for layer in range(depth(weights, "l")):
         x = attention(x, weights, f"l{layer}.attention", causal=True)
-        x = feed_forward(x, weights, f"l{layer}.mlp")
+        x = feed_forward(x, weights, f"l{layer}.mlp", gelu)
     return all_positions(layer_norm(x, weights, "norm"), weights, inputs, "embedding")
+
+
+def rms_norm(x: Tensor, weights: Tensors, name: str) -> Tensor:
+    return functional.rms_norm(x, x.shape[-1:], weights[f"{name}.w"], eps=1e-5)
+
+
+def turned(x: Tensor) -> Tensor:
+    """Rotary positions of heads [b, h, s, e], whose angles are in single precision, at least."""
+    length, half = x.shape[2], x.shape[3] // 2
+    angle = torch.promote_types(x.dtype, torch.float32)
+    frequencies = 1e4 ** (-torch.arange(half, device=x.device, dtype=angle) / half)
+    angles = torch.outer(torch.arange(length, device=x.device, dtype=angle), frequencies).repeat(1, 2)
+    low, high = x.chunk(2, dim=-1)
+    return x * angles.cos().to(x.dtype) + torch.cat((-high, low), dim=-1) * angles.sin().to(x.dtype)
+
+
+def grouped_attention(x: Tensor, weights: Tensors, name: str) -> Tensor:
+    y = rms_norm(x, weights, f"{name}.norm")
+    ((q,), (k,), (v,)) = (projected(y, weights, f"{name}.{part}") for part in "qkv")
+    y = functional.scaled_dot_product_attention(
+        turned(q), turned(k), v, is_causal=True, enable_gqa=len(k[0]) < len(q[0])
+    )
+    return x + functional.linear(y.transpose(1, 2).flatten(2), weights[f"{name}.out.w"].flatten(1))
+
+
+def gated(x: Tensor, weights: Tensors, name: str) -> Tensor:
+    y = rms_norm(x, weights, f"{name}.norm")
+    y = functional.silu(y @ weights[f"{name}.gate.w"]) * (y @ weights[f"{name}.up.w"])
+    return x + y @ weights[f"{name}.down.w"]
+
+
+def llama(weights: Tensors, inputs: Tensors) -> tuple[Tensor, Tensor]:
+    x = functional.embedding(inputs["tokens"].long(), weights["embedding.w"])
+    for layer in range(depth(weights, "l")):
+        x = gated(grouped_attention(x, weights, f"l{layer}.attention"), weights, f"l{layer}.mlp")
+    return all_positions(rms_norm(x, weights, "norm"), weights, inputs, "embedding")
 
 
 def encoder_decoder(weights: Tensors, inputs: Tensors) -> tuple[Tensor, Tensor]:
@@ -197,4 +234,6 @@ TWINS: Mapping[str, Callable[[Tensors, Tensors], tuple[Tensor, Tensor]]] = {
     "classifier": classifier,
     "transformer": transformer,
     "encoder": encoder_decoder,
+    "gpt2": partial(transformer, gelu="tanh"),
+    "llama": llama,
 }

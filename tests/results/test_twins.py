@@ -26,6 +26,8 @@ MODELS = {
     "classifier-11": {"batch": 5, "image": 16, "backbone": "wresnet-14-0.0625", "embedding": 7},
     "transformer-2-12": {"batch": 2, "sequence": 5, "vocabulary": 11, "heads": 3},
     "transformer-1-6": {"batch": 3, "sequence": 4, "vocabulary": 7, "heads": 2, "tied": False},
+    "gpt2": {"batch": 2, "layers": 1, "sequence": 4, "vocabulary": 7},
+    "llama-2-12": {"batch": 2, "sequence": 5, "vocabulary": 11, "heads": 2, "groups": 1, "hidden": 8},
     "encoder-decoder-2-8": {"batch": 2, "sequence": 3, "source_sequence": 5, "vocabulary": 9, "heads": 2},
     "encoder-decoder-1-6": {"batch": 3, "sequence": 4, "vocabulary": 7, "tied": False, "qkv_bias": False},
 }
