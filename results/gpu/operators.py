@@ -27,6 +27,9 @@ EXACT = {"NVIDIA_TF32_OVERRIDE": "0"}
 REDUCED = {"CUPY_TF32": "1", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}
 """With these CuPy and PyTorch do."""
 
+THREADS = {"OPENBLAS_NUM_THREADS": "2", "OMP_NUM_THREADS": "2"}
+"""Of each of many processes; references are computed on the host."""
+
 
 def operators() -> list[str]:
     """Return the operators with a kernel and with cases."""
@@ -42,7 +45,7 @@ def processes(run: Run) -> Iterator[Process]:
         for kind, names in {"real": list(FAMILIES), "small": operators()}.items():
             for share in range(min(count, len(names))):
                 command = run.command("operator_checks", way, kind, *names[share::count])
-                yield Process(f"{way} {kind} {share}", command, run.left_s, variables)
+                yield Process(f"{way} {kind} {share}", command, run.left_s, {**THREADS, **variables})
 
 
 def written(run: Run, ended: list[Ended]) -> bool:

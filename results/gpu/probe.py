@@ -44,12 +44,12 @@ def versions() -> Mapping[str, str]:
 
 
 def smi() -> Mapping[str, str]:
-    """Return what nvidia-smi says of the first GPU, by the names of its fields."""
+    """Return what nvidia-smi says of the first GPU, by the names of its fields; nothing where it says nothing."""
     if shutil.which("nvidia-smi") is None:
         return {}
     query = ["nvidia-smi", f"--query-gpu={FIELDS}", "--format=csv,noheader"]
-    lines = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()
-    return dict(zip(FIELDS.split(","), map(str.strip, lines[0].split(",")), strict=True))
+    lines = subprocess.run(query, capture_output=True, text=True, check=False).stdout.splitlines()
+    return dict(zip(FIELDS.split(","), map(str.strip, lines[0].split(",")), strict=False)) if lines else {}
 
 
 def product(cupy: ModuleType, dtype: str) -> str:
@@ -167,9 +167,9 @@ def described(run: Run, xp: ModuleType) -> dict[str, Any]:
     properties = xp.cuda.runtime.getDeviceProperties(0)
     return {
         "device": properties["name"].decode(),
-        "memory_bytes": properties["totalGlobalMem"],
-        "compute_capability": f"{properties['major']}.{properties['minor']}",
-        "multiprocessors": properties["multiProcessorCount"],
+        "memory_bytes": xp.cuda.runtime.memGetInfo()[1],
+        "compute_capability": xp.cuda.Device().compute_capability,
+        "multiprocessors": properties.get("multiProcessorCount"),
         "cuda": xp.cuda.runtime.runtimeGetVersion(),
     }
 

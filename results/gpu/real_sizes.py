@@ -46,23 +46,23 @@ class Values:
 
 def products(values: Values) -> Named:
     """Products of language models, and one of extents that nothing divides."""
-    for m, n, k in ((2048, 50257, 768), (4096, 1376, 4096), (768, 3072, 8192), (1023, 1025, 4093)):
+    for m, n, k in ((512, 50257, 768), (4096, 1376, 4096), (768, 3072, 8192), (1023, 1025, 4093)):
         rows, columns, inner = map(values.of, (m, n, k))
         a, b = values.mixed(rows, inner), values.mixed(columns, inner)
         yield "mm", Case((a, b), {"transpose_a": False, "transpose_b": True})
-    batch, length, width = 8, values.of(1024), values.of(768)
+    batch, length, width = 4, values.of(1024), values.of(768)
     x, weight = values.mixed(batch, length, width), values.mixed(HEADS, WIDTH, width)
     yield "einsum", Case((x, weight), {"equation": "bsd,hed->bhse"})
     grad = values.mixed(batch, HEADS, length, WIDTH)
     yield "einsum", Case((grad, x), {"equation": "bhse,bsd->hed"})
-    a, b = values.mixed(batch * HEADS, length, WIDTH), values.mixed(batch * HEADS, WIDTH, length)
+    a, b = values.mixed(HEADS, length, WIDTH), values.mixed(HEADS, WIDTH, length)
     yield "bmm", Case((a, b), {"transpose_a": False, "transpose_b": False})
 
 
 def attention(values: Values) -> Named:
     """Attention and its gradients: causal, with shared heads of keys, with a bias that hides keys."""
     length = values.of(1024)
-    shapes = ((4, HEADS, HEADS, WIDTH, False), (1, 16, 4, 128, False), (2, HEADS, HEADS, WIDTH, True))
+    shapes = ((2, HEADS, HEADS, WIDTH, False), (1, 16, 4, 128, False), (1, HEADS, HEADS, WIDTH, True))
     for batch, heads, groups, width, is_biased in shapes:
         query = values.normal(batch, heads, length, width)
         key, value = (values.normal(batch, groups, length, width) for _ in range(2))
@@ -152,7 +152,7 @@ def selections(values: Values) -> Named:
     given: dict[str, Any] = {"dim": 0, "extents": {"i0": count}}
     yield "index_select_backward", Case((chosen, taken), given)
     yield "gather_backward", Case((chosen, values.tokens(count, *chosen.shape)), given)
-    yield "sum", Case((values.mixed(values.of(65536), width),), {"dims": (0,)})
+    yield "sum", Case((values.mixed(values.of(16384), width),), {"dims": (0,)})
 
 
 def experts(values: Values) -> Named:

@@ -27,9 +27,9 @@ class Scale:
     """How much a run does.
 
     Every operator is tried on `cases` small cases of each style, in each of `precisions`; extents of real ones are
-    divided by `cut`. Of `plans` random plans those of `ranks` workers run by each of `transports`. A step is timed for
-    `step_s` seconds on each of `sides`. Operators are checked in `shares`, by so many `processes` at once, and
-    `pytest` is what selects tests.
+    divided by `cut`. Of `plans` random plans those of `ranks` workers run by each of `transports`. Operators are
+    checked in `shares`, by so many `processes` at once. A step is timed for `step_s` seconds on each of `sides`, of
+    which `steps_at_once` are prepared at once; `calibrate_s` is the limit of calibrations, and `pytest` selects tests.
     """
 
     models: Mapping[str, Model]
@@ -42,6 +42,7 @@ class Scale:
     ranks: tuple[int, ...]
     transports: tuple[str, ...]
     sides: tuple[str, ...]
+    steps_at_once: int
     step_s: float
     calibrate_s: float
     pytest: tuple[str, ...]
@@ -62,6 +63,7 @@ FULL = Scale(
     ranks=(2, 4, 8),
     transports=("ipc", "p2p"),
     sides=("eager", "torch", "arrays", "compiled"),
+    steps_at_once=1,
     step_s=4.0,
     calibrate_s=60.0,
     pytest=("-m", "gpu", "--require-gpu", "-n", "8"),
@@ -79,14 +81,15 @@ TRIAL = replace(
     precisions=("float64", "float32", "float16", "bfloat16"),
     cases=1,
     cut=32,
-    shares=2,
+    shares=1,
     processes=2,
     plans=6,
     ranks=(2, 4),
     transports=("shared", "p2p"),
     sides=("eager", "torch", "arrays"),
+    steps_at_once=2,
     step_s=0.2,
-    calibrate_s=4.0,
+    calibrate_s=2.0,
     pytest=("-m", "gpu"),
 )
 """The same in small, for a host without a GPU: it shows that every part works, and measures nothing."""

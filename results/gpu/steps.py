@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from executor.check import TOLERANCES, least_precise
+from executor.check import MOST, TOLERANCES, least_precise
 from planner.plans.plan_json import load_plan
 from results.gpu.operators import EXACT
 from results.gpu.processes import Ended, Process, run_all
@@ -14,9 +14,9 @@ from results.gpu.settings import Run, this_run
 
 COMPILED = "compiled"
 LATER = 10
-"""How many times further losses may be apart after a few steps than that of the first."""
+"""How many times further losses may be apart after a few steps than in the first; never more than `MOST`."""
 
-MOST_S = 60.0
+MOST_S = 90.0
 
 
 def processes(run: Run, sides: Sequence[str]) -> Iterator[Process]:
@@ -45,7 +45,7 @@ def apart(run: Run, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         base = next((side for side in run.sides if side in losses), "")
         for side in losses.keys() - {base}:
             first, *later = (abs(a / b - 1) for a, b in zip(losses[side], losses[base], strict=True))
-            equal = first <= allowed and max(later) <= LATER * allowed
+            equal = first <= allowed and max(later) <= min(LATER * allowed, MOST)
             about = {"model": model, "side": side, "base": base, "equal": equal}
             compared.append(about | {"first": first, "later": max(later), "tolerance": allowed})
     return compared
@@ -57,7 +57,7 @@ def main() -> int:
     rows: list[dict[str, Any]] = []
     plain = [side for side in run.sides if side != COMPILED]
     compiled = [side for side in run.sides if side == COMPILED]
-    for sides, at_once in ((plain, 1), (compiled, len(run.scale.models))):
+    for sides, at_once in ((plain, run.scale.steps_at_once), (compiled, len(run.scale.models))):
         for ended in run_all(processes(run, sides), run.work, run.until, at_once):
             rows.append(row_of(run, ended))
             run.write("steps", {"rows": rows, "losses": apart(run, rows)})
