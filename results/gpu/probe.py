@@ -137,7 +137,6 @@ CHECKS: Mapping[str, Check] = {
     "NVRTC": compiled,
     "cuBLAS, float32": lambda cupy: product(cupy, "float32"),
     "cuBLAS, float16": lambda cupy: product(cupy, "float16"),
-    "cuBLAS, bfloat16": lambda cupy: product(cupy, "bfloat16"),
     "IPC handles": opened_elsewhere,
     "events": timed_by_events,
     "graphs": captured,

@@ -76,7 +76,8 @@ def run(process: Process, work: Path, until: float) -> Ended:
     started = time.monotonic()
     with out.open("w") as output, err.open("w") as errors:
         environment = {**MANNERS, **os.environ, **process.environment}
-        done = subprocess.run(line, check=False, cwd=ROOT, stdout=output, stderr=errors, env=environment)
+        nothing = subprocess.DEVNULL
+        done = subprocess.run(line, check=False, cwd=ROOT, stdin=nothing, stdout=output, stderr=errors, env=environment)
     text = out.read_text(errors="replace")
     rows = tuple(json.loads(row) for row in text.splitlines() if row.startswith("{") and row.endswith("}"))
     said = (err.read_text(errors="replace") or text)[-LAST_CHARACTERS:].strip()

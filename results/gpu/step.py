@@ -117,8 +117,8 @@ def memory(xp: ModuleType) -> Mapping[str, int]:
     if xp.__name__ == "numpy":
         return {"process": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
     free, total = xp.cuda.runtime.memGetInfo()
-    of_torch = import_module("torch").cuda.max_memory_reserved() if "torch" in LIBRARIES else 0
-    return {"card": total - free, "cupy": xp.get_default_memory_pool().total_bytes(), "torch": of_torch}
+    reserved = sys.modules["torch"].cuda.max_memory_reserved() if "torch" in sys.modules else 0
+    return {"card": total - free, "cupy": xp.get_default_memory_pool().total_bytes(), "torch": reserved}
 
 
 @contextmanager

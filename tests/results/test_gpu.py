@@ -12,8 +12,20 @@ import tdl
 from executor.cases import Case
 from executor.kernels import KERNELS, LIBRARIES, KernelSet
 from results.experiment import ROOT
-from results.gpu import operator_checks, operators, pages, processes, real_sizes, run, settings, small_cases, wheels
+from results.gpu import (
+    operator_checks,
+    operators,
+    pages,
+    predictions,
+    processes,
+    real_sizes,
+    run,
+    settings,
+    small_cases,
+    wheels,
+)
 from results.gpu.comparison import TOLERANCE, Reference, adds_up, computed, reference
+from topologies import TopologyError
 
 pytest.importorskip("torch")
 TRIAL = settings.TRIAL
@@ -218,6 +230,12 @@ def test_a_trial_takes_no_place_of_a_device(tmp_path):
     (tmp_path / "summary.json").write_text(json.dumps({"date": "2026-01-02T03:04:05+00:00"}))
     assert run.run_name(tmp_path, "cupy") == "nvidia-h200-2026-01-02"
     assert run.run_name(tmp_path, "numpy") == run.TRIAL
+
+
+def test_a_gpu_is_predicted_as_its_type():
+    assert predictions.gpu("0x233510DE").devices[0].spec.name == "h200-sxm5-141gb"
+    with pytest.raises(TopologyError, match="the GPU 10de:ffff"):
+        predictions.gpu("0xFFFF10DE")
 
 
 def test_a_page_of_a_run_that_ended_early_shows_what_there_is():
