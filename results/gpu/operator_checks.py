@@ -1,6 +1,6 @@
 """Compare some operators' kernels with double precision; print the worst of each as JSON.
 
-Arguments behind a run's: `tf32` or `exact`; `small` and names of operators, or `real` and that of a family.
+Arguments behind a run's: `exact` or `tf32`; `small` and names of operators, or `real` and that of a family.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from executor.backend import array_module
+from executor.backend import allow_tf32, array_module
 from executor.kernels import LIBRARIES as LOADED
 from results.gpu import real_sizes, small_cases
 from results.gpu.comparison import DTYPES, computed, converted
-from results.gpu.operators import TF32
+from results.gpu.operators import EXACT, TF32
 from results.gpu.settings import LIBRARIES, Run, this_run
 from results.gpu.small_cases import INFINITE, Sample
 
@@ -88,9 +88,10 @@ def main() -> int:
     xp = array_module(run.backend)
     if "torch" in LIBRARIES:
         import_module("executor.torch")
+    allow_tf32(way == TF32)
     exact = tuple(precision for precision in run.scale.precisions if precision != TF32)
     np.seterr(all="ignore")  # what is no number is a result like others
-    for rows in (small if kind == "small" else real)(run, tuple(names), exact if way == "exact" else (TF32,), xp):
+    for rows in (small if kind == "small" else real)(run, tuple(names), exact if way == EXACT else (TF32,), xp):
         for row in rows:
             print(json.dumps(row), flush=True)
     return 0

@@ -21,11 +21,8 @@ from results.gpu.settings import Run, this_run
 
 Row = dict[str, Any]
 TF32 = "tf32"
-EXACT = {"NVIDIA_TF32_OVERRIDE": "0"}
-"""With this no library of NVIDIA's computes single precision by TF32."""
-
-REDUCED = {"CUPY_TF32": "1", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}
-"""With these CuPy and PyTorch do."""
+EXACT = "exact"
+"""How single precision is computed where it is not by TF32."""
 
 THREADS = {"OPENBLAS_NUM_THREADS": "2", "OMP_NUM_THREADS": "2"}
 """Of each of many processes; references are computed on the host."""
@@ -39,13 +36,11 @@ def operators() -> list[str]:
 def processes(run: Run) -> Iterator[Process]:
     """Yield a process for every share of the families of real cases, and of the small ones; again for TF32."""
     count = run.scale.shares
-    for way, variables in {"exact": EXACT, TF32: REDUCED}.items():
-        if way == TF32 and TF32 not in run.scale.precisions:
-            continue
+    for way in (EXACT, *(precision for precision in run.scale.precisions if precision == TF32)):
         for kind, names in {"real": list(FAMILIES), "small": operators()}.items():
             for share in range(min(count, len(names))):
                 command = run.command("operator_checks", way, kind, *names[share::count])
-                yield Process(f"{way} {kind} {share}", command, run.left_s, {**THREADS, **variables})
+                yield Process(f"{way} {kind} {share}", command, run.left_s, THREADS)
 
 
 def written(run: Run, ended: list[Ended]) -> bool:

@@ -129,16 +129,23 @@ def _failures(failed: Row) -> list[str]:
 
 def plans(data: Row) -> str:
     """Render how many random plans are equal to one worker's training."""
-    groups: dict[tuple[int, str], list[Row]] = {}
+    groups: dict[tuple[int, str, str], list[Row]] = {}
     for row in data["rows"]:
-        groups.setdefault((row["workers"], row["transport"]), []).append(row)
+        groups.setdefault((row["workers"], row["transport"], row["kernels"]), []).append(row)
     rows = []
-    for (workers, transport), group in groups.items():
+    for (workers, transport, kernels), group in groups.items():
         equal = (sum(bool(row.get(what)) for row in group) for what in ("equal", "bytes_equal", "arena_equal"))
         gap = max((row["loss_gap"] for row in group if row.get("loss_gap") is not None), default=None)
         counts = [f"{count} of {len(group)}" for count in equal]
-        rows.append([workers, f"`{transport}`", *counts, "" if gap is None else f"{gap:.1e}"])
-    columns = ["ranks", "transport", "plans that train as one worker", "bytes as planned", "arenas as planned"]
+        rows.append([workers, f"`{transport}`", kernels, *counts, "" if gap is None else f"{gap:.1e}"])
+    columns = [
+        "ranks",
+        "transport",
+        "kernels",
+        "plans that train as one worker",
+        "bytes as planned",
+        "arenas as planned",
+    ]
     return "\n\n".join([table([*columns, "largest gap of losses"], rows), *_failures(data["failed"])])
 
 

@@ -17,28 +17,43 @@ from executor.data import Random
 from executor.training import Trainer, rank_programs
 from planner.plans.plan import single_worker
 from planner.plans.plan_json import load_plan
-from planner.report.schema import Report, read_reports
+from planner.report.schema import Report, finite, read_reports
 from results.experiment import launcher
 from results.gpu.processes import Ended, Process, run_all
-from results.gpu.settings import Run, this_run
+from results.gpu.settings import LIBRARIES, Run, this_run
 
 STEPS, AT_ONCE, MOST_S = 2, 2, 45.0
 
 
 def processes(run: Run) -> Iterator[Process]:
-    """Yield a job for all plans of so many ranks, by each transport."""
+    """Yield a job for all plans of so many ranks, by each transport and library."""
     for ranks in run.scale.ranks:
-        for transport in run.scale.transports:
-            written = report_file(run, ranks, transport)
-            options = ("--transport", transport, "--check", "--steps", str(STEPS), "--json", str(written))
+        for transport, kernels in jobs(run):
+            written = report_file(run, ranks, transport, kernels)
+            options = (
+                "--transport",
+                transport,
+                "--kernels",
+                kernels,
+                "--check",
+                "--steps",
+                str(STEPS),
+                "--json",
+                str(written),
+            )
             execute = (sys.executable, "-m", "tensor_partitioner", "execute", "--backend", run.backend, *options)
             command = (launcher(), "-n", str(ranks), *execute, *map(str, run.plans(ranks)))
-            yield Process(f"{transport} {ranks}", command, MOST_S)
+            yield Process(f"{transport} {kernels} {ranks}", command, MOST_S)
 
 
-def report_file(run: Run, ranks: int, transport: str) -> Path:
+def jobs(run: Run) -> list[tuple[str, str]]:
+    """Return transports and the kernels that run with them, of libraries that are installed."""
+    return [(transport, kernels) for transport, kernels in run.scale.jobs if kernels in LIBRARIES]
+
+
+def report_file(run: Run, ranks: int, transport: str, kernels: str) -> Path:
     """Where a job writes its reports."""
-    return run.work / f"{transport}-{ranks}.json"
+    return run.work / f"{transport}-{kernels}-{ranks}.json"
 
 
 @cache
@@ -56,43 +71,31 @@ def losses_alone(path: Path) -> tuple[float, ...]:
 
 def compared(path: Path, report: Report | None) -> dict[str, Any]:
     """Return how a plan's run compares with the plan, and with one worker; None for what did not run."""
-    row: dict[str, Any] = {"plan": path.stem, "workers": load_plan(path).workers, "ran": report is not None}
-    if report is None:
+    plan = load_plan(path)
+    row: dict[str, Any] = {"plan": path.stem, "workers": plan.workers, "ran": report is not None}
+    if report is None or report.check is None:
         return row | {"equal": False}
-    gaps = [
-        abs(loss / alone - 1) if loss is not None else np.inf
-        for loss, alone in zip(report.losses, losses_alone(path), strict=True)
-    ]
-    allowed = TOLERANCES[least_precise(load_plan(path).graph)]
-    is_right = report.check is not None and report.check.passed
+    pairs = zip(report.losses, losses_alone(path), strict=True)
+    gap = max(np.inf if loss is None else abs(loss / alone - 1) for loss, alone in pairs)
     facts = {
-        "tensors_equal": is_right,
-        "losses_equal": max(gaps) <= allowed,
+        "tensors_equal": report.check.passed,
+        "losses_equal": gap <= TOLERANCES[least_precise(plan.graph)],
         "bytes_equal": report.bytes == report.planned_bytes,
         "arena_equal": report.arena_bytes == report.planned_arena_bytes,
     }
-    worst = report.check and report.check.worst_difference
-    return (
-        row
-        | facts
-        | {
-            "equal": all(facts.values()),
-            "bytes": report.total_bytes,
-            "loss_gap": max(gaps) if np.isfinite(max(gaps)) else None,
-            "worst_difference": worst,
-            "seconds": report.seconds_per_step,
-        }
-    )
+    measured = {"bytes": report.total_bytes, "loss_gap": finite(gap), "seconds": report.seconds_per_step}
+    worst = {"worst_difference": report.check.worst_difference}
+    return row | {"equal": all(facts.values())} | facts | measured | worst
 
 
 def rows(run: Run) -> Iterator[dict[str, Any]]:
-    """Yield a row for every plan by every transport."""
+    """Yield a row for every plan by every transport and library."""
     for ranks in run.scale.ranks:
-        for transport in run.scale.transports:
-            written = report_file(run, ranks, transport)
+        for transport, kernels in jobs(run):
+            written = report_file(run, ranks, transport, kernels)
             reports = {report.plan: report for report in read_reports(written)} if written.exists() else {}
             for path in run.plans(ranks):
-                yield {"transport": transport} | compared(path, reports.get(path.name))
+                yield {"transport": transport, "kernels": kernels} | compared(path, reports.get(path.name))
 
 
 def main() -> int:

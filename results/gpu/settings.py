@@ -27,7 +27,8 @@ class Scale:
     """How much a run does.
 
     Every operator is tried on `cases` small cases of each style, in each of `precisions`; extents of real ones are
-    divided by `cut`. Of `plans` random plans those of `ranks` workers run by each of `transports`. Operators are
+    divided by `cut`. Of `plans` random plans those of `ranks` workers run by each of `jobs`, a transport and a
+    library of kernels. Operators are
     checked in `shares`, by so many `processes` at once. A step is timed for `step_s` seconds on each of `sides`, of
     which `steps_at_once` are prepared at once; `calibrate_s` is the limit of calibrations, and `pytest` selects tests.
     """
@@ -40,7 +41,7 @@ class Scale:
     processes: int
     plans: int
     ranks: tuple[int, ...]
-    transports: tuple[str, ...]
+    jobs: tuple[tuple[str, str], ...]
     sides: tuple[str, ...]
     steps_at_once: int
     step_s: float
@@ -61,7 +62,7 @@ FULL = Scale(
     processes=12,
     plans=20,
     ranks=(2, 4, 8),
-    transports=("ipc", "p2p"),
+    jobs=(("ipc", "arrays"), ("p2p", "arrays"), ("ipc", "torch")),
     sides=("eager", "torch", "arrays", "compiled"),
     steps_at_once=1,
     step_s=4.0,
@@ -85,7 +86,7 @@ TRIAL = replace(
     processes=2,
     plans=6,
     ranks=(2, 4),
-    transports=("shared", "p2p"),
+    jobs=(("shared", "arrays"), ("p2p", "arrays")),
     sides=("eager", "torch", "arrays"),
     steps_at_once=2,
     step_s=0.2,

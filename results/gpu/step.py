@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from executor.backend import array_module
+from executor.backend import allow_tf32, array_module
 from executor.cluster import single_rank
 from executor.data import Random
 from executor.training import Trainer, rank_programs
@@ -151,6 +151,7 @@ def main() -> int:
     xp, plan = array_module(run.backend), load_plan(run.plan(model))
     if name in ("torch", "eager", "compiled"):
         import_module("executor.torch")
+    allow_tf32(False)
     ours = name in ("arrays", "torch")
     side = of_executor(plan, name, xp) if ours else of_torch(plan, xp, compiles=name == "compiled")
     for row in measured(run, side, xp):

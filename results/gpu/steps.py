@@ -8,7 +8,6 @@ from typing import Any
 
 from executor.check import MOST, TOLERANCES, least_precise
 from planner.plans.plan_json import load_plan
-from results.gpu.operators import EXACT
 from results.gpu.processes import Ended, Process, run_all
 from results.gpu.settings import Run, this_run
 
@@ -23,7 +22,7 @@ def processes(run: Run, sides: Sequence[str]) -> Iterator[Process]:
     """Yield a process for each model and side."""
     for side in sides:
         for model in run.scale.models:
-            yield Process(f"{model}, {side}", run.command("step", model, side), MOST_S, EXACT)
+            yield Process(f"{model}, {side}", run.command("step", model, side), MOST_S)
 
 
 def row_of(run: Run, ended: Ended) -> dict[str, Any]:

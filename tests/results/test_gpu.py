@@ -73,9 +73,8 @@ def test_every_operator_of_a_trial_is_compared_and_right(trial):
 @pytest.mark.mpi
 def test_every_plan_of_a_trial_trains_as_one_worker_and_moves_the_bytes_planned(trial):
     rows = trial[0]["plans"]["rows"]
-    assert {(row["workers"], row["transport"]) for row in rows} == {
-        (ranks, transport) for ranks in TRIAL.ranks for transport in TRIAL.transports
-    }
+    jobs = {(row["workers"], row["transport"], row["kernels"]) for row in rows}
+    assert jobs == {(ranks, *job) for ranks in TRIAL.ranks for job in TRIAL.jobs}
     for row in rows:
         assert row["bytes"] > 0, row
         assert all(row[what] for what in ("ran", "tensors_equal", "losses_equal", "bytes_equal", "arena_equal")), row
