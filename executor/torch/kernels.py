@@ -201,7 +201,10 @@ def convolution_backward_weight(call: KernelCall) -> None:
     """Gradient of the weight: every tap's products of gradient and image, summed over images and windows."""
     (grad, _), (out,) = tensors_of(call)
     image, padding = _padded(call, 1)
-    out.copy_(_gradients(call, (grad, image, out), padding, (False, True, False))[1])
+    if image.numel():
+        out.copy_(_gradients(call, (grad, image, out), padding, (False, True, False))[1])
+    else:  # a worker's taps may read padding alone
+        out.zero_()
 
 
 def _gradients(

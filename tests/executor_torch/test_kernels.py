@@ -19,6 +19,11 @@ def test_a_kernel_computes_what_the_description_says(name):
     assert set(verification.kinds) == set(OPTIONS.kinds)
 
 
+def test_taps_of_a_share_may_read_padding_alone():
+    options = CheckOptions(cases=60, kinds=("split",), kernels=KERNEL_SET.kernels)
+    assert check_operator("convolution_backward_weight", options).failures == ()
+
+
 def product(outputs, dtype):
     values = np.arange(12, dtype=np.float32).astype(dtype)
     inputs = values[:6].reshape(2, 3), values[6:].reshape(3, 2)
