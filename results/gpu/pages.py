@@ -138,14 +138,7 @@ def plans(data: Row) -> str:
         gap = max((row["loss_gap"] for row in group if row.get("loss_gap") is not None), default=None)
         counts = [f"{count} of {len(group)}" for count in equal]
         rows.append([workers, f"`{transport}`", kernels, *counts, "" if gap is None else f"{gap:.1e}"])
-    columns = [
-        "ranks",
-        "transport",
-        "kernels",
-        "plans that train as one worker",
-        "bytes as planned",
-        "arenas as planned",
-    ]
+    columns = ["ranks", "transport", "kernels", "plans equal to one worker", "bytes as planned", "arenas as planned"]
     return "\n\n".join([table([*columns, "largest gap of losses"], rows), *_failures(data["failed"])])
 
 

@@ -30,18 +30,9 @@ def processes(run: Run) -> Iterator[Process]:
     for ranks in run.scale.ranks:
         for transport, kernels in jobs(run):
             written = report_file(run, ranks, transport, kernels)
-            options = (
-                "--transport",
-                transport,
-                "--kernels",
-                kernels,
-                "--check",
-                "--steps",
-                str(STEPS),
-                "--json",
-                str(written),
-            )
-            execute = (sys.executable, "-m", "tensor_partitioner", "execute", "--backend", run.backend, *options)
+            how = ("--backend", run.backend, "--transport", transport, "--kernels", kernels)
+            options = (*how, "--check", "--steps", str(STEPS), "--json", str(written))
+            execute = (sys.executable, "-m", "tensor_partitioner", "execute", *options)
             command = (launcher(), "-n", str(ranks), *execute, *map(str, run.plans(ranks)))
             yield Process(f"{transport} {kernels} {ranks}", command, MOST_S)
 
