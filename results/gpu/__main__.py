@@ -36,7 +36,7 @@ STAGES = (
     Stage("probe", 40),
     Stage("predict", 40),
     Stage("operators", 130),
-    Stage("plans", 100),
+    Stage("plans", 120),
     Stage("marked_tests", 100),
     Stage("steps", 170),
     Stage("calibrate", 80),

@@ -8,6 +8,7 @@ from types import ModuleType
 
 import torch
 
+from executor.backend import synchronize
 from executor.data import Random, data_tensors
 from executor.torch.tensors import tensor_of
 from executor.values import Tile, fill, stream
@@ -37,6 +38,7 @@ def step(plan: Plan, xp: ModuleType, *, compiles: bool) -> Step:
     graph, device = plan.graph, torch.device("cpu" if xp.__name__ == "numpy" else "cuda")
     roles = {tensor.name: tensor.role for tensor in graph.tensors.values()}
     values = dict(first_values(plan, xp))
+    synchronize(xp)
     weights = {name: value.requires_grad_() for name, value in values.items() if roles[name] == "weight"}
     inputs = {name: value for name, value in values.items() if roles[name] == "input"}
     name, attributes = update_of(graph)

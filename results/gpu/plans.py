@@ -22,7 +22,7 @@ from results.experiment import launcher
 from results.gpu.processes import Ended, Process, run_all
 from results.gpu.settings import LIBRARIES, Run, this_run
 
-STEPS, AT_ONCE, MOST_S = 2, 2, 45.0
+STEPS, AT_ONCE, MOST_S = 2, 3, 60.0
 
 
 def processes(run: Run) -> Iterator[Process]:
