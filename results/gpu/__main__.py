@@ -39,7 +39,7 @@ STAGES = (
     Stage("plans", 120),
     Stage("marked_tests", 100),
     Stage("steps", 170),
-    Stage("calibrate", 80),
+    Stage("calibrate", 110),
 )
 """What is done, in this order: predictions before anything runs, what must be right before what is to be fast."""
 

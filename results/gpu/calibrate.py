@@ -13,8 +13,11 @@ from results.gpu.processes import run as run_process
 from results.gpu.settings import LIBRARIES, Run, this_run
 from topologies import load_topology
 
-BACKENDS = {"arrays": "cupy", "torch": "torch"}
+BACKENDS = {"torch": "torch", "arrays": "cupy"}
 """What measures a GPU, by the library whose kernels it times."""
+
+TO_END_S = 20.0
+"""The command begins nothing after its seconds; so long it may take to end."""
 
 
 class CalibrationError(RuntimeError):
@@ -31,7 +34,7 @@ def calibrated(run: Run, backend: str, seconds: float) -> Path:
     options = ("--backend", backend) if run.on_gpu else ("--only-plans", *plans)
     arguments = ("calibrate", *options, "--seconds", f"{seconds:g}", "-o", str(path))
     command = (sys.executable, "-m", "tensor_partitioner", *arguments)
-    ended = run_process(Process(f"calibrate {backend}", command, run.left_s), run.work, run.until)
+    ended = run_process(Process(f"calibrate {backend}", command, seconds + TO_END_S), run.work, run.until)
     if ended.failure:
         raise CalibrationError(ended.failure)
     return path
@@ -51,7 +54,8 @@ def measured(run: Run, backend: str, seconds: float) -> dict[str, Any]:
 def main() -> int:
     """Write calibrate.json."""
     run, _ = this_run()
-    backends = [BACKENDS[library] for library in LIBRARIES] if run.on_gpu else [run.backend]
+    present = [backend for library, backend in BACKENDS.items() if library in LIBRARIES]
+    backends = present if run.on_gpu else [run.backend]
     results: dict[str, dict[str, Any]] = {}
     for backend in backends:
         results[backend] = measured(run, backend, run.scale.calibrate_s / len(backends))

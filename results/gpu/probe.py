@@ -167,7 +167,7 @@ def described(run: Run, xp: ModuleType) -> dict[str, Any]:
     return {
         "device": properties["name"].decode(),
         "memory_bytes": xp.cuda.runtime.memGetInfo()[1],
-        "compute_capability": xp.cuda.Device().compute_capability,
+        "compute_capability": f"{properties.get('major')}.{properties.get('minor')}",
         "multiprocessors": properties.get("multiProcessorCount"),
         "cuda": xp.cuda.runtime.runtimeGetVersion(),
     }
