@@ -17,15 +17,12 @@ from executor.verification.cases import CASES
 from results.gpu.comparison import TOLERANCE
 from results.gpu.processes import Ended, Process, run_all
 from results.gpu.real_sizes import FAMILIES
-from results.gpu.settings import Run, this_run
+from results.gpu.settings import ONE_THREAD, Run, this_run
 
 Row = dict[str, Any]
 TF32 = "tf32"
 EXACT = "exact"
 """How single precision is computed where it is not by TF32."""
-
-THREADS = {"OPENBLAS_NUM_THREADS": "2", "OMP_NUM_THREADS": "2"}
-"""Of each of many processes; references are computed on the host."""
 
 
 def operators() -> list[str]:
@@ -40,7 +37,7 @@ def processes(run: Run) -> Iterator[Process]:
         for kind, names in {"real": list(FAMILIES), "small": operators()}.items():
             for share in range(min(count, len(names))):
                 command = run.command("operator_checks", way, kind, *names[share::count])
-                yield Process(f"{way} {kind} {share}", command, run.left_s, THREADS)
+                yield Process(f"{way} {kind} {share}", command, run.left_s, ONE_THREAD)
 
 
 def written(run: Run, ended: list[Ended]) -> bool:

@@ -95,6 +95,9 @@ TRIAL = replace(
 )
 """The same in small, for a host without a GPU: it shows that every part works, and measures nothing."""
 
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+"""What the environment of processes has that compute on the host, several at once."""
+
 SCALES = {"cupy": FULL, "numpy": TRIAL}
 """How much is done, by backend."""
 

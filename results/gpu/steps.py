@@ -9,7 +9,7 @@ from typing import Any
 from executor.check import MOST, TOLERANCES, least_precise
 from planner.plans.plan_json import load_plan
 from results.gpu.processes import Ended, Process, run_all
-from results.gpu.settings import Run, this_run
+from results.gpu.settings import ONE_THREAD, Run, this_run
 
 COMPILED = "compiled"
 LATER = 10
@@ -20,9 +20,12 @@ MOST_S = 90.0
 
 def processes(run: Run, sides: Sequence[str]) -> Iterator[Process]:
     """Yield a process for each model and side."""
+    variables = {} if run.on_gpu else ONE_THREAD
     for side in sides:
         for model in run.scale.models:
-            yield Process(f"{model}, {side}", run.command("step", model, side), MOST_S)
+            yield Process(
+                f"{model}, {side}", run.command("step", model, side), MOST_S, {} if run.on_gpu else ONE_THREAD
+            )
 
 
 def row_of(run: Run, ended: Ended) -> dict[str, Any]:
@@ -53,12 +56,12 @@ def apart(run: Run, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def main() -> int:
     """Write steps.json: every side in turn, then what is compiled, which is prepared all at once."""
     run, _ = this_run()
-    rows: list[dict[str, Any]] = []
+    rows, models = list[dict[str, Any]](), list(run.scale.models)
     plain = [side for side in run.sides if side != COMPILED]
     compiled = [side for side in run.sides if side == COMPILED]
     for sides, at_once in ((plain, run.scale.steps_at_once), (compiled, len(run.scale.models))):
         for ended in run_all(processes(run, sides), run.work, run.until, at_once):
-            rows.append(row_of(run, ended))
+            rows = sorted([*rows, row_of(run, ended)], key=lambda row: (models.index(row["model"]), row["side"]))
             run.write("steps", {"rows": rows, "losses": apart(run, rows)})
     return 0 if all(not row["failure"] for row in rows) and all(row["equal"] for row in apart(run, rows)) else 1
 
