@@ -23,9 +23,7 @@ def processes(run: Run, sides: Sequence[str]) -> Iterator[Process]:
     variables = {} if run.on_gpu else ONE_THREAD
     for side in sides:
         for model in run.scale.models:
-            yield Process(
-                f"{model}, {side}", run.command("step", model, side), MOST_S, {} if run.on_gpu else ONE_THREAD
-            )
+            yield Process(f"{model}, {side}", run.command("step", model, side), MOST_S, variables)
 
 
 def row_of(run: Run, ended: Ended) -> dict[str, Any]:

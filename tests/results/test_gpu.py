@@ -191,6 +191,14 @@ def test_a_process_that_fails_says_why(tmp_path):
     assert "ValueError: this" in ended.failure
 
 
+def test_the_command_itself_needs_no_package():
+    """Those that are carried are not there before it installs them."""
+    code = "import sys, results.gpu.__main__; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    packages = {"numpy", "msgspec", "click", "mpi4py", "planner", "executor", "simulator", "tensor_partitioner"}
+    assert not packages & set(done.stdout.split())
+
+
 def test_wheels_are_installed_for_a_run(tmp_path):
     folder, site = tmp_path / "wheels", tmp_path / "site"
     folder.mkdir()
