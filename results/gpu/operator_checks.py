@@ -90,7 +90,6 @@ def main() -> int:
         import_module("executor.torch")
     allow_tf32(way == TF32)
     exact = tuple(precision for precision in run.scale.precisions if precision != TF32)
-    np.seterr(all="ignore")  # what is no number is a result like others
     for rows in (small if kind == "small" else real)(run, tuple(names), exact if way == EXACT else (TF32,), xp):
         for row in rows:
             print(json.dumps(row), flush=True)
