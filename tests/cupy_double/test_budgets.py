@@ -48,11 +48,11 @@ def count(plan, library):
 @pytest.mark.parametrize(("model", "library"), BUDGETS)
 def test_a_step_stays_within_its_budget(model, library):
     name, options = MODELS[model]
-    found = count(planned(name, **options), library)
+    step = count(planned(name, **options), library)
     launches, share = BUDGETS[model, library]
-    assert found.launches.total() <= launches, found.launches.most_common(20)
-    assert found.waits <= AT_THE_END, found.waits
-    assert found.pool_bytes <= share * found.arena_bytes
+    assert step.launches.total() <= launches, step.launches.most_common(20)
+    assert step.waits <= AT_THE_END, step.waits
+    assert step.pool_bytes <= share * step.arena_bytes
 
 
 @pytest.mark.parametrize("library", ["arrays", "torch"])

@@ -53,12 +53,12 @@ def of_dtype(case, dtype):
                                         for a in case.operands))  # fmt: skip
 
 
-def relative_error(found, expected):
-    found, expected = np.asarray(found, np.float64), np.asarray(expected, np.float64)
+def relative_error(result, expected):
+    result, expected = np.asarray(result, np.float64), np.asarray(expected, np.float64)
     finite = np.isfinite(expected)
-    assert (np.isfinite(found) == finite).all()
-    assert (found[~finite] == expected[~finite])[~np.isnan(expected[~finite])].all()
-    gap = np.abs(found - expected)[finite].max(initial=0)
+    assert (np.isfinite(result) == finite).all()
+    assert (result[~finite] == expected[~finite])[~np.isnan(expected[~finite])].all()
+    gap = np.abs(result - expected)[finite].max(initial=0)
     return gap / max(1.0, np.abs(expected[finite]).max(initial=0))
 
 
@@ -78,5 +78,5 @@ def test_an_operator_is_right_in_every_dtype(cupy, library, name):
             case = of_dtype(drawn, dtype)
             exact = Application(operator, kernel, of_dtype(case, "float64"), RULES).expected
             results = run_whole(Bound(operator, kernel, case, RULES, cupy, library))
-            for found, expected in zip(results, exact, strict=True):
-                assert relative_error(found, expected) <= tolerance, (dtype, case.attributes)
+            for result, expected in zip(results, exact, strict=True):
+                assert relative_error(result, expected) <= tolerance, (dtype, case.attributes)
