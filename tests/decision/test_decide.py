@@ -385,3 +385,32 @@ def test_layers_that_no_number_of_chunks_divides_are_dealt_out_unevenly(layers, 
     shape = Shape(128, 8, 256, layers, 1024, stores_scores=False)
     schedules = {c.schedule for c in candidates(shape) if c.pp == 16 and c.tp == 8}
     assert schedules == {"1f1b", "zero-bubble", *(f"interleaved:{v}" for v in chunks)}
+
+
+@pytest.mark.parametrize(
+    ("counted", "sized"),
+    [
+        ("--micro-batches 2 --parallel dp=2", "--parallel dp=2,micro-batch=2"),
+        ("--micro-batches 4 --parallel tp=2", "--parallel tp=2,micro-batch=2"),
+    ],
+)
+def test_micro_batches_are_counted_or_given_by_their_samples(counted, sized, capsys):
+    shown = []
+    for words in (counted, sized):
+        assert run(simulate, "mlp-4-64", "--batch", "8", *words.split(), "--topo", "uniform-2") == 0
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1]
+    assert "decide predicts" in shown[0]
+
+
+def test_micro_batches_of_no_whole_samples_are_not_projected(capsys):
+    given = ("mlp-4-64", "--batch", "12", "--micro-batches", "2", "--parallel", "dp=4", "--topo", "uniform-4")
+    assert run(simulate, *given) == 0
+    assert "expected a batch of 2 whole micro-batches, found 12 samples" in capsys.readouterr().out
+
+
+def test_a_replica_of_very_many_workers_is_planned_for_a_micro_batch(tmp_path):
+    files = [tmp_path / "counted.json", tmp_path / "sized.json"]
+    for file, words in zip(files, ("dp=4096,tp=2 --micro-batches 2", "dp=4096,tp=2,micro-batch=1"), strict=True):
+        assert run(plan_command, "mlp-4-64", "--batch", "8192", "--parallel", *words.split(), "-o", file) == 0
+    assert files[0].read_bytes() == files[1].read_bytes()
