@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from planner.graph.ir import FLOATING, ITEM_BYTES, Graph, Node
+from planner.graph.repeats import Repeats, repeats_of
 from planner.graph.samples import depending_on_samples
 from planner.layout import Exchange, Region, Ways, collectives, elements, owned_by_all
 from planner.plans.plan import Plan
@@ -81,11 +82,15 @@ class NodeShare:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replica:
-    """A worker's shares of all nodes of one micro-batch's graph, in order, and the bytes it holds of every tensor."""
+    """A worker's shares of all nodes of one micro-batch's graph, in order, and the bytes it holds of every tensor.
+
+    `repeats` are the graph's.
+    """
 
     plan: Plan
     shares: tuple[NodeShare, ...]
     held: Bytes
+    repeats: Repeats
 
     @property
     def graph(self) -> Graph:
@@ -119,7 +124,7 @@ def replica(plan: Plan) -> Replica:
         name: elements(owned_by_all(tensor.shape, plan.layouts[name], plan.ways)[-1]) * ITEM_BYTES[tensor.dtype]
         for name, tensor in plan.graph.tensors.items()
     }
-    return Replica(plan, tuple(map(shares.share, plan.traffic().work)), held)
+    return Replica(plan, tuple(map(shares.share, plan.traffic().work)), held, repeats_of(plan.graph))
 
 
 def same_elements(work: NodeWork) -> bool:

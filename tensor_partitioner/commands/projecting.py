@@ -12,7 +12,7 @@ import click
 from planner.errors import GraphError, PlanError
 from planner.failures import JobError
 from planner.files import write_json
-from planner.graph.layers import FEW
+from planner.graph.few_segments import FEW
 from planner.graph.micro_batches import adding_up_together
 from planner.graph.recompute import without_recomputation
 from planner.model_source import model as load_model
@@ -138,7 +138,8 @@ def plan_replica(source: str, options: Mapping[str, Any]) -> tuple[Plan, str]:
     plan = of_replica(inner.replica.plan, str(parallel), batch, inner.layers)
     if options["output"] is not None:
         plan.save(options["output"])
-    layers = f", {FEW} of its {inner.layers} layers" if inner.layers and inner.layers > FEW else ""
+    few, every = sum(min(count, FEW) for count in inner.layers), sum(inner.layers)
+    layers = f", {few} of its {every} layers" if few < every else ""
     return plan, (
         f"Of {parallel.workers} workers this is the plan of {plan.workers}, a stage's in one replica{layers}: the "
         "others do alike. simulate projects a step of all."

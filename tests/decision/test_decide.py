@@ -12,7 +12,7 @@ from msgspec.structs import replace as msgspec_replace
 import planner
 from planner.errors import GraphError, PlanError
 from planner.graph.checking import check
-from planner.graph.layers import few_layers
+from planner.graph.few_segments import few_segments
 from planner.parallel import Parallel
 from simulator.projection.blocks import blocks_of, repeated
 from simulator.projection.cluster import cluster, cluster_of
@@ -43,7 +43,7 @@ EXPERTS = ("llama-4-64", {**SMALL, "experts": 4}, "p4d-nodes-2", 32, "megatron")
 
 
 def shape_of(name, options, machine, batch):
-    layers = with_few_layers(name, options)[2] or 0
+    layers = sum(with_few_layers(name, options)[2])
     stores = "transformer" in name and not options.get("flash", False)
     devices = cluster(machine).devices
     return Shape(devices, 8, batch, layers, options.get("sequence", 1), stores, experts=options.get("experts", 1))
@@ -83,7 +83,7 @@ def test_no_step_is_below_its_bound(name, options, machine, batch, stack):
     source, runs = ZooModel.of(name, options), stack_named(stack)
     inner = source.inner(Parallel(), 1)
     blocks = blocks_of(inner.replica, runs, device, Network(cluster(machine), Grid(1, 1, 1)))
-    blocks = repeated(blocks, inner.layers) if inner.layers else blocks
+    blocks = repeated(blocks, inner.layers)
     work = LeastWork.of(blocks, 1, device.peak(inner.dtype) * device.spec.efficiency.matmul)
     deciding = _Deciding(source, cluster(machine), runs, stack)
     steps = [*projections(name, options, machine, batch, stack)]
@@ -138,7 +138,7 @@ def test_a_layer_stands_for_all(spec):
     parallel, machine = Parallel.read(spec), cluster("hgx-h100")
     few = project(name, options, batch=16, parallel=parallel, machine="hgx-h100")
     source, every = (GraphModel(planner.model(name, **options, batch=2 * 4, micro_batches=2)) for _ in range(2))
-    every.__dict__["_few_layers"] = every.graph, None
+    every.__dict__["_few_segments"] = every.graph, ()
     whole, folded = (project_source(model, 16, parallel, machine) for model in (every, source))
     micro_batch = 16 // parallel.dp if parallel.micro_batch is None else parallel.micro_batch
     assert micro_batch in {2, 8}
@@ -152,8 +152,8 @@ def test_a_layer_stands_for_all(spec):
 def test_layers_that_differ_are_all_looked_at():
     """Another operator, another extent, a result that the loss reads, too, and layers in two rows."""
     graph = planner.model("transformer-5-64", **SMALL, batch=4, micro_batches=2)
-    few, layers = few_layers(graph)
-    assert (layers, len(few.nodes) < len(graph.nodes)) == (5, True)
+    few, layers = few_segments(graph)
+    assert (layers, len(few.nodes) < len(graph.nodes)) == ((5,), True)
     check(few)
     loss = graph.nodes.index(next(node for node in graph.nodes if "loss" in node.outputs))
     for at, change in (
@@ -164,9 +164,9 @@ def test_layers_that_differ_are_all_looked_at():
         nodes = [*graph.nodes]
         nodes[at] = replace(nodes[at], **change)
         other = replace(graph, nodes=tuple(nodes))
-        assert few_layers(other) == (other, None)
+        assert few_segments(other) == (other, ())
     two_rows = planner.model("encoder-decoder-5-64", heads=4, sequence=16, vocabulary=64, batch=4, micro_batches=2)
-    assert few_layers(two_rows)[1] is None
+    assert few_segments(two_rows)[1] == (5, 5)
 
 
 TINY = ("--heads", 4, "--sequence", 32, "--vocabulary", 256, "--dtype", "mixed", "--optimizer", "adam")

@@ -1,0 +1,171 @@
+"""Runs of isomorphic segments of the forward pass: which stretches of it do the same, one after the other.
+
+A segment is a stretch of links (see `chain.py`). Two are isomorphic if a shift maps one onto the other: operators,
+attributes, shapes and the relative positions of what they read of themselves are equal; what they read of others, and
+their weights, correspond one to one. In a run each segment reads of the one before it, at the same positions, has
+weights that no other link reads, and reads alike of what is before the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[np.int64]
+
+
+class Run(NamedTuple):
+    """So many `segments` of `period` links each, from a link on."""
+
+    start: int
+    period: int
+    segments: int
+
+    @property
+    def links(self) -> int:
+        """Links of all segments."""
+        return self.period * self.segments
+
+    @property
+    def stop(self) -> int:
+        """The link behind the last segment."""
+        return self.start + self.links
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """The links of a forward pass, as much as tells which are alike.
+
+    `colors` are equal where links differ in no more than the tensors that they read: of other links, and leaves, which
+    no link makes. `reads` are these, in order; `made` says which link makes a tensor, and which of its results it is.
+    `own` are the first and the last link that read each weight. `crossing` are the bytes that are read behind each
+    border, of links before it; `weights` those of the weights that a link reads.
+    """
+
+    colors: Numbers
+    reads: Sequence[Sequence[str]]
+    made: Mapping[str, tuple[int, int]]
+    own: Mapping[str, tuple[int, int]]
+    crossing: Numbers
+    weights: Numbers
+
+
+def repeated_runs(links: Links) -> tuple[Run, ...]:
+    """Return runs in the order of the forward pass: that of most links, then those before it and behind it.
+
+    Of runs of as many links it is that of shortest segments, then of fewest bytes between its first two, then the one
+    whose segments begin with the largest weight, then the first.
+    """
+    return tuple(_runs(links, 0, len(links.colors)))
+
+
+def _runs(links: Links, begin: int, end: int) -> Iterator[Run]:
+    run = _best(links, begin, end)
+    if run is not None:
+        yield from _runs(links, begin, run.start)
+        yield run
+        yield from _runs(links, run.stop, end)
+
+
+Rank = tuple[int, int, int, int, int]
+"""Of a run, least for the best: links (negative), period, bytes between segments, first weight (negative), start."""
+
+
+def _best(links: Links, begin: int, end: int) -> Run | None:
+    """Return the best run among some links; what may be one is looked at only when nothing ranks before it."""
+    possible: list[tuple[Rank, int, Run, int]] = []
+    for start, stop, period in _stretches(links.colors, begin, end):
+        run = _longest(start, stop, period)
+        possible.append(((-run.links, period, 0, -int(links.weights.max()), start), STRETCH, run, stop))
+    heapify(possible)
+    while possible:
+        _, state, run, stop = heappop(possible)
+        if state == RUN:
+            return run
+        if state == STRETCH:
+            starts = range(run.start, min(run.start + run.period, stop - 2 * run.period + 1))
+            runs = [_longest(start, stop, run.period) for start in starts]
+        else:
+            runs = [*_verified(links, run)]
+        for new in runs:
+            heappush(possible, (_rank(links, new), state + 1, new, stop))
+    return None
+
+
+STRETCH, CANDIDATE, RUN = range(3)
+"""What may be a run: links of which each has the color of that a period behind it, one start of these, verified."""
+
+
+def _stretches(colors: Numbers, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Yield (start, stop, period) of the longest stretches of two periods or more that repeat by their colors."""
+    for period in range(1, (end - begin) // 2 + 1):
+        differs = np.flatnonzero(colors[begin : end - period] != colors[begin + period : end])
+        borders = np.concatenate(([-1], differs, [end - begin - period]))
+        for at in np.flatnonzero(np.diff(borders) > period):
+            yield begin + int(borders[at]) + 1, begin + int(borders[at + 1]) + period, period
+
+
+def _longest(start: int, stop: int, period: int) -> Run:
+    return Run(start, period, (stop - start) // period)
+
+
+def _rank(links: Links, run: Run) -> Rank:
+    between = int(links.crossing[run.start + run.period])
+    return -run.links, run.period, between, -int(links.weights[run.start]), run.start
+
+
+def _verified(links: Links, candidate: Run) -> Iterator[Run]:
+    """Yield what of a candidate is a run, from each of its segments on."""
+    for start in range(candidate.start, candidate.stop - candidate.period, candidate.period):
+        run = Run(start, candidate.period, 1)
+        while run.stop < candidate.stop and _goes_on(links, run):
+            run = run._replace(segments=run.segments + 1)
+        if run.segments > 1:
+            yield run
+        if run.stop == candidate.stop:
+            return
+
+
+def _goes_on(links: Links, run: Run) -> bool:
+    """Tell if the links behind a run are one more segment of it."""
+    last, new = run.stop - run.period, run.stop
+    if not (_has_weights(links, last, run.period) and _has_weights(links, new, run.period)):
+        return False
+    there, back = dict[str, str](), dict[str, str]()
+    is_read = False
+    for link in range(last, new):
+        for old, name in zip(links.reads[link], links.reads[link + run.period], strict=True):
+            if there.setdefault(old, name) != name or back.setdefault(name, old) != old:
+                return False
+            if not _corresponds(links, run, old, name):
+                return False
+            is_read |= last <= links.made.get(name, OUTSIDE)[0] < new
+    return is_read
+
+
+OUTSIDE = -1, 0
+"""Where what no link makes is made."""
+
+
+def _corresponds(links: Links, run: Run, old: str, name: str) -> bool:
+    """Tell if the last segment of a run may read `old` where the next one reads `name`.
+
+    The second segment reads of the first what the first reads from anywhere before it.
+    """
+    (link, number), new = links.made.get(old, OUTSIDE), links.made.get(name, OUTSIDE)
+    if new == (link + run.period, number) and link >= 0:
+        return True
+    if run.segments == 1:
+        return link < run.start and new[0] < run.stop
+    return link < run.start and new[0] < run.start
+
+
+def _has_weights(links: Links, start: int, period: int) -> bool:
+    """Tell if a segment reads weights that no link outside reads."""
+    read = (links.own[name] for link in range(start, start + period) for name in links.reads[link] if name in links.own)
+    return any(start <= first and last < start + period for first, last in read)
