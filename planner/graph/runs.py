@@ -158,11 +158,9 @@ def _corresponds(links: Links, run: Run, old: str, name: str) -> bool:
     The second segment reads of the first what the first reads from anywhere before it.
     """
     (link, number), new = links.made.get(old, OUTSIDE), links.made.get(name, OUTSIDE)
-    if new == (link + run.period, number) and link >= 0:
-        return True
-    if run.segments == 1:
-        return link < run.start and new[0] < run.stop
-    return link < run.start and new[0] < run.start
+    if link >= run.start:
+        return new == (link + run.period, number)
+    return new[0] < (run.stop if run.segments == 1 else run.start)
 
 
 def _has_weights(links: Links, start: int, period: int) -> bool:

@@ -133,10 +133,14 @@ def _joins_elementwise(run: Sequence[NodeShare], share: NodeShare, readers: Read
 
 
 def _adds_bias(product: NodeShare, share: NodeShare) -> bool:
-    """Tell if a node adds few elements to each row of a product's result, which the product's kernel does itself."""
+    """Tell if a node adds few elements to each row of a product's result, which the product's kernel does itself.
+
+    A library's convolution leaves its bias to another kernel, in PyTorch and in TensorFlow.
+    """
     others = sum(nbytes for name, nbytes in share.reads.items() if name not in product.writes)
     return (
-        share.category == "elementwise"
+        product.category != "convolution"
+        and share.category == "elementwise"
         and len(share.reads) == BIAS_OPERANDS
         and _reads_of((product,), share)
         and sum(share.writes.values()) == sum(product.writes.values())
