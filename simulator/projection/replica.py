@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+import tdl
 from planner.graph.ir import FLOATING, ITEM_BYTES, Graph, Node
 from planner.graph.repeats import Repeats, repeats_of
 from planner.graph.samples import depending_on_samples
@@ -60,10 +61,11 @@ class NodeShare:
 
     `dtype` is what it computes in. `once` are exchanges of sums over all micro-batches. A view moves no elements. All
     workers together do `repeats` times what a product takes. One `with_weights` has them, or their gradient, among what
-    it reads and writes.
+    it reads and writes. Nodes of one `operator` are those that a library computes by one, as a norm with its mean.
     """
 
     node: Node
+    operator: str
     phase: str
     category: str
     dtype: str
@@ -132,6 +134,18 @@ def same_elements(work: NodeWork) -> bool:
     return len(work.input_elements) == 1 and work.input_elements[0] == sum(work.output_elements)
 
 
+def _parts_of_operators(graph: Graph) -> Iterator[tuple[str, str]]:
+    """Yield forward nodes that make a part of another node's operator, and that one's name."""
+    makers = {name: node.name for node in graph.nodes for name in node.outputs}
+    for node in graph.nodes:
+        operator = tdl.catalog[node.op]
+        if node.forward is None and operator.parts:
+            operands = zip(operator.operands, node.inputs, strict=True)
+            yield from (
+                (makers[name], node.name) for operand, name in operands if operand in operator.parts and name in makers
+            )
+
+
 class _Shares:
     """The shares of nodes, those of alike nodes worked out once."""
 
@@ -142,6 +156,7 @@ class _Shares:
         self._whole: dict[object, float] = {}
         self._fetched: set[tuple[str, str, tuple[Region, ...]]] = set()
         graph = plan.graph
+        self._operators = dict(_parts_of_operators(graph))
         self._of_samples = depending_on_samples(graph.tensors, graph.nodes).difference(graph.accumulated)
 
     def share(self, work: NodeTraffic) -> NodeShare:
@@ -158,6 +173,7 @@ class _Shares:
         dtypes = [self._plan.graph.tensors[name].dtype for name in node.outputs]
         return NodeShare(
             node=node,
+            operator=self._operators.get(node.name, node.name) if node.forward is None else f"{node.forward}.grad",
             phase=work.phase,
             category=work.signature.category,
             dtype=next((dtype for dtype in dtypes if dtype in FLOATING), dtypes[0]),
