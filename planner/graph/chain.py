@@ -28,13 +28,12 @@ class Chain:
     of_node: Mapping[str, int]
     of_tensor: Mapping[str, int]
 
-    def per_link(self, amounts: Mapping[str, float]) -> NDArray[np.float64]:
-        """Return the amounts of nodes or tensors summed up by their links: [link]."""
-        of = self.of_node if amounts.keys() <= self.of_node.keys() else self.of_tensor
+    def per_link(self, link_of: Mapping[str, int], amounts: Mapping[str, float]) -> NDArray[np.float64]:
+        """Return the amounts of nodes, or of tensors, summed up by their links: [link]."""
         total = np.zeros(self.links)
         for name, amount in amounts.items():
-            if name in of:
-                total[of[name]] += amount
+            if name in link_of:
+                total[link_of[name]] += amount
         return total
 
 
