@@ -138,7 +138,6 @@ class Mean(nn.Module):
         return x.mean((2, 3))
 
 
-SPELLINGS = ("layers", "towers", "attributes", "list", "wrapped")
 KINDS = ("perceptron", "residual", "gpt", "bert", "resnet", "convnext")
 
 
