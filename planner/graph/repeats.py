@@ -74,7 +74,7 @@ class _Forward:
                 self.nodes[self.link_of[node.name]].append(node)
             else:
                 self.before |= dict.fromkeys(node.outputs, node)
-        self.made = {
+        self.origins = {
             name: (link, number)
             for link, nodes in enumerate(self.nodes)
             for number, name in enumerate(name for node in nodes for name in node.outputs)
@@ -93,21 +93,23 @@ class _Forward:
                 if (tensor := self._tensors[name]).role == "weight" and tensor.init is not None:
                     own[name] = own.get(name, (link, link))[0], link
         weights = [sum({name: self._tensors[name].nbytes for name in names if name in own}.values()) for names in reads]
-        return Links(np.array(colors), reads, self.made, own, self._crossing(reads), np.array(weights, dtype=np.int64))
+        return Links(
+            np.array(colors), reads, self.origins, own, self._crossing(reads), np.array(weights, dtype=np.int64)
+        )
 
     def _outside(self, link: int, operand: str) -> Sequence[str]:
         """Return what a link reads for an operand: what another link makes, or leaves."""
-        if operand in self.made:
-            return () if self.made[operand][0] == link else (operand,)
+        if operand in self.origins:
+            return () if self.origins[operand][0] == link else (operand,)
         return self._made_of(operand)[1]
 
     def _described(self, link: int, node: Node) -> Hashable:
         operands = list[Hashable]()
         for name in node.inputs:
             tensor = self._tensors[name]
-            if name in self.made and self.made[name][0] == link:
-                operands.append(("within", self.made[name][1]))
-            elif name in self.made or tensor.role == "input":
+            if name in self.origins and self.origins[name][0] == link:
+                operands.append(("within", self.origins[name][1]))
+            elif name in self.origins or tensor.role == "input":
                 operands.append(("samples", (tensor.shape, tensor.dtype)))
             else:
                 operands.append(("leaf", self._made_of(name)[0]))
@@ -131,10 +133,10 @@ class _Forward:
 
     def _crossing(self, reads: Sequence[Iterable[str]]) -> NDArray[np.int64]:
         """Return the bytes that are read behind each border between links, of links before it."""
-        last = {name: link for link, names in enumerate(reads) for name in names if name in self.made}
+        last = {name: link for link, names in enumerate(reads) for name in names if name in self.origins}
         change = np.zeros(len(reads) + 2, dtype=np.int64)
         for name, link in last.items():
-            change[self.made[name][0] + 1] += self._tensors[name].nbytes
+            change[self.origins[name][0] + 1] += self._tensors[name].nbytes
             change[link + 1] -= self._tensors[name].nbytes
         return np.cumsum(change)[:-1]
 
@@ -191,7 +193,7 @@ class _Placing:
                 self._place_by_readers(self._nodes, node.name, "maker", uses[used])
             place = self._nodes.get(node.name)
             for operand, name in enumerate(node.inputs):
-                if name not in self._forward.made:
+                if name not in self._forward.origins:
                     uses[name].append((place, operand))
         for name, readers in uses.items():
             self._place_by_readers(self._tensors, name, "operand", readers)

@@ -42,14 +42,14 @@ class Links:
     """The links of a forward pass, as much as tells which are alike.
 
     `colors` are equal where links differ in no more than the tensors that they read: of other links, and leaves, which
-    no link makes. `reads` are these, in order; `made` says which link makes a tensor, and which of its results it is.
+    no link makes. `reads` are these, in order; `origins` say which link makes a tensor, and which of its results it is.
     `own` are the first and the last link that read each weight. `crossing` are the bytes that are read behind each
     border, of links before it; `weights` those of the weights that a link reads.
     """
 
     colors: Numbers
     reads: Sequence[Sequence[str]]
-    made: Mapping[str, tuple[int, int]]
+    origins: Mapping[str, tuple[int, int]]
     own: Mapping[str, tuple[int, int]]
     crossing: Numbers
     weights: Numbers
@@ -144,7 +144,7 @@ def _goes_on(links: Links, run: Run) -> bool:
                 return False
             if not _corresponds(links, run, old, name):
                 return False
-            is_read |= last <= links.made.get(name, OUTSIDE)[0] < new
+            is_read |= last <= links.origins.get(name, OUTSIDE)[0] < new
     return is_read
 
 
@@ -157,7 +157,7 @@ def _corresponds(links: Links, run: Run, old: str, name: str) -> bool:
 
     The second segment reads of the first what the first reads from anywhere before it.
     """
-    (link, number), new = links.made.get(old, OUTSIDE), links.made.get(name, OUTSIDE)
+    (link, number), new = links.origins.get(old, OUTSIDE), links.origins.get(name, OUTSIDE)
     if link >= run.start:
         return new == (link + run.period, number)
     return new[0] < (run.stop if run.segments == 1 else run.start)

@@ -18,26 +18,26 @@ SMALL = {"heads": 4, "sequence": 32, "vocabulary": 256}
 def drawn_graph(seed):
     """Blocks of random operators, copied, sometimes with another operator or operand, weights shared now and then."""
     chance, b = random.Random(seed), GraphBuilder()
-    made = [b.input("x", (BATCH, WIDTH))]
+    tensors = [b.input("x", (BATCH, WIDTH))]
     shared, names = b.weight("shared", (WIDTH, WIDTH), Init("uniform", 1.0)), iter(range(1000))
     block = [(chance.choice(["mm", "mm", "cast", "relu", "add", "mul"]), chance.randint(1, 3)) for _ in range(3)]
     for _ in range(chance.randint(2, 4)):
         for drawn, back in block[: chance.choice([3, 3, 2, 1])]:
             op = "relu" if chance.random() < 0.05 else drawn
-            operands = [made[-1], made[max(-len(made), -back)]]
+            operands = [tensors[-1], tensors[max(-len(tensors), -back)]]
             if op in ("mm", "cast"):
                 number = next(names)
                 w = shared if chance.random() < 0.15 else b.weight(f"w{number}", (WIDTH, WIDTH), Init("uniform", 1.0))
-                operands = [made[-1], b.apply("neg", w, name=f"c{number}") if op == "cast" else w]
+                operands = [tensors[-1], b.apply("neg", w, name=f"c{number}") if op == "cast" else w]
             if chance.random() < 0.1:
-                operands[0] = chance.choice(made)
+                operands[0] = chance.choice(tensors)
             if op in ("add", "mul") and chance.random() < 0.3:
-                operands[1] = chance.choice(made[:6])
+                operands[1] = chance.choice(tensors[:6])
             op = "mm" if op == "cast" else op
-            made.append(b.apply(op, *operands[: 1 if op == "relu" else 2], name=f"n{next(names)}"))
+            tensors.append(b.apply(op, *operands[: 1 if op == "relu" else 2], name=f"n{next(names)}"))
     read = {name for node in b.nodes for name in node.inputs}
-    last = b.apply("mm", made[-1], shared, name="head")
-    for number, name in enumerate(name for name in made[1:-1] if name not in read):
+    last = b.apply("mm", tensors[-1], shared, name="head")
+    for number, name in enumerate(name for name in tensors[1:-1] if name not in read):
         last = b.apply("add", last, name, name=f"unread{number}")
     loss = b.apply("sum", last, name="loss", dims=(0, 1))
     return training_graph(b, {"loss": loss}, Optimizer(chance.choice(["none", "adam"])))
@@ -61,11 +61,11 @@ class Enumerated:
             and not data.isdisjoint(node.outputs)
             and graph.tensors[node.outputs[0]].role in roles
         ]
-        self.made = {name: at for at, node in enumerate(self.nodes) for name in node.outputs}
+        self.origins = {name: at for at, node in enumerate(self.nodes) for name in node.outputs}
         self.read = [{leaf for name in node.inputs for leaf in self.leaves(name)} for node in self.nodes]
 
     def leaves(self, name):
-        if name in self.made or name not in self.maker:
+        if name in self.origins or name not in self.maker:
             return {name}
         return {leaf for operand in self.maker[name].inputs for leaf in self.leaves(operand)}
 
@@ -80,15 +80,15 @@ class Enumerated:
         return drawn
 
     def vertex(self, name, start):
-        return ("node", self.made[name]) if self.made.get(name, -1) >= start else ("tensor", name)
+        return ("node", self.origins[name]) if self.origins.get(name, -1) >= start else ("tensor", name)
 
     def draw(self, drawn, name, start, label):
-        if self.made.get(name, -1) >= start or ("tensor", name) in drawn:
+        if self.origins.get(name, -1) >= start or ("tensor", name) in drawn:
             return
         tensor = self.tensors[name]
-        is_made = name in self.maker and name not in self.made
-        holds_samples = name in self.made or tensor.role == "input"
-        of = self.maker[name].op if is_made else label(self.made.get(name, -1)) if holds_samples else tensor.role
+        is_made = name in self.maker and name not in self.origins
+        holds_samples = name in self.origins or tensor.role == "input"
+        of = self.maker[name].op if is_made else label(self.origins.get(name, -1)) if holds_samples else tensor.role
         drawn.add_node(("tensor", name), label=(of, tensor.shape))
         for operand, inner in enumerate(self.maker[name].inputs if is_made else ()):
             self.draw(drawn, inner, start, label)
@@ -110,7 +110,7 @@ class Enumerated:
         )
         within = range(starts[0], starts[1])
         return alike and any(
-            self.made.get(name, -1) in within for at in range(period) for name in self.nodes[starts[1] + at].inputs
+            self.origins.get(name, -1) in within for at in range(period) for name in self.nodes[starts[1] + at].inputs
         )
 
     def has_weights(self, start, period):
@@ -141,7 +141,7 @@ class Enumerated:
     def rank(self, start, period, segments):
         border = start + period
         crossing = {
-            name for node in self.nodes[border:] for name in node.inputs if self.made.get(name, border) < border
+            name for node in self.nodes[border:] for name in node.inputs if self.origins.get(name, border) < border
         }
         weights = [self.tensors[name].nbytes for name in self.read[start] if self.tensors[name].role == "weight"]
         crossing_bytes = sum(self.tensors[name].nbytes for name in crossing)
@@ -154,11 +154,11 @@ def test_runs_are_those_of_the_enumeration(first):
     for seed in range(first, first + 100):
         graph = drawn_graph(seed)
         every, repeats = Enumerated(graph), repeats_of(graph)
-        found = []
+        runs = []
         for run in repeats.runs:
             members = [[n for n, node in enumerate(every.nodes) if repeats.segment_of(node.name) == s] for s in run]
             assert [at for numbers in members for at in numbers] == [*range(members[0][0], members[-1][-1] + 1)]
-            found.append((members[0][0], len(members[0]), len(run)))
-        assert found == every.runs(0, len(every.nodes)), seed
-        counts.append(len(found))
+            runs.append((members[0][0], len(members[0]), len(run)))
+        assert runs == every.runs(0, len(every.nodes)), seed
+        counts.append(len(runs))
     assert {0, 1} <= set(counts)
