@@ -57,11 +57,11 @@ def repeats_of(graph: Graph) -> Repeats:
     >>> repeats_of(planner.model("transformer-4-64", batch=8)).runs
     (range(0, 4),)
     """
-    forward = _Forward(graph)
+    forward = Forward(graph)
     return _Placing(graph, forward, repeated_runs(forward.links())).repeats()
 
 
-class _Forward:
+class Forward:
     """The forward pass of a graph as links, with the leaves that each node reads: what no link makes, and no node."""
 
     def __init__(self, graph: Graph) -> None:
@@ -152,7 +152,7 @@ def _kind(tensor: Tensor) -> Hashable:
 class _Placing:
     """Gives places to nodes and tensors, those of the forward pass first."""
 
-    def __init__(self, graph: Graph, forward: _Forward, runs: Sequence[Run]) -> None:
+    def __init__(self, graph: Graph, forward: Forward, runs: Sequence[Run]) -> None:
         self._graph, self._forward, self._runs = graph, forward, runs
         self._positions: dict[Hashable, int] = {}
         self._times: Counter[tuple[int, Hashable]] = Counter()
