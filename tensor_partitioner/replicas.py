@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
@@ -17,7 +17,7 @@ from planner.graph.few_segments import FEW, few_segments
 from planner.graph.ir import Graph, Node
 from planner.graph.micro_batches import EVERY, FORWARD
 from planner.graph.samples import depending_on_samples
-from planner.layout import EVERYWHERE, Ways
+from planner.layout import EVERYWHERE, Strategy, Ways
 from planner.layout.ways import STAGES
 from planner.models import gpt, llama
 from planner.parallel import Parallel
@@ -232,6 +232,7 @@ class GraphModel:
     options: tuple[tuple[str, object], ...] = ()
     _replicas: dict[tuple[Parallel, int], Replica] = field(default_factory=dict)
     _inner: dict[tuple[Parallel, int], Inner] = field(default_factory=dict)
+    _graphs: dict[Parallel, Graph] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -256,7 +257,8 @@ class GraphModel:
             sequence = sequence_length(self.graph) if self.samples > 1 else None  # of one no part is known
             divided = _losing_alone(self._replica_of, within, micro_batch, sequence)
             layers = self.layers or self._few_segments[1]
-            self._inner[within, micro_batch] = Inner(divided, layers, computed_dtype(self.graph))
+            every = self._graph_of(within) is not self._few_segments[0]
+            self._inner[within, micro_batch] = Inner(divided, () if every else layers, computed_dtype(self.graph))
         return self._inner[within, micro_batch]
 
     def _replica_of(self, within: Parallel, samples: float) -> Replica:
@@ -290,9 +292,26 @@ class GraphModel:
 
     def _replica(self, within: Parallel, parts: int) -> Replica:
         if (within, parts) not in self._replicas:
-            plan = _plan(self._few_segments[0], replace(within, dp=parts * within.ep))
+            plan = _plan(self._graph_of(within), replace(within, dp=parts * within.ep))
             self._replicas[within, parts] = replica(plan)
         return self._replicas[within, parts]
+
+    def _graph_of(self, within: Parallel) -> Graph:
+        """Return the graph that is divided: of few segments, if all are divided alike."""
+        if within not in self._graphs:
+            graph, layers = self._few_segments
+            alike = not layers or _divides_segments_alike(replica(_plan(graph, replace(within, dp=within.ep))))
+            self._graphs[within] = graph if alike else self._in_two_micro_batches
+        return self._graphs[within]
+
+
+def _divides_segments_alike(part: Replica) -> bool:
+    """Tell if a plan divides the segments of each run alike, as it does not where every second product is by rows."""
+    repeats, strategies = part.repeats, part.plan.strategies
+    divided: dict[tuple[int, int], set[Strategy]] = defaultdict(set)
+    for name, (segment, position) in repeats.nodes.items():
+        divided[repeats.run_of(segment), position].add(strategies[name])
+    return all(len(different) == 1 for different in divided.values())
 
 
 def in_two_micro_batches(graph: Graph) -> Graph:

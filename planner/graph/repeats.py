@@ -93,9 +93,12 @@ class Forward:
                 if (tensor := self._tensors[name]).role == "weight" and tensor.init is not None:
                     own[name] = own.get(name, (link, link))[0], link
         weights = [sum({name: self._tensors[name].nbytes for name in names if name in own}.values()) for names in reads]
-        return Links(
-            np.array(colors), reads, self.origins, own, self._crossing(reads), np.array(weights, dtype=np.int64)
-        )
+        pairs = [
+            (link, self.origins[name][0]) for link, names in enumerate(reads) for name in names if name in self.origins
+        ]
+        edges = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+        sizes = np.array(weights, dtype=np.int64)
+        return Links(np.array(colors), reads, self.origins, edges, own, self._crossing(reads), sizes)
 
     def _outside(self, link: int, operand: str) -> Sequence[str]:
         """Return what a link reads for an operand: what another link makes, or leaves."""
@@ -143,6 +146,12 @@ class Forward:
 
 def _operation(node: Node) -> Hashable:
     return node.op, freeze(told_apart(node.op, node.attrs))
+
+
+def _operand_of(node: Node, name: str) -> int | None:
+    """Return which operand or result of a forward node a tensor is; None for another, as an arriving gradient."""
+    known = (*node.inputs, *node.outputs)
+    return known.index(name) if name in known else None
 
 
 def _kind(tensor: Tensor) -> Hashable:
@@ -210,10 +219,12 @@ class _Placing:
 
     def _place_others(self) -> None:
         """Place backward nodes by their forward nodes, and others by what they read; then what they alone read."""
+        forward = {node.name: node for node in self._graph.nodes}
         for node in self._graph.nodes:
             if node.forward is not None:
                 if (place := self._nodes.get(node.forward)) is not None:
-                    self._put(node, place.segment, ("backward", place.position, node.op))
+                    read = tuple(_operand_of(forward[node.forward], name) for name in node.inputs)
+                    self._put(node, place.segment, ("backward", place.position, _operation(node), read))
             elif node.name not in self._nodes and node.name not in self._forward.link_of:
                 places = [self._tensors.get(name) for name in node.inputs]
                 segments = {place.segment for place in places if place is not None}

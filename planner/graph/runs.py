@@ -43,16 +43,23 @@ class Links:
 
     `colors` are equal where links differ in no more than the tensors that they read: of other links, and leaves, which
     no link makes. `reads` are these, in order; `origins` say which link makes a tensor, and which of its results it is.
-    `own` are the first and the last link that read each weight. `crossing` are the bytes that are read behind each
-    border, of links before it; `weights` those of the weights that a link reads.
+    `edges` are pairs of a link and one that it reads of: [2, edges]; `own` the first and the last link that read each
+    weight. `crossing` are the bytes that are read behind each border, of links before it; `weights` those of the
+    weights that a link reads.
     """
 
     colors: Numbers
     reads: Sequence[Sequence[str]]
     origins: Mapping[str, tuple[int, int]]
+    edges: Numbers
     own: Mapping[str, tuple[int, int]]
     crossing: Numbers
     weights: Numbers
+
+    @property
+    def spans(self) -> Numbers:
+        """The first and the last link that read each weight: [2, weights]."""
+        return np.array(list(self.own.values()), dtype=np.int64).reshape(-1, 2).T
 
 
 def repeated_runs(links: Links) -> tuple[Run, ...]:
@@ -88,8 +95,7 @@ def _best(links: Links, begin: int, end: int) -> Run | None:
         if state == RUN:
             return run
         if state == STRETCH:
-            starts = range(run.start, min(run.start + run.period, stop - 2 * run.period + 1))
-            runs = [_longest(start, stop, run.period) for start in starts]
+            runs = [_longest(start, stop, run.period) for start in _possible_starts(links, run.start, stop, run.period)]
         else:
             runs = [*_verified(links, run)]
         for new in runs:
@@ -108,6 +114,32 @@ def _stretches(colors: Numbers, begin: int, end: int) -> Iterator[tuple[int, int
         borders = np.concatenate(([-1], differs, [end - begin - period]))
         for at in np.flatnonzero(np.diff(borders) > period):
             yield begin + int(borders[at]) + 1, begin + int(borders[at + 1]) + period, period
+
+
+def _possible_starts(links: Links, begin: int, stop: int, period: int) -> Iterator[int]:
+    """Yield where runs may begin in the first period of a stretch.
+
+    These or a later segment must have weights, and so must the next one, which must read of it.
+    """
+    count = stop - 2 * period - begin + 1
+    (readers, makers), (first, last) = links.edges, links.spans
+    reads = _covered(
+        np.maximum(makers - period, readers - 2 * period) + 1, np.minimum(makers, readers - period), begin, count
+    )
+    weights = _covered(last - period + 1, first, begin, count)
+    next_weights = _covered(last - 2 * period + 1, first - period, begin, count)
+    possible = reads & weights & next_weights
+    return (begin + at for at in range(min(period, count)) if possible[at::period].any())
+
+
+def _covered(lows: Numbers, highs: Numbers, begin: int, count: int) -> NDArray[np.bool_]:
+    """Tell which of `count` links from `begin` on are in one of the ranges, ends included: [count]."""
+    starts, stops = np.clip(lows - begin, 0, count), np.clip(highs + 1 - begin, 0, count)
+    valid = starts < stops
+    change = np.zeros(count + 1, dtype=np.int64)
+    np.add.at(change, starts[valid], 1)
+    np.add.at(change, stops[valid], -1)
+    return np.cumsum(change[:-1]) > 0
 
 
 def _longest(start: int, stop: int, period: int) -> Run:

@@ -149,6 +149,25 @@ def test_a_layer_stands_for_all(spec):
     assert few.needed_bytes == pytest.approx(whole.needed_bytes, rel=1e-3)
 
 
+@pytest.mark.parametrize("spec", ["dp=2", "tp=2,dp=2,recompute=full", "pp=2,tp=2,dp=2,micro-batch=2"])
+@pytest.mark.parametrize(
+    ("name", "options", "counts"),
+    [
+        ("encoder-decoder-5-64", {"heads": 4, "sequence": 16, "vocabulary": 64}, [3, 5]),
+        ("wresnet-50-1", {"image": 32}, [2, 3, 3, 2]),
+        ("mlp-6-64", {"optimizer": "adam"}, [3]),
+    ],
+)
+def test_a_layer_of_every_run_stands_for_all_of_it(name, options, counts, spec):
+    parallel, machine = Parallel.read(spec), cluster("hgx-h100")
+    source, every = (GraphModel(planner.model(name, **options, batch=2 * 4, micro_batches=2)) for _ in range(2))
+    every.__dict__["_few_segments"] = every.graph, ()
+    assert [*map(len, source.inner(Parallel(), 4).replica.repeats.runs)] == counts
+    whole, folded = (project_source(model, 16, parallel, machine) for model in (every, source))
+    assert folded.seconds == pytest.approx(whole.seconds, rel=1e-9)
+    assert (folded.memory, folded.stages) == (whole.memory, whole.stages)
+
+
 def test_layers_that_differ_are_all_looked_at():
     """Another operator, another extent, a result that the loss reads, too, and layers in two rows."""
     graph = planner.model("transformer-5-64", **SMALL, batch=4, micro_batches=2)

@@ -1,18 +1,20 @@
 """Repeated segments beside all runs of isomorphic stretches, enumerated and compared by networkx."""
 
 import random
+from itertools import pairwise
 
 import networkx
 import pytest
 
+import planner
 from planner.graph.build import GraphBuilder
+from planner.graph.few_segments import few_segments
 from planner.graph.ir import Init
 from planner.graph.optimizers import Optimizer
 from planner.graph.repeats import repeats_of
 from planner.graph.training import training_graph
 
 WIDTH, BATCH = 4, 2
-SMALL = {"heads": 4, "sequence": 32, "vocabulary": 256}
 
 
 def drawn_graph(seed):
@@ -162,3 +164,35 @@ def test_runs_are_those_of_the_enumeration(first):
         assert runs == every.runs(0, len(every.nodes)), seed
         counts.append(len(runs))
     assert {0, 1} <= set(counts)
+
+
+def test_a_graph_without_layers_has_no_segments():
+    empty = GraphBuilder().finish({}, {})
+    for graph in (empty, planner.model("transformer-1-16", heads=2, sequence=8, vocabulary=16, batch=4)):
+        assert repeats_of(graph).runs == ()
+        assert few_segments(graph) == (graph, ())
+
+
+@pytest.mark.parametrize("name", ["transformer-4-32", "llama-4-32", "encoder-decoder-4-32", "mlp-5-32"])
+def test_what_has_equal_positions_corresponds(name):
+    """Gradients, updates and states, too: operators and shapes are equal, and so is who reads what."""
+    options = {} if name.startswith("mlp") else {"heads": 4, "sequence": 16, "vocabulary": 64}
+    graph = planner.model(name, batch=8, micro_batches=2, optimizer="adam", **options)
+    repeats, nodes = repeats_of(graph), {node.name: node for node in graph.nodes}
+    assert all(node.name in repeats.nodes for node in graph.nodes if node.forward in repeats.nodes)
+    weights = {name for name, tensor in graph.tensors.items() if tensor.role == "state"}
+    assert len(weights.intersection(repeats.tensors)) > len(weights) / 2
+    for run in repeats.runs:
+        members = [
+            {at: name for name, (segment, at) in repeats.nodes.items() if segment == number} for number in run[1:-1]
+        ]
+        for first, second in pairwise(members):
+            assert first.keys() == second.keys()
+            for position in first:
+                node, twin = nodes[first[position]], nodes[second[position]]
+                assert node.op == twin.op
+                operands = zip((*node.inputs, *node.outputs), (*twin.inputs, *twin.outputs), strict=True)
+                for here, there in operands:
+                    assert graph.tensors[here].shape == graph.tensors[there].shape
+                    places = repeats.tensors.get(here), repeats.tensors.get(there)
+                    assert here == there if None in places else places[0].position == places[1].position
