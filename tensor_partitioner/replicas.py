@@ -272,14 +272,22 @@ class GraphModel:
         return between(self._replica(within, parts), whole, 1 / parts, samples / most)
 
     def searched(self, workers: int, samples: int, machine: Machine | None) -> Inner:
-        """Search a plan of its graph, of three of its layers; a PlanError for other samples than its own."""
+        """Search a plan of its graph, of three of its layers if all are divided alike.
+
+        A PlanError for other samples than its own.
+        """
         if self.graph.micro_batches > 1:
             raise PlanError(f"{self.name}: expected a graph of one micro-batch, found {self.graph.micro_batches}")
         if samples != self.samples:
             raise PlanError(f"{self.name}: expected {self.samples} samples for a plan of its own, found {samples}")
         few, layers = self._few_segments
-        whole = replace(few, micro_batches=1, accumulated=())
-        return of_plan(_searched(whole, workers, machine))._replace(layers=self.layers or layers)
+        inner = self._searched(few, workers, machine)
+        if layers and not _divides_segments_alike(inner.replica):
+            return self._searched(self._in_two_micro_batches, workers, machine)
+        return inner._replace(layers=self.layers or layers)
+
+    def _searched(self, graph: Graph, workers: int, machine: Machine | None) -> Inner:
+        return of_plan(_searched(replace(graph, micro_batches=1, accumulated=()), workers, machine))
 
     @cached_property
     def _in_two_micro_batches(self) -> Graph:
