@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
@@ -17,7 +17,7 @@ from planner.graph.few_segments import FEW, few_segments
 from planner.graph.ir import Graph, Node
 from planner.graph.micro_batches import EVERY, FORWARD
 from planner.graph.samples import depending_on_samples
-from planner.layout import EVERYWHERE, Strategy, Ways
+from planner.layout import EVERYWHERE, Ways
 from planner.layout.ways import STAGES
 from planner.models import gpt, llama
 from planner.parallel import Parallel
@@ -282,7 +282,7 @@ class GraphModel:
             raise PlanError(f"{self.name}: expected {self.samples} samples for a plan of its own, found {samples}")
         few, layers = self._few_segments
         inner = self._searched(few, workers, machine)
-        if layers and not _divides_segments_alike(inner.replica):
+        if layers and not inner.replica.divides_segments_alike:
             return self._searched(self._in_two_micro_batches, workers, machine)
         return inner._replace(layers=self.layers or layers)
 
@@ -308,18 +308,9 @@ class GraphModel:
         """Return the graph that is divided: of few segments, if all are divided alike."""
         if within not in self._graphs:
             graph, layers = self._few_segments
-            alike = not layers or _divides_segments_alike(replica(_plan(graph, replace(within, dp=within.ep))))
+            alike = not layers or replica(_plan(graph, replace(within, dp=within.ep))).divides_segments_alike
             self._graphs[within] = graph if alike else self._in_two_micro_batches
         return self._graphs[within]
-
-
-def _divides_segments_alike(part: Replica) -> bool:
-    """Tell if a plan divides the segments of each run alike, as it does not where every second product is by rows."""
-    repeats, strategies = part.repeats, part.plan.strategies
-    divided: dict[tuple[int, int], set[Strategy]] = defaultdict(set)
-    for name, (segment, position) in repeats.nodes.items():
-        divided[repeats.run_of(segment), position].add(strategies[name])
-    return all(len(different) == 1 for different in divided.values())
 
 
 def in_two_micro_batches(graph: Graph) -> Graph:

@@ -12,7 +12,7 @@ import tdl
 from planner.graph.ir import FLOATING, ITEM_BYTES, Graph, Node
 from planner.graph.repeats import Repeats, repeats_of
 from planner.graph.samples import depending_on_samples
-from planner.layout import Exchange, Region, Ways, collectives, elements, owned_by_all
+from planner.layout import Exchange, Region, Strategy, Ways, collectives, elements, owned_by_all
 from planner.plans.plan import Plan
 from planner.plans.traffic import NodeTraffic
 from planner.program.calls import NodeWork, node_work
@@ -98,6 +98,16 @@ class Replica:
     def graph(self) -> Graph:
         """The training graph of a micro-batch."""
         return self.plan.graph
+
+    @property
+    def divides_segments_alike(self) -> bool:
+        """True if the segments of each run are divided alike: not where every second product is split by rows."""
+        divided: dict[tuple[int, int], Strategy] = {}
+        return all(
+            divided.setdefault((self.repeats.run_of(segment), position), self.plan.strategies[name])
+            == self.plan.strategies[name]
+            for name, (segment, position) in self.repeats.nodes.items()
+        )
 
     def bases(self, views: Collection[str]) -> Mapping[str, str]:
         """Return whose memory what these operators make is in, by its name.
