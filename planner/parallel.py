@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from planner.errors import PlanError
@@ -94,6 +94,15 @@ class Parallel:
         if not at_once or samples % at_once:
             raise PlanError(f"parallel {self}: expected a batch of whole micro-batches, found {samples} samples")
         return samples // at_once
+
+    def in_micro_batches(self, samples: int, count: int) -> Parallel:
+        """Return it with micro-batches of which an iteration's samples make `count`; a PlanError where they cannot."""
+        each, rest = divmod(samples, self.dp * count)
+        if rest or self.micro_batch not in {None, each}:
+            raise PlanError(
+                f"parallel {self}: expected a batch of {count} whole micro-batches, found {samples} samples"
+            )
+        return replace(self, micro_batch=each)
 
     @property
     def chunks(self) -> int:

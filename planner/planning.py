@@ -17,6 +17,7 @@ from planner.parallel import Parallel
 from planner.plans.check import check_workers
 from planner.plans.phases import ACCUMULATION, DEFAULT, INTERLEAVED, SCHEDULE_NAMES, read_schedule
 from planner.plans.plan import Plan
+from planner.plans.shared_reads import gather_once
 from planner.search import SearchOptions, best_plan
 from planner.search.coarse.coarsen import Coarsenings
 from planner.search.memory import parse_memory
@@ -160,11 +161,11 @@ def planned(graph: Graph, request: Request, coarsenings: Coarsenings) -> Plan:
     """Return the best plan found for what is asked for; `coarsenings` are the graph's."""
     search, stages, limit_bytes = request.search, request.stages, request.limit_bytes
     plan = best_plan(graph, request.workers, search, coarsenings)
-    if stages == 1:
-        return plan
-    return with_stages(
-        plan, stages, request.machine, schedule=request.schedule, limit_bytes=limit_bytes, arenas_of=search.arena_of
-    )
+    if stages > 1:
+        plan = with_stages(
+            plan, stages, request.machine, schedule=request.schedule, limit_bytes=limit_bytes, arenas_of=search.arena_of
+        )
+    return gather_once(plan) if search.parallel is not None and search.parallel.sp else plan
 
 
 def _workers_of_parallel(workers: int | None, parallel: Parallel) -> int:

@@ -158,7 +158,7 @@ class Operator:
 
     `operands` are the names of its tensors (one name for all where `variadic`); `attributes` maps its keyword-only
     parameters to their defaults (`REQUIRED` where there is none); the attribute `extents` is always allowed.
-    `random_keys` and `only_in_training` are as `op` takes them.
+    `random_keys`, `only_in_training` and `parts` are as `op` takes them.
     """
 
     name: str
@@ -169,6 +169,7 @@ class Operator:
     attributes: Mapping[str, Any]
     random_keys: tuple[str, ...] = ()
     only_in_training: bool = False
+    parts: tuple[str, ...] = ()
     descriptions: dict[Hashable, Description] = field(default_factory=dict, repr=False)
 
     @property
@@ -238,7 +239,11 @@ CATEGORIES = ("matmul", "convolution", "reduction", "elementwise", "other")
 def op(function: Callable[..., Any]) -> Operator: ...
 @overload
 def op(
-    *, category: str = ..., random_keys: tuple[str, ...] = ..., only_in_training: bool = ...
+    *,
+    category: str = ...,
+    random_keys: tuple[str, ...] = ...,
+    only_in_training: bool = ...,
+    parts: tuple[str, ...] = ...,
 ) -> Callable[[Callable[..., Any]], Operator]: ...
 def op(
     function: Callable[..., Any] | None = None,
@@ -246,13 +251,15 @@ def op(
     category: str = "other",
     random_keys: tuple[str, ...] = (),
     only_in_training: bool = False,
+    parts: tuple[str, ...] = (),
 ) -> Operator | Callable[[Callable[..., Any]], Operator]:
     """Make an operator of a description: positional parameters are tensors, keyword-only ones attributes.
 
     A trailing underscore of the function's name is dropped. `category`, one of CATEGORIES, is the class by which
     machines state how efficient they are. `random_keys` are the attributes that change which random numbers are drawn
     and nothing else; one of them called `row` is set to the number, within the whole batch, of the first row that a
-    node computes. An operator that works `only_in_training` returns its first operand in evaluation.
+    node computes. An operator that works `only_in_training` returns its first operand in evaluation. `parts` are
+    operands that a library computes in the operator's own kernel, as a norm its mean.
 
     >>> from tdl import language
     >>> @op(category="elementwise", random_keys=("seed",))
@@ -262,12 +269,16 @@ def op(
     noise(x, step): lambda i, j: x[i, j] + random_bits(1, step[], i, j)
     """
     if function is None:
-        return lambda description: _operator(description, category, random_keys, only_in_training)
-    return _operator(function, category, random_keys, only_in_training)
+        return lambda description: _operator(description, category, random_keys, only_in_training, parts)
+    return _operator(function, category, random_keys, only_in_training, parts)
 
 
 def _operator(
-    function: Callable[..., Any], category: str, random_keys: tuple[str, ...], only_in_training: bool
+    function: Callable[..., Any],
+    category: str,
+    random_keys: tuple[str, ...],
+    only_in_training: bool,
+    parts: tuple[str, ...],
 ) -> Operator:
     parameters = signature(function).parameters.values()
     tensors = [p for p in parameters if p.kind is not Parameter.KEYWORD_ONLY]
@@ -283,7 +294,9 @@ def _operator(
     if unknown := set(random_keys) - attributes.keys():
         raise TDLError(f"{name}: random_keys: expected attributes of the operator, found {', '.join(sorted(unknown))}")
     operands = tuple(p.name for p in tensors)
-    return Operator(name, category, function, operands, variadic, attributes, random_keys, only_in_training)
+    if unknown := set(parts).difference(operands):
+        raise TDLError(f"{name}: parts: expected operands, found {', '.join(sorted(unknown))}")
+    return Operator(name, category, function, operands, variadic, attributes, random_keys, only_in_training, parts)
 
 
 def freeze(value: Any) -> Hashable:

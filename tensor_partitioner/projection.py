@@ -88,7 +88,7 @@ def project_inner(
     blocks, tied_bytes = _with_tied(blocks_of(inner.replica, runs, device, network), inner.replica, parallel.pp)
     return project_job(
         Job(
-            blocks=repeated(blocks, inner.layers) if inner.layers else blocks,
+            blocks=repeated(blocks, inner.layers),
             parallel=parallel,
             micro_batches=parallel.micro_batches(batch),
             samples=batch,

@@ -13,8 +13,8 @@ from typing import NamedTuple, Protocol
 import planner
 from planner.errors import PlanError
 from planner.graph.facts import batch_size, sequence_length
+from planner.graph.few_segments import FEW, few_segments
 from planner.graph.ir import Graph, Node
-from planner.graph.layers import FEW, few_layers, layer_of
 from planner.graph.micro_batches import EVERY, FORWARD
 from planner.graph.samples import depending_on_samples
 from planner.layout import EVERYWHERE, Ways
@@ -40,13 +40,13 @@ MOST = 512
 
 
 class Inner(NamedTuple):
-    """A replica at work on a micro-batch, how many layers there are of which it has few (None: all), its dtype.
+    """A replica at work on a micro-batch, how many layers each run has of which it has few (none: all), its dtype.
 
     `products` is the dtype that layers multiply with weights in, where that is another.
     """
 
     replica: Replica
-    layers: int | None
+    layers: tuple[int, ...]
     dtype: str
     products: str | None = None
 
@@ -142,7 +142,7 @@ def _losing_alone(
     if within.cp == 1 or sequence is None or sequence % within.cp:
         return context
     forward = [share.node.name for share in context.shares if share.phase == FORWARD and share.node.forward is None]
-    last = max((at for at, name in enumerate(forward) if layer_of(name) is not None), default=len(forward))
+    last = max((at for at, name in enumerate(forward) if name in context.repeats.nodes), default=len(forward))
     behind = {*forward[last + 1 :], *_alike_in_layers(context)}
     own = replica_of(replace(within, cp=1), micro_batch / within.cp)
     own_shares = (_beside_others(s, within) for s in own.shares)
@@ -166,7 +166,7 @@ def _alike_in_layers(context: Replica) -> Iterator[str]:
     """Yield the nodes of layers that all context parallel workers compute alike, and those beside them."""
     plan, tensors = context.plan, context.graph.tensors
     at = plan.ways.axes.index("cp")
-    shares = [share for share in context.shares if share.phase in EVERY and layer_of(share.node.name) is not None]
+    shares = [share for share in context.shares if share.phase in EVERY and share.node.name in context.repeats.nodes]
     alike = [share for share in shares if plan.strategies[share.node.name][at] == EVERYWHERE]
     named = chain.from_iterable((*share.reads, *share.writes) for share in alike)
     between = {name for name in named if tensors[name].role == "activation"}
@@ -180,7 +180,7 @@ def _buildable(options: Iterable[tuple[str, object]]) -> dict[str, object]:
 
 
 @lru_cache(MOST)
-def _zoo_graph(model: ZooModel, micro_batch: int) -> tuple[Graph, int | None]:
+def _zoo_graph(model: ZooModel, micro_batch: int) -> tuple[Graph, tuple[int, ...]]:
     """Return the graph of one of two micro-batches, so that what is done for each shows, and how many layers it has."""
     name, options, layers = with_few_layers(model.name, _buildable(model.options))
     return planner.model(name, **options, batch=2 * micro_batch, micro_batches=2), layers
@@ -192,16 +192,16 @@ def _searched(graph: Graph, workers: int, machine: Machine | None) -> Plan:
     return planner.plan(graph, workers, machine=machine, objective="time")
 
 
-def with_few_layers(name: str, options: Mapping[str, object]) -> tuple[str, dict[str, object], int | None]:
-    """Return a model like the one named, with few layers where layers repeat, and how many there would be."""
+def with_few_layers(name: str, options: Mapping[str, object]) -> tuple[str, dict[str, object], tuple[int, ...]]:
+    """Return a model like the one named, with few layers where it can have any, and how many there would be."""
     options = dict(options)
     if match := re.fullmatch(r"(transformer|llama)-([1-9]\d*)-(\d+k?)", name):
         layers = int(match[2])
-        return f"{match[1]}-{min(layers, FEW)}-{match[3]}", options, layers
+        return f"{match[1]}-{min(layers, FEW)}-{match[3]}", options, (layers,)
     if name in SIZES:
         layers = int(str(options.pop("layers", None) or SIZES[name].layers))
-        return name, {**options, "layers": min(layers, FEW)}, layers
-    return name, options, None
+        return name, {**options, "layers": min(layers, FEW)}, (layers,)
+    return name, options, ()
 
 
 def computed_dtype(graph: Graph) -> str:
@@ -223,15 +223,16 @@ class GraphModel:
     """A graph's model, whose graph is that of some samples; those of others follow from it and from its half.
 
     What a worker does with a node is a line over the samples, product by product and byte by byte. Of layers that
-    repeat three are looked at; `layers` says how many there are where the graph has no more than these. `options` are
-    those that it was made with, by what its name says.
+    repeat three are looked at; `layers` says how many there are in each run where the graph has no more than these.
+    `options` are those that it was made with, by what its name says.
     """
 
     graph: Graph
-    layers: int | None = None
+    layers: tuple[int, ...] = ()
     options: tuple[tuple[str, object], ...] = ()
     _replicas: dict[tuple[Parallel, int], Replica] = field(default_factory=dict)
     _inner: dict[tuple[Parallel, int], Inner] = field(default_factory=dict)
+    _graphs: dict[Parallel, Graph] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -255,8 +256,9 @@ class GraphModel:
         if (within, micro_batch) not in self._inner:
             sequence = sequence_length(self.graph) if self.samples > 1 else None  # of one no part is known
             divided = _losing_alone(self._replica_of, within, micro_batch, sequence)
-            layers = self.layers or self._few_layers[1]
-            self._inner[within, micro_batch] = Inner(divided, layers, computed_dtype(self.graph))
+            layers = self.layers or self._few_segments[1]
+            every = self._graph_of(within) is not self._few_segments[0]
+            self._inner[within, micro_batch] = Inner(divided, () if every else layers, computed_dtype(self.graph))
         return self._inner[within, micro_batch]
 
     def _replica_of(self, within: Parallel, samples: float) -> Replica:
@@ -270,29 +272,45 @@ class GraphModel:
         return between(self._replica(within, parts), whole, 1 / parts, samples / most)
 
     def searched(self, workers: int, samples: int, machine: Machine | None) -> Inner:
-        """Search a plan of its graph, of three of its layers; a PlanError for other samples than its own."""
+        """Search a plan of its graph, of three of its layers if all are divided alike.
+
+        A PlanError for other samples than its own.
+        """
         if self.graph.micro_batches > 1:
             raise PlanError(f"{self.name}: expected a graph of one micro-batch, found {self.graph.micro_batches}")
         if samples != self.samples:
             raise PlanError(f"{self.name}: expected {self.samples} samples for a plan of its own, found {samples}")
-        few, layers = self._few_layers
-        whole = replace(few, micro_batches=1, accumulated=())
-        return of_plan(_searched(whole, workers, machine))._replace(layers=self.layers or layers)
+        few, layers = self._few_segments
+        inner = self._searched(few, workers, machine)
+        if layers and not inner.replica.divides_segments_alike:
+            return self._searched(self._in_two_micro_batches, workers, machine)
+        return inner._replace(layers=self.layers or layers)
+
+    def _searched(self, graph: Graph, workers: int, machine: Machine | None) -> Inner:
+        return of_plan(_searched(replace(graph, micro_batches=1, accumulated=()), workers, machine))
 
     @cached_property
     def _in_two_micro_batches(self) -> Graph:
         return in_two_micro_batches(self.graph)
 
     @cached_property
-    def _few_layers(self) -> tuple[Graph, int | None]:
-        """Three of its layers, and how many it has, where layers repeat."""
-        return few_layers(self._in_two_micro_batches)
+    def _few_segments(self) -> tuple[Graph, tuple[int, ...]]:
+        """It with three of the segments of each run, and how many these have, where they repeat."""
+        return few_segments(self._in_two_micro_batches)
 
     def _replica(self, within: Parallel, parts: int) -> Replica:
         if (within, parts) not in self._replicas:
-            plan = _plan(self._few_layers[0], replace(within, dp=parts * within.ep))
+            plan = _plan(self._graph_of(within), replace(within, dp=parts * within.ep))
             self._replicas[within, parts] = replica(plan)
         return self._replicas[within, parts]
+
+    def _graph_of(self, within: Parallel) -> Graph:
+        """Return the graph that is divided: of few segments, if all are divided alike."""
+        if within not in self._graphs:
+            graph, layers = self._few_segments
+            alike = not layers or replica(_plan(graph, replace(within, dp=within.ep))).divides_segments_alike
+            self._graphs[within] = graph if alike else self._in_two_micro_batches
+        return self._graphs[within]
 
 
 def in_two_micro_batches(graph: Graph) -> Graph:
@@ -305,7 +323,7 @@ def of_plan(plan: Plan) -> Inner:
     if plan.ways.shares or STAGES in plan.ways.axes:
         raise PlanError("expected a plan of alike workers for a projection, found one of stages or of uneven shares")
     whole = replace(plan, graph=in_two_micro_batches(plan.graph))
-    return Inner(replica(whole), None, computed_dtype(plan.graph))
+    return Inner(replica(whole), (), computed_dtype(plan.graph))
 
 
 def sums_of_gradients(graph: Graph) -> tuple[str, ...]:
@@ -382,4 +400,4 @@ def between(low: Replica, high: Replica, part: float, samples: float) -> Replica
         )
 
     shares = tuple(share(*pair) for pair in zip(low.shares, high.shares, strict=True))
-    return Replica(high.plan, shares, sizes(low.held, high.held))
+    return replace(high, shares=shares, held=sizes(low.held, high.held))

@@ -28,13 +28,12 @@ class Chain:
     of_node: Mapping[str, int]
     of_tensor: Mapping[str, int]
 
-    def per_link(self, amounts: Mapping[str, float]) -> NDArray[np.float64]:
-        """Return the amounts of nodes or tensors summed up by their links: [link]."""
-        of = self.of_node if amounts.keys() <= self.of_node.keys() else self.of_tensor
+    def per_link(self, link_of: Mapping[str, int], amounts: Mapping[str, float]) -> NDArray[np.float64]:
+        """Return the amounts of nodes, or of tensors, summed up by their links: [link]."""
         total = np.zeros(self.links)
         for name, amount in amounts.items():
-            if name in of:
-                total[of[name]] += amount
+            if name in link_of:
+                total[link_of[name]] += amount
         return total
 
 
@@ -54,7 +53,7 @@ def is_forward(graph: Graph, node: Node) -> bool:
 
 def chain_of(graph: Graph) -> Chain:
     """Return a training graph's chain."""
-    of_node = _links_of_forward_nodes(graph)
+    of_node = forward_links(graph, apart=False)
     forward = frozenset(of_node)
     first_use: dict[str, int] = {}
     for node in graph.nodes:
@@ -82,8 +81,11 @@ def of_samples(graph: Graph) -> frozenset[str]:
     return frozenset(dependent)
 
 
-def _links_of_forward_nodes(graph: Graph) -> dict[str, int]:
-    """Number them as they come, timesteps alike, and join runs of links of which a later one is read by an earlier."""
+def forward_links(graph: Graph, *, apart: bool = True) -> dict[str, int]:
+    """Return the link of every node of the forward pass that depends on samples, numbered as they come.
+
+    Links of which a later one is read by an earlier are one. Those that are computed again together are `apart` or one.
+    """
     samples, numbers = of_samples(graph), dict[str, int]()
     forward = [node for node in graph.nodes if is_forward(graph, node) and not samples.isdisjoint(node.outputs)]
     keys = {node.name: node.unroll[0] if node.unroll else node.name for node in forward}
@@ -96,7 +98,8 @@ def _links_of_forward_nodes(graph: Graph) -> dict[str, int]:
         if read > numbers[keys[node.name]]:
             joined[numbers[keys[node.name]] + 1] += 1
             joined[read + 1] -= 1
-    _join_segments(graph, {node.name: numbers[keys[node.name]] for node in forward}, joined)
+    if not apart:
+        _join_segments(graph, {node.name: numbers[keys[node.name]] for node in forward}, joined)
     links = np.cumsum(np.cumsum(joined[:-1]) == 0) - 1
     return {node.name: int(links[numbers[keys[node.name]]]) for node in forward}
 

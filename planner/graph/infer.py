@@ -31,6 +31,12 @@ def describe(node: Node, tensors: Mapping[str, Tensor]) -> tdl.Description:
     return tdl.catalog[node.op].describe([len(tensors[name].shape) for name in node.inputs], node.attrs)
 
 
+def told_apart(op: str, attributes: Mapping[str, Value]) -> dict[str, Value]:
+    """Attributes by which nodes of an operator differ in more than in the random numbers that they draw."""
+    random_keys = tdl.catalog[op].random_keys
+    return {name: value for name, value in attributes.items() if name not in random_keys}
+
+
 def infer(op: str, operands: Sequence[Kind], attrs: Mapping[str, Value]) -> tuple[Kind, ...]:
     """Return (shape, dtype) of each output of `op` applied to operands of the given shapes and dtypes.
 

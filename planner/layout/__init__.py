@@ -32,7 +32,7 @@ from planner.layout.placement import (
     parse_placement,
 )
 from planner.layout.region import Region, elements, local_shape
-from planner.layout.signature import Signature, signatures, told_apart
+from planner.layout.signature import Signature, signatures
 from planner.layout.split import Runs, eligible, iteration_runs, part
 from planner.layout.ways import Ways
 
@@ -78,5 +78,4 @@ __all__ = [
     "production",
     "signatures",
     "store",
-    "told_apart",
 ]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import tdl
+from planner.graph.infer import told_apart
 from planner.graph.ir import Graph, Value
 from tdl.operator import freeze
 
@@ -28,12 +29,6 @@ class Signature:
     def category(self) -> str:
         """The operator's class, by which machines state efficiencies."""
         return tdl.catalog[self.op].category
-
-
-def told_apart(op: str, attributes: Mapping[str, Value]) -> dict[str, Value]:
-    """Attributes by which nodes of an operator differ in more than in the random numbers that they draw."""
-    random_keys = tdl.catalog[op].random_keys
-    return {name: value for name, value in attributes.items() if name not in random_keys}
 
 
 def signatures(graph: Graph) -> dict[str, Signature]:

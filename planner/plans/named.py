@@ -40,7 +40,7 @@ class NamedPlan(NamedTuple):
     content: msgspec.Raw
     parallel: str
     batch: int | None
-    layers: int | None
+    layers: tuple[int, ...]
 
     def graph(self) -> Graph:
         """Read the graph, and nothing else; GraphError, naming the file, for what is none."""
@@ -59,18 +59,18 @@ def read_named(path: str | Path) -> NamedPlan | None:
         return None  # what is wrong says who reads it whole
     if PARALLEL not in details:
         return None
-    counts = [_count(path, details, name) for name in (BATCH, LAYERS)]
-    return NamedPlan(Path(path), file.graph, str(details[PARALLEL]), *counts)
+    batch, layers = (_counts(path, details, name) for name in (BATCH, LAYERS))
+    return NamedPlan(Path(path), file.graph, str(details[PARALLEL]), batch[0] if batch else None, layers)
 
 
-def of_replica(plan: Plan, parallel: str, batch: int, layers: int | None) -> Plan:
+def of_replica(plan: Plan, parallel: str, batch: int, layers: tuple[int, ...]) -> Plan:
     """Return the plan of one replica's inner workers as one that tells of all workers.
 
     It was found for fewer samples: of what the search said of bytes, those that it moves with these are left.
     """
     details: dict[str, int | float | str] = {PARALLEL: parallel, BATCH: batch}
-    if layers is not None:
-        details[LAYERS] = layers
+    if layers:
+        details[LAYERS] = ",".join(map(str, layers))
     search, moved = plan.search, {plan.search.winner: plan.total_bytes} if plan.search.winner else {}
     return replace(plan, search=structs.replace(search, bytes=moved, lower_bound=None, bound_by="", details=details))
 
@@ -83,8 +83,11 @@ def require_whole(plan: Plan) -> Plan:
     return plan
 
 
-def _count(path: str | Path, details: dict[str, int | float | str], name: str) -> int | None:
+def _counts(path: str | Path, details: dict[str, int | float | str], name: str) -> tuple[int, ...]:
     value = details.get(name)
-    if value is not None and (type(value) is not int or value < 1):
+    if value is None:
+        return ()
+    parts = str(value).split(",")
+    if not all(part.isdecimal() and int(part) for part in parts):
         raise PlanError(f"{path}: $.reported.search.details.{name}: expected a whole number from 1, found {value!r}")
-    return value
+    return tuple(map(int, parts))

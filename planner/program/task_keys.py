@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 
+from planner.graph.infer import told_apart
 from planner.graph.ir import ITEM_BYTES, Value
-from planner.layout import told_apart
 from planner.program.tasks import (
     Compute,
     Kernel,

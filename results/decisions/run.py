@@ -260,7 +260,7 @@ def exhausted(count: int, until: float) -> Row:
 
 def _shape(name: str, machine_cluster: Cluster, batch: int) -> Shape:
     options = SMALL[name]
-    layers = with_few_layers(name, options)[2] or 0
+    layers = sum(with_few_layers(name, options)[2])
     stores = layers > 0 and not options.get("flash", False)
     per_node = machine_cluster.per_node if machine_cluster.per_node > 1 else machine_cluster.devices
     return Shape(machine_cluster.devices, per_node, batch, layers, options.get("sequence", 1), stores)

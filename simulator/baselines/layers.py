@@ -1,15 +1,17 @@
 """To which layer of a network each node belongs, read from the graph.
 
-Weights whose names are alike up to the last dot are one layer's, as in `lstm1.wx` and `lstm1.wh`; layers are numbered
-as the forward pass first reads them.
+The links of the forward pass that read weights first are layers, in their order; a link that adds a bias to what a
+product makes, or a cell's state, is of the product's layer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
+import tdl
 from planner.graph.chain import is_forward
 from planner.graph.ir import Graph
+from planner.graph.repeats import Forward
+
+PRODUCTS = ("matmul", "convolution")
 
 
 def layers_of(graph: Graph) -> dict[str, int]:
@@ -32,18 +34,20 @@ def layers_of(graph: Graph) -> dict[str, int]:
 
 
 def _layers_of_weights(graph: Graph) -> dict[str, int]:
-    numbers: dict[str, int] = {}
-    for name in _weights_as_read(graph):
-        numbers.setdefault(_layer_name(name), len(numbers))
-    return {name: numbers[_layer_name(name)] for name in _weights_as_read(graph)}
+    forward = Forward(graph)
+    first_link = {weight: first for weight, (first, _) in forward.links().own.items()}
+    layer_of_link: dict[int, int] = {}
+    for link in sorted(set(first_link.values())):
+        count = 1 + max(layer_of_link.values(), default=-1)
+        layer_of_link[link] = layer_of_link.get(_product_of(forward, link), count)
+    return {weight: layer_of_link[link] for weight, link in first_link.items()}
 
 
-def _weights_as_read(graph: Graph) -> Iterable[str]:
-    for node in graph.nodes:
-        for name in node.inputs if is_forward(graph, node) else ():
-            if graph.tensors[name].role == "weight" and graph.tensors[name].init is not None:
-                yield name
-
-
-def _layer_name(weight: str) -> str:
-    return weight.rpartition(".")[0] or weight
+def _product_of(forward: Forward, link: int) -> int:
+    """Return the link of the product that a link joins element by element with a weight, or with another; -1: none."""
+    for node in forward.nodes[link]:
+        if len(node.inputs) == 2 and tdl.catalog[node.op].category == "elementwise":
+            for before in (forward.origins[name][0] for name in node.inputs if name in forward.origins):
+                if before < link and all(tdl.catalog[maker.op].category in PRODUCTS for maker in forward.nodes[before]):
+                    return before
+    return -1

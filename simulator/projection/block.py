@@ -61,6 +61,7 @@ def queued_s(parts: Iterable[Part], stack: Stack, begun_s: float = 0.0) -> float
 class Block:
     """What a block takes a worker for one micro-batch, and what it holds.
 
+    A layer is a segment of the `run`-th run of segments that repeat; None: it is no layer.
     `weights` is the part of `backward` that makes gradients of weights; `selected` that of `forward` that is done again
     under selective recomputation. `once` is done once in an iteration, and `reduced_s` exchanged among tensor parallel
     workers. `repeated_operations` of products are those beyond its even part of the model's. Bytes: of weights as they
@@ -71,6 +72,7 @@ class Block:
     """
 
     name: str
+    run: int | None = None
     forward: Part = field(default_factory=Part)
     backward: Part = field(default_factory=Part)
     weights: Part = field(default_factory=Part)
@@ -89,6 +91,11 @@ class Block:
     selected_bytes: int = 0
     boundary_bytes: int = 0
     largest_bytes: int = 0
+
+    @property
+    def is_layer(self) -> bool:
+        """True for a segment that repeats."""
+        return self.run is not None
 
     def slowed(self, factor: float) -> Block:
         """Return it on a device whose kernels take so many times as long."""

@@ -1,7 +1,7 @@
 """Blocks: parts of the network in the order of the forward pass, with what they take for one micro-batch.
 
-A block is a layer, or a link of the chain of forward nodes. Of a network whose layers repeat a few are looked at, and
-one stands for as many as there are.
+A block is a segment that repeats, which is a layer, or what is between such segments; of a network without any, a link
+of the chain of forward nodes. Of many segments a few are looked at, and one stands for as many as there are.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
-from itertools import chain
+from itertools import chain, count, groupby
 from typing import NamedTuple
 
 from planner.graph.chain import chain_of
 from planner.graph.ir import ITEM_BYTES
-from planner.graph.layers import layer_of
 from planner.graph.micro_batches import BEFORE, EVERY, FORWARD
 from simulator.projection.block import Block, Part
 from simulator.projection.kept import Kept
@@ -51,15 +50,16 @@ def blocks_of(replica: Replica, stack: Stack, device: Device, network: Network) 
     return tuple(block.hiding(pieces, stack.slowdown) for block in blocks)
 
 
-def repeated(blocks: Sequence[Block], layers: int) -> tuple[Block, ...]:
-    """Return the blocks of a network of so many layers, of which the middle of those that are there stands for more."""
-    numbers = [at for at, block in enumerate(blocks) if block.name.isdecimal()]
-    if not numbers or layers == len(numbers):
-        return tuple(blocks)
-    first, last = numbers[0], numbers[-1]
-    middle = blocks[numbers[len(numbers) // 2]]
-    inner = [replace(middle, name=str(layer)) for layer in range(1, layers - 1)]
-    return (*blocks[: first + 1], *inner, *(blocks[last:] if layers > 1 else blocks[last + 1 :]))
+def repeated(blocks: Sequence[Block], layers: Sequence[int]) -> tuple[Block, ...]:
+    """Return the blocks of a network of so many layers in each run; the middle one of those there stands for more."""
+    result: list[Block] = []
+    for run, group in groupby(blocks, key=lambda block: block.run):
+        there = list(group)
+        if run is not None and layers and layers[run] > len(there):
+            there = [there[0], *[there[len(there) // 2]] * (layers[run] - 2), there[-1]]
+        result += there
+    numbers = count()
+    return tuple(replace(block, name=str(next(numbers))) if block.is_layer else block for block in result)
 
 
 def repeated_operations(share: NodeShare) -> float:
@@ -75,7 +75,7 @@ def tied_parameters(replica: Replica) -> int:
     for share in replica.shares:
         if share.phase == BEFORE and len(share.reads) == len(share.writes) == 1:
             copied[next(iter(share.writes))] = next(iter(share.reads))
-    layers = [at for at, share in enumerate(shares) if layer_of(share.node.name) is not None] or [0]
+    layers = [at for at, share in enumerate(shares) if share.node.name in replica.repeats.nodes] or [0]
 
     def weights(some: Sequence[NodeShare]) -> set[str]:
         names = {copied.get(name, name) for share in some for name in share.reads}
@@ -100,7 +100,7 @@ class _Blocks:
         self._replica, self._device, self._network = replica, device, network
         self._tensors = replica.graph.tensors
         self._kernels = kernels.for_softmaxes(self._softmaxes())
-        self._names: list[str] = []
+        self._segments: list[int | None] = []
         self._of_node = self._blocks_of_nodes()
         self._readers = readers_of(replica.shares)
         self._gradients = frozenset(replica.graph.accumulated)
@@ -108,35 +108,30 @@ class _Blocks:
 
     def blocks(self) -> Iterator[Block]:
         """Yield every block, with its figures added up."""
-        shares: list[list[NodeShare]] = [[] for _ in self._names]
+        shares: list[list[NodeShare]] = [[] for _ in self._segments]
         for share in self._replica.shares:
             shares[self._of_node[share.node.name]].append(share)
         crossing, lasting = self._crossing_bytes(), self._lasting()
-        for number, name in enumerate(self._names):
-            yield replace(self._block(name, shares[number], lasting[number]), boundary_bytes=crossing[number])
+        for number, segment in enumerate(self._segments):
+            yield replace(self._block(segment, shares[number], lasting[number]), boundary_bytes=crossing[number])
 
     def _blocks_of_nodes(self) -> Mapping[str, int]:
-        """Return the block of every node: a layer by its name, a stretch between layers, or without layers a link."""
+        """Return the block of every node: a segment, a stretch between segments, or without segments a link."""
         of_node: dict[str, int] = {}
-        chain, last = self._chain(), ""
+        repeats = self._replica.repeats
+        last: tuple[int | None, int] = None, -1
+        links = {} if repeats.runs else chain_of(self._replica.graph).of_node
         for share in self._replica.shares:
             node = share.node
             if node.forward in of_node:
                 of_node[node.name] = of_node[node.forward]
             elif share.phase == FORWARD and node.forward is None:
-                layer = layer_of(node.name)
-                key = str(layer) if layer is not None else f"link {chain.get(node.name, 0)}" if chain else "-"
+                key = repeats.segment_of(node.name), links.get(node.name, 0)
                 if key != last:
-                    self._names.append("-" if layer is None else str(layer))
+                    self._segments.append(key[0])
                     last = key
-                of_node[node.name] = len(self._names) - 1
+                of_node[node.name] = len(self._segments) - 1
         return self._with_rest(of_node)
-
-    def _chain(self) -> Mapping[str, int]:
-        """Return the links of forward nodes, where no name says of which layer they are."""
-        if any(layer_of(share.node.name) is not None for share in self._forward()):
-            return {}
-        return chain_of(self._replica.graph).of_node
 
     def _with_rest(self, of_node: dict[str, int]) -> Mapping[str, int]:
         """Put what is left, such as casts and updates of weights, where what it reads or makes is used first."""
@@ -177,7 +172,7 @@ class _Blocks:
         written_in = {name: self._of_node[s.node.name] for s in self._forward() for name in s.writes}
         for share in self._forward():
             last |= {name: self._of_node[share.node.name] for name in share.reads if name in written_in}
-        crossing = [0] * len(self._names)
+        crossing = [0] * len(self._segments)
         for name, block in last.items():
             for between in range(written_in[name], block):
                 crossing[between] += self._replica.held[name]
@@ -185,7 +180,7 @@ class _Blocks:
 
     def _lasting(self) -> list[Lasting]:
         """Return what is held of weights and states by the blocks that read them first."""
-        held, lasting = [Lasting()] * len(self._names), dict(lasting_of(self._replica))
+        held, lasting = [Lasting()] * len(self._segments), dict(lasting_of(self._replica))
         for share in self._replica.shares:
             at = self._of_node[share.node.name]
             for name in share.reads:
@@ -193,16 +188,17 @@ class _Blocks:
                     held[at] = held[at].plus(lasting.pop(name))
         return held
 
-    def _block(self, name: str, shares: Sequence[NodeShare], lasting: Lasting) -> Block:
+    def _block(self, segment: int | None, shares: Sequence[NodeShare], lasting: Lasting) -> Block:
         forward, backward = ([s for s in shares if s.phase == phase] for phase in EVERY)
         once = [share for share in shares if share.phase not in EVERY]
-        selected, selected_bytes = self._kept.selected(forward) if name.isdecimal() else ((), 0)
+        selected, selected_bytes = self._kept.selected(forward) if segment is not None else ((), 0)
         weights = [share for share in backward if self._gradients.issuperset(share.writes)]
-        kernels = self._kernels if name.isdecimal() else replace(self._kernels, products=None)
+        kernels = self._kernels if segment is not None else replace(self._kernels, products=None)
         gradients = (size for s in backward for n, size in s.writes.items() if n not in self._kept.in_place)
         eight = self._conversions(forward, backward, kernels)
         return Block(
-            name=name,
+            name="-" if segment is None else str(segment),
+            run=None if segment is None else self._replica.repeats.run_of(segment),
             forward=self._part(forward, kernels) + Part(eight.forward),
             backward=self._part(backward, kernels) + Part(eight.backward),
             weights=self._part(weights, kernels),

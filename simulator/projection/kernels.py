@@ -1,8 +1,7 @@
 """Kernels: which nodes a software stack computes by one launch, and what that takes on a device.
 
 A kernel reads each tensor from outside once, and writes what others read; what it needs a sum of first, over more than
-a multiprocessor keeps, it reads twice. Nodes `x.part` that the node `x` reads are parts of one operator, as mean and
-variance are of a norm.
+a multiprocessor keeps, it reads twice. What an operator names as its parts, as a norm its mean, is computed with it.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def readers_of(shares: Iterable[NodeShare]) -> Readers:
     readers: defaultdict[str, list[str]] = defaultdict(list)
     for share in shares:
         for name in share.reads:
-            readers[name].append(_operator(share))
+            readers[name].append(share.operator)
     return readers
 
 
@@ -109,7 +108,7 @@ def _joins(run: Sequence[NodeShare], share: NodeShare, fusion: Fusion, readers: 
         return False
     if is_product(run[0]):
         return len(run) == 1 and _adds_bias(last, share)
-    if _operator(last) == _operator(share) and last.node.outputs[0] not in last.node.inputs:
+    if last.operator == share.operator and last.node.outputs[0] not in last.node.inputs:
         return _reads_of(run, share) or _shares_operand(run, share)
     if fusion == "operators":
         return False
@@ -133,10 +132,14 @@ def _joins_elementwise(run: Sequence[NodeShare], share: NodeShare, readers: Read
 
 
 def _adds_bias(product: NodeShare, share: NodeShare) -> bool:
-    """Tell if a node adds few elements to each row of a product's result, which the product's kernel does itself."""
+    """Tell if a node adds few elements to each row of a product's result, which the product's kernel does itself.
+
+    A library's convolution leaves its bias to another kernel, in PyTorch and in TensorFlow.
+    """
     others = sum(nbytes for name, nbytes in share.reads.items() if name not in product.writes)
     return (
-        share.category == "elementwise"
+        product.category != "convolution"
+        and share.category == "elementwise"
         and len(share.reads) == BIAS_OPERANDS
         and _reads_of((product,), share)
         and sum(share.writes.values()) == sum(product.writes.values())
@@ -150,18 +153,6 @@ SUM = "add_n"
 BIAS_OPERANDS = 2
 BIAS_SHARE = 16
 """A bias has at most one of so many elements of the product's result."""
-
-
-def _operator(share: NodeShare) -> str:
-    """Return the operator that a node is a part of: its name less what stands behind the last dot of a part."""
-    name = share.node.forward or share.node.name
-    stem, _, part = name.rpartition(".")
-    backward = share.node.forward is not None
-    return f"{stem if part in PARTS and not backward else name}{'.grad' if backward else ''}"
-
-
-PARTS = ("mean", "var", "maximum", "total", "square", "inner")
-"""What builders and the importer call parts of norms, softmaxes and losses."""
 
 
 def is_product(share: NodeShare) -> bool:

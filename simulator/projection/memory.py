@@ -66,7 +66,7 @@ def kept_bytes(block: Block, input_bytes: int, recompute: str) -> int:
 
     `input_bytes` is what the block reads of the one before it.
     """
-    if recompute == "full" and block.name.isdecimal():
+    if recompute == "full" and block.is_layer:
         return input_bytes
     return block.kept_bytes - (block.selected_bytes if recompute == "selective" else 0)
 
@@ -75,7 +75,7 @@ def again_bytes(blocks: Sequence[Block], recompute: str) -> int:
     """Return what is there of the block whose activations are computed again, besides what is kept."""
     if recompute == "none":
         return 0
-    layers = [block for block in blocks if block.name.isdecimal()]
+    layers = [block for block in blocks if block.is_layer]
     return max((b.kept_bytes if recompute == "full" else b.selected_bytes for b in layers), default=0)
 
 

@@ -72,7 +72,7 @@ class _Projecting:
     def __init__(self, job: Job) -> None:
         self._job, self._parallel, self._stack = job, job.parallel, job.stack
         costs = [block.forward.seconds(job.stack) + block.backward.seconds(job.stack) for block in job.blocks]
-        layers = [block.name.isdecimal() and job.stack.even_stages for block in job.blocks]
+        layers = [block.is_layer and job.stack.even_stages for block in job.blocks]
         parts = cut(costs, layers, job.parallel.pp * job.parallel.chunks)
         self._chunks = [
             [job.blocks[part.start : part.stop] for part in parts[stage :: job.parallel.pp]]
@@ -117,9 +117,9 @@ class _Projecting:
 
     def _again(self, block: Block) -> Part:
         """Return what of a block's forward pass is done again."""
-        if self._parallel.recompute == "full" and block.name.isdecimal():
+        if self._parallel.recompute == "full" and block.is_layer:
             return block.forward
-        return block.selected if self._parallel.recompute == "selective" and block.name.isdecimal() else Part()
+        return block.selected if self._parallel.recompute == "selective" and block.is_layer else Part()
 
     def _backward(self, block: Block) -> Part:
         """Return a block's backward pass: what is done again, its own, and gradients as they are added up."""

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+import tdl
 from planner.graph.ir import FLOATING, ITEM_BYTES, Graph, Node
+from planner.graph.repeats import Repeats, repeats_of
 from planner.graph.samples import depending_on_samples
-from planner.layout import Exchange, Region, Ways, collectives, elements, owned_by_all
+from planner.layout import Exchange, Region, Strategy, Ways, collectives, elements, owned_by_all
 from planner.plans.plan import Plan
 from planner.plans.traffic import NodeTraffic
 from planner.program.calls import NodeWork, node_work
@@ -59,10 +61,11 @@ class NodeShare:
 
     `dtype` is what it computes in. `once` are exchanges of sums over all micro-batches. A view moves no elements. All
     workers together do `repeats` times what a product takes. One `with_weights` has them, or their gradient, among what
-    it reads and writes.
+    it reads and writes. Nodes of one `operator` are those that a library computes by one, as a norm with its mean.
     """
 
     node: Node
+    operator: str
     phase: str
     category: str
     dtype: str
@@ -81,16 +84,30 @@ class NodeShare:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replica:
-    """A worker's shares of all nodes of one micro-batch's graph, in order, and the bytes it holds of every tensor."""
+    """A worker's shares of all nodes of one micro-batch's graph, in order, and the bytes it holds of every tensor.
+
+    `repeats` are the graph's.
+    """
 
     plan: Plan
     shares: tuple[NodeShare, ...]
     held: Bytes
+    repeats: Repeats
 
     @property
     def graph(self) -> Graph:
         """The training graph of a micro-batch."""
         return self.plan.graph
+
+    @property
+    def divides_segments_alike(self) -> bool:
+        """True if the segments of each run are divided alike: not where every second product is split by rows."""
+        divided: dict[tuple[int, int], Strategy] = {}
+        return all(
+            divided.setdefault((self.repeats.run_of(segment), position), self.plan.strategies[name])
+            == self.plan.strategies[name]
+            for name, (segment, position) in self.repeats.nodes.items()
+        )
 
     def bases(self, views: Collection[str]) -> Mapping[str, str]:
         """Return whose memory what these operators make is in, by its name.
@@ -119,12 +136,24 @@ def replica(plan: Plan) -> Replica:
         name: elements(owned_by_all(tensor.shape, plan.layouts[name], plan.ways)[-1]) * ITEM_BYTES[tensor.dtype]
         for name, tensor in plan.graph.tensors.items()
     }
-    return Replica(plan, tuple(map(shares.share, plan.traffic().work)), held)
+    return Replica(plan, tuple(map(shares.share, plan.traffic().work)), held, repeats_of(plan.graph))
 
 
 def same_elements(work: NodeWork) -> bool:
     """Tell if as many elements are written as are read of a single operand, as by a reshape or a transposition."""
     return len(work.input_elements) == 1 and work.input_elements[0] == sum(work.output_elements)
+
+
+def _parts_of_operators(graph: Graph) -> Iterator[tuple[str, str]]:
+    """Yield forward nodes that make a part of another node's operator, and that one's name."""
+    makers = {name: node.name for node in graph.nodes for name in node.outputs}
+    for node in graph.nodes:
+        operator = tdl.catalog[node.op]
+        if node.forward is None and operator.parts:
+            operands = zip(operator.operands, node.inputs, strict=True)
+            yield from (
+                (makers[name], node.name) for operand, name in operands if operand in operator.parts and name in makers
+            )
 
 
 class _Shares:
@@ -137,6 +166,7 @@ class _Shares:
         self._whole: dict[object, float] = {}
         self._fetched: set[tuple[str, str, tuple[Region, ...]]] = set()
         graph = plan.graph
+        self._operators = dict(_parts_of_operators(graph))
         self._of_samples = depending_on_samples(graph.tensors, graph.nodes).difference(graph.accumulated)
 
     def share(self, work: NodeTraffic) -> NodeShare:
@@ -153,6 +183,7 @@ class _Shares:
         dtypes = [self._plan.graph.tensors[name].dtype for name in node.outputs]
         return NodeShare(
             node=node,
+            operator=self._operators.get(node.name, node.name) if node.forward is None else f"{node.forward}.grad",
             phase=work.phase,
             category=work.signature.category,
             dtype=next((dtype for dtype in dtypes if dtype in FLOATING), dtypes[0]),

@@ -96,7 +96,7 @@ def nll_loss_backward(grad: Operand, labels: Operand, *, count: float, dim: int 
     return tensor(slope, names=_names(labels.rank + 1, dim))
 
 
-@op(category="reduction")
+@op(category="reduction", parts=("maximum", "total"))
 def cross_entropy(
     x: Operand, maximum: Operand, total: Operand, labels: Operand, *, count: float, dim: int = -1
 ) -> Body:

@@ -22,7 +22,7 @@ def batch_norm_var(input: Operand, mean: Operand, *, count: float) -> Body:
     return lambda c: Sum(lambda n, y, x: (input[n, c, y, x] - mean[c]) ** 2) / count
 
 
-@op(category="elementwise")
+@op(category="elementwise", parts=("mean", "var"))
 def batch_norm(input: Operand, mean: Operand, var: Operand, weight: Operand, bias: Operand, *, eps: float) -> Body:
     return lambda n, c, y, x: (input[n, c, y, x] - mean[c]) * (weight[c] / sqrt(var[c] + eps)) + bias[c]
 
@@ -57,7 +57,7 @@ def batch_norm_backward(  # noqa: PLR0917
     return output
 
 
-@op(category="elementwise")
+@op(category="elementwise", parts=("mean", "var"))
 def normalize(
     x: Operand,
     mean: Operand,
@@ -135,7 +135,7 @@ def mean_square(x: Operand, *, count: float) -> Lambda:
     return tensor(lambda *i: Sum(lambda c: x[*i, c] ** 2) / count, rank=x.rank - 1)
 
 
-@op(category="elementwise")
+@op(category="elementwise", parts=("square",))
 def rms_norm(x: Operand, square: Operand, weight: Operand, *, eps: float) -> Body:
     return lambda *i: x[i] / sqrt(square[i[:-1]] + eps) * weight[i[-1]]
 

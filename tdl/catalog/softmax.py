@@ -28,7 +28,7 @@ def sum_exp(x: Operand, maximum: Operand, *, dim: int = -1) -> Lambda:
     return tensor(lambda *b: Sum(lambda c: exp(x[*b[:at], c, *b[at:]] - maximum[b])), names=names)
 
 
-@op(category="elementwise")
+@op(category="elementwise", parts=("maximum", "total"))
 def softmax(x: Operand, maximum: Operand, total: Operand, *, dim: int = -1) -> Body:
     return lambda *i: exp(x[i] - maximum[rows(i, dim)]) / total[rows(i, dim)]
 
@@ -44,7 +44,7 @@ def softmax_backward(grad: Operand, result: Operand, inner: Operand, *, dim: int
     return lambda *i: result[i] * (grad[i] - inner[rows(i, dim)])
 
 
-@op(category="elementwise")
+@op(category="elementwise", parts=("maximum", "total"))
 def log_softmax(x: Operand, maximum: Operand, total: Operand, *, dim: int = -1) -> Body:
     return lambda *i: x[i] - maximum[rows(i, dim)] - log(total[rows(i, dim)])
 

@@ -12,7 +12,7 @@ import click
 from planner.errors import GraphError, PlanError
 from planner.failures import JobError
 from planner.files import write_json
-from planner.graph.layers import FEW
+from planner.graph.few_segments import FEW
 from planner.graph.micro_batches import adding_up_together
 from planner.graph.recompute import without_recomputation
 from planner.model_source import model as load_model
@@ -111,8 +111,8 @@ def beside(source: str, options: Mapping[str, Any], report: Report) -> str:
         if saved:
             step = _saved_step(source, read_named(source), options)
         else:
-            model, batch = _model(source, {**options, "batch": report.batch})
-            step = project_source(model, batch, parallel, _machine(options), options["stack"])
+            job = _job(source, {**options, "batch": report.batch})
+            step = project_source(*job, _machine(options), options["stack"])
     except (PlanError, GraphError) as error:
         return f"It cannot be projected as decide would: {error}"
     computing_s = sum(step.shares[cause] for cause in COMPUTING)
@@ -133,13 +133,13 @@ def beside(source: str, options: Mapping[str, Any], report: Report) -> str:
 
 def plan_replica(source: str, options: Mapping[str, Any]) -> tuple[Plan, str]:
     """Plan one replica of named parallelism of very many workers, and save it; return it with what to say of it."""
-    parallel: Parallel = options["parallel"]
-    model, batch = _model(source, options)
+    model, batch, parallel = _job(source, options)
     inner = inner_of(model, batch, parallel)
     plan = of_replica(inner.replica.plan, str(parallel), batch, inner.layers)
     if options["output"] is not None:
         plan.save(options["output"])
-    layers = f", {FEW} of its {inner.layers} layers" if inner.layers and inner.layers > FEW else ""
+    few, every = sum(min(count, FEW) for count in inner.layers), sum(inner.layers)
+    layers = f", {few} of its {every} layers" if few < every else ""
     return plan, (
         f"Of {parallel.workers} workers this is the plan of {plan.workers}, a stage's in one replica{layers}: the "
         "others do alike. simulate projects a step of all."
@@ -151,8 +151,7 @@ def project_model(source: str, options: Mapping[str, Any]) -> None:
     workers, parallel = options["workers"], options["parallel"]
     if workers not in {None, parallel.workers}:
         raise click.UsageError(f"--workers: expected the {parallel.workers} of --parallel {parallel}, found {workers}")
-    model, batch = _model(source, options)
-    step = project_source(model, batch, parallel, _machine(options), options["stack"])
+    step = project_source(*_job(source, options), _machine(options), options["stack"])
     _show(source, step, parallel, options)
 
 
@@ -178,16 +177,24 @@ def _show(source: str, step: Projection, parallel: Parallel | None, options: Map
         )
 
 
-def _model(source: str, asked: Mapping[str, Any]) -> tuple[Source, int]:
-    """Return where replicas come from, and the samples of a step, as a command's options ask."""
+def _job(source: str, asked: Mapping[str, Any]) -> tuple[Source, int, Parallel]:
+    """Return a command's model, the samples of a step, and its parallelism with the samples of a micro-batch."""
     given = training_options(source, asked, cluster(asked["topo"]).built if asked["topo"] is not None else None)
     if not is_zoo_name(source):
         model = GraphModel(load_model(source, **given))
-        return model, model.samples * model.graph.micro_batches
-    options = {name: value for name, value in given.items() if name != "batch"}
+        batch = model.samples * model.graph.micro_batches
+        return model, batch, _in_micro_batches(asked, batch)
     if "batch" not in given:
         raise click.UsageError(f"{source}: expected --batch, the samples of a step over all devices, found none")
-    return ZooModel.of(source, options), given["batch"]
+    batch = given["batch"]
+    options = {name: value for name, value in given.items() if name not in ("batch", "micro_batches")}
+    return ZooModel.of(source, options), batch, _in_micro_batches(asked, batch)
+
+
+def _in_micro_batches(asked: Mapping[str, Any], batch: int) -> Parallel:
+    parallel: Parallel = asked["parallel"]
+    count = asked["micro_batches"]
+    return parallel if count is None else parallel.in_micro_batches(batch, count)
 
 
 def said(source: str, parallel: Parallel | None, machine: str, step: Projection) -> str:

@@ -50,7 +50,7 @@ def micro_batch_s(blocks: tuple[Block, ...], recompute: str) -> float:
     total = 0.0
     for block in blocks:
         total += block.forward.device_s + block.backward.device_s
-        if recompute != "none" and block.name.isdecimal():
+        if recompute != "none" and block.is_layer:
             total += block.forward.device_s if recompute == "full" else block.selected.device_s
     return total
 
@@ -62,6 +62,6 @@ def least_bytes(blocks: tuple[Block, ...], parallel: Parallel, stack: Stack) -> 
     if all weights were of experts where these are shared out.
     """
     lasting = sum(line.nbytes for line in lasting_lines(blocks, parallel, stack))
-    layers = ((before.boundary_bytes, block) for before, block in pairwise(blocks) if block.name.isdecimal())
+    layers = ((before.boundary_bytes, block) for before, block in pairwise(blocks) if block.is_layer)
     kept = sum(kept_bytes(block, nbytes, parallel.recompute) for nbytes, block in layers)
     return (lasting / parallel.ep + kept / parallel.cp) / (parallel.pp * parallel.tp)

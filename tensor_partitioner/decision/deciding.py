@@ -101,7 +101,7 @@ class _Deciding:
         network = Network(self.cluster, Grid(1, 1, within.workers, within.cp, within.ep))
         stack = self.stack.multiplying_in(inner.products)
         blocks = blocks_of(inner.replica, stack, self.cluster.built.devices[0], network)
-        return repeated(blocks, inner.layers) if inner.layers else blocks
+        return repeated(blocks, inner.layers)
 
     @cached_property
     def _least_work(self) -> LeastWork:
@@ -120,7 +120,7 @@ class _Deciding:
             devices=self.cluster.devices,
             per_node=self.cluster.per_node if self.cluster.per_node > 1 else self.cluster.devices,
             batch=batch,
-            layers=sum(block.name.isdecimal() for block in blocks),
+            layers=sum(block.is_layer for block in blocks),
             sequence=self._sequence or 1,
             stores_scores=any(block.selected_bytes for block in blocks),
             updates=bool(self._single[0].replica.graph.updates),

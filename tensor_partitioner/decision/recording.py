@@ -59,7 +59,7 @@ def model_facts(name: str, inner: Inner, blocks: Sequence[Block], batch: int, op
         parameters=sum(block.parameters for block in blocks),
         batch=batch,
         sequence=sequence_length(graph),
-        layers=sum(block.name.isdecimal() for block in blocks),
+        layers=sum(block.is_layer for block in blocks),
         operations=operations,
         dtype=inner.dtype,
         weights=weight_dtype(graph) or "",

@@ -12,7 +12,7 @@ from msgspec.structs import replace as msgspec_replace
 import planner
 from planner.errors import GraphError, PlanError
 from planner.graph.checking import check
-from planner.graph.layers import few_layers
+from planner.graph.few_segments import few_segments
 from planner.parallel import Parallel
 from simulator.projection.blocks import blocks_of, repeated
 from simulator.projection.cluster import cluster, cluster_of
@@ -43,7 +43,7 @@ EXPERTS = ("llama-4-64", {**SMALL, "experts": 4}, "p4d-nodes-2", 32, "megatron")
 
 
 def shape_of(name, options, machine, batch):
-    layers = with_few_layers(name, options)[2] or 0
+    layers = sum(with_few_layers(name, options)[2])
     stores = "transformer" in name and not options.get("flash", False)
     devices = cluster(machine).devices
     return Shape(devices, 8, batch, layers, options.get("sequence", 1), stores, experts=options.get("experts", 1))
@@ -83,7 +83,7 @@ def test_no_step_is_below_its_bound(name, options, machine, batch, stack):
     source, runs = ZooModel.of(name, options), stack_named(stack)
     inner = source.inner(Parallel(), 1)
     blocks = blocks_of(inner.replica, runs, device, Network(cluster(machine), Grid(1, 1, 1)))
-    blocks = repeated(blocks, inner.layers) if inner.layers else blocks
+    blocks = repeated(blocks, inner.layers)
     work = LeastWork.of(blocks, 1, device.peak(inner.dtype) * device.spec.efficiency.matmul)
     deciding = _Deciding(source, cluster(machine), runs, stack)
     steps = [*projections(name, options, machine, batch, stack)]
@@ -138,7 +138,7 @@ def test_a_layer_stands_for_all(spec):
     parallel, machine = Parallel.read(spec), cluster("hgx-h100")
     few = project(name, options, batch=16, parallel=parallel, machine="hgx-h100")
     source, every = (GraphModel(planner.model(name, **options, batch=2 * 4, micro_batches=2)) for _ in range(2))
-    every.__dict__["_few_layers"] = every.graph, None
+    every.__dict__["_few_segments"] = every.graph, ()
     whole, folded = (project_source(model, 16, parallel, machine) for model in (every, source))
     micro_batch = 16 // parallel.dp if parallel.micro_batch is None else parallel.micro_batch
     assert micro_batch in {2, 8}
@@ -149,11 +149,30 @@ def test_a_layer_stands_for_all(spec):
     assert few.needed_bytes == pytest.approx(whole.needed_bytes, rel=1e-3)
 
 
+@pytest.mark.parametrize("spec", ["dp=2", "tp=2,dp=2,recompute=full", "pp=2,tp=2,dp=2,micro-batch=2"])
+@pytest.mark.parametrize(
+    ("name", "options", "counts"),
+    [
+        ("encoder-decoder-5-64", {"heads": 4, "sequence": 16, "vocabulary": 64}, [3, 5]),
+        ("wresnet-50-1", {"image": 32}, [2, 3, 3, 2]),
+        ("mlp-6-64", {"optimizer": "adam"}, [3]),
+    ],
+)
+def test_a_layer_of_every_run_stands_for_all_of_it(name, options, counts, spec):
+    parallel, machine = Parallel.read(spec), cluster("hgx-h100")
+    source, every = (GraphModel(planner.model(name, **options, batch=2 * 4, micro_batches=2)) for _ in range(2))
+    every.__dict__["_few_segments"] = every.graph, ()
+    assert [*map(len, source.inner(Parallel(), 4).replica.repeats.runs)] == counts
+    whole, folded = (project_source(model, 16, parallel, machine) for model in (every, source))
+    assert folded.seconds == pytest.approx(whole.seconds, rel=1e-9)
+    assert (folded.memory, folded.stages) == (whole.memory, whole.stages)
+
+
 def test_layers_that_differ_are_all_looked_at():
     """Another operator, another extent, a result that the loss reads, too, and layers in two rows."""
     graph = planner.model("transformer-5-64", **SMALL, batch=4, micro_batches=2)
-    few, layers = few_layers(graph)
-    assert (layers, len(few.nodes) < len(graph.nodes)) == (5, True)
+    few, layers = few_segments(graph)
+    assert (layers, len(few.nodes) < len(graph.nodes)) == ((5,), True)
     check(few)
     loss = graph.nodes.index(next(node for node in graph.nodes if "loss" in node.outputs))
     for at, change in (
@@ -164,9 +183,9 @@ def test_layers_that_differ_are_all_looked_at():
         nodes = [*graph.nodes]
         nodes[at] = replace(nodes[at], **change)
         other = replace(graph, nodes=tuple(nodes))
-        assert few_layers(other) == (other, None)
+        assert few_segments(other) == (other, ())
     two_rows = planner.model("encoder-decoder-5-64", heads=4, sequence=16, vocabulary=64, batch=4, micro_batches=2)
-    assert few_layers(two_rows)[1] is None
+    assert few_segments(two_rows)[1] == (5, 5)
 
 
 TINY = ("--heads", 4, "--sequence", 32, "--vocabulary", 256, "--dtype", "mixed", "--optimizer", "adam")
@@ -385,3 +404,32 @@ def test_layers_that_no_number_of_chunks_divides_are_dealt_out_unevenly(layers, 
     shape = Shape(128, 8, 256, layers, 1024, stores_scores=False)
     schedules = {c.schedule for c in candidates(shape) if c.pp == 16 and c.tp == 8}
     assert schedules == {"1f1b", "zero-bubble", *(f"interleaved:{v}" for v in chunks)}
+
+
+@pytest.mark.parametrize(
+    ("counted", "sized"),
+    [
+        ("--micro-batches 2 --parallel dp=2", "--parallel dp=2,micro-batch=2"),
+        ("--micro-batches 4 --parallel tp=2", "--parallel tp=2,micro-batch=2"),
+    ],
+)
+def test_micro_batches_are_counted_or_given_by_their_samples(counted, sized, capsys):
+    shown = []
+    for words in (counted, sized):
+        assert run(simulate, "mlp-4-64", "--batch", "8", *words.split(), "--topo", "uniform-2") == 0
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1]
+    assert "decide predicts" in shown[0]
+
+
+def test_micro_batches_of_no_whole_samples_are_not_projected(capsys):
+    given = ("mlp-4-64", "--batch", "12", "--micro-batches", "2", "--parallel", "dp=4", "--topo", "uniform-4")
+    assert run(simulate, *given) == 0
+    assert "expected a batch of 2 whole micro-batches, found 12 samples" in capsys.readouterr().out
+
+
+def test_a_replica_of_very_many_workers_is_planned_for_a_micro_batch(tmp_path):
+    files = [tmp_path / "counted.json", tmp_path / "sized.json"]
+    for file, words in zip(files, ("dp=4096,tp=2 --micro-batches 2", "dp=4096,tp=2,micro-batch=1"), strict=True):
+        assert run(plan_command, "mlp-4-64", "--batch", "8192", "--parallel", *words.split(), "-o", file) == 0
+    assert files[0].read_bytes() == files[1].read_bytes()

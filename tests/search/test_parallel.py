@@ -9,8 +9,10 @@ from planner.graph import GraphBuilder, Init, Optimizer
 from planner.graph.training import training_graph
 from planner.layout import REPLICATE, Shard, collectives
 from planner.parallel import Parallel
+from planner.plans.plan import undivided
 from planner.program.lower import lower
 from tensor_partitioner.commands.plan import main
+from tests.cross.loopback import Loopback
 from tests.cross.masks import Recount
 from tests.project.test_plan_command import run
 
@@ -137,6 +139,48 @@ def test_a_dimension_is_cut_along_its_own_axis_alone():
     held = {worker: lower(plan).regions["embedding.w"][worker] for worker in range(16)}
     assert held[0] == held[4] == (((0, 4),), ((0, 32),))
     assert held[3] == (((12, 16),), ((0, 32),))
+
+
+SEQUENCE = 32
+LAYERS = {
+    "transformer-3-64": {"batch": 8, "sequence": SEQUENCE, "vocabulary": 64, "heads": 4},
+    "llama-3-64": {"batch": 8, "sequence": SEQUENCE, "vocabulary": 64, "heads": 4, "groups": 4},
+}
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+@pytest.mark.parametrize("spec", ["tp=2,sp", "tp=4,sp", "dp=2,tp=2,sp", "dp=2,tp=4,sp,zero=1"])
+@pytest.mark.parametrize("name", LAYERS)
+def test_sequence_parallelism_moves_what_megatron_does(name, spec, micro_batches):
+    """In either pass of a layer two gathers and two scatters, and again two gathers of what is not kept: 10 in all.
+
+    Each moves an activation tp - 1 times, summed over workers (Korthikanti and others 2022, section 4.2.2).
+    """
+    graph = planner.model(name, micro_batches=micro_batches, dtype="bfloat16", **LAYERS[name])
+    plan = planner.plan(graph, parallel=spec)
+    activation = 8 * SEQUENCE * 64 * 2
+    moved = sum(
+        int(exchange.moved().sum()) * runs * 2
+        for work in plan.traffic().work
+        for tensor, exchange, runs in work.exchanges()
+        if tensor.startswith("l1.") and plan.graph.tensors[tensor].shape[1:] == (SEQUENCE, 64)
+    )
+    assert moved == 10 * activation * (plan.ways.factors[-1] - 1)
+    np.testing.assert_array_equal(plan.bytes, lower(plan).bytes)
+
+
+@pytest.mark.parametrize("spec", ["dp=2,tp=2,sp", "pp=2,tp=2,sp"])
+def test_what_is_gathered_once_trains_as_one_worker_does(spec):
+    graph = planner.model("llama-3-64", micro_batches=2, **LAYERS["llama-3-64"])
+    plan = planner.plan(graph, parallel=spec)
+    assert any(name.endswith(".gathered.backward") for name in plan.graph.tensors)
+    loops = [Loopback(version, lower(version)) for version in (plan, undivided(graph))]
+    for loop in loops:
+        loop.step()
+    np.testing.assert_array_equal(loops[0].moved, plan.bytes)
+    for name in graph.updates.values():
+        together, alone = (loop.gather(name) for loop in loops)
+        np.testing.assert_allclose(together, alone, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
 def test_without_sequence_parallelism_all_compute_the_norms():

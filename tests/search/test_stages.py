@@ -66,7 +66,7 @@ def test_what_crosses_is_what_plans_of_all_cuts_move(model):
 def test_the_fastest_of_all_cuts_on_a_machine():
     plan, machine = planner.plan(planner.model("mlp-4-16", batch=8), 2), load_topology("uniform-8")
     chain = chain_of(plan.graph)
-    seconds = [round(link_s * 1e15) for link_s in chain.per_link(node_costs(plan, machine))]
+    seconds = [round(link_s * 1e15) for link_s in chain.per_link(chain.of_node, node_costs(plan, machine))]
     crossing = crossing_bytes(plan.graph, chain)
 
     best = min(every_cut(chain.links, 2), key=lambda cut: worth(cut, seconds, crossing))

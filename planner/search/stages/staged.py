@@ -68,9 +68,9 @@ class _Cuts:
 
     def __init__(self, plan: Plan, stages: int, machine: topologies.Machine | None) -> None:
         self._stages, chain = stages, chain_of(plan.graph)
-        self._costs = chain.per_link(node_costs(plan, machine))
+        self._costs = chain.per_link(chain.of_node, node_costs(plan, machine))
         self._crossing = crossing_bytes(plan.graph, chain).astype(float)
-        ends = np.concatenate(([0.0], np.cumsum(chain.per_link(_kept_bytes(plan)))))
+        ends = np.concatenate(([0.0], np.cumsum(chain.per_link(chain.of_tensor, _kept_bytes(plan)))))
         self._held: NDArray[np.float64] = ends[None, :] - ends[:, None]
 
     def within(self, largest: float) -> tuple[int, ...]:

@@ -1,0 +1,241 @@
+"""Repeated segments of a training graph: stretches of the forward pass that do the same, and all that goes with them.
+
+Runs of isomorphic segments are found in the forward pass (see `runs.py`). Backward nodes are in the segments of their
+forward nodes; weights, and what is made of weights alone, in the segment that reads them, if it is one; what else has
+operands of one segment, such as the update of a weight and the state of the optimizer, in that one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.graph.chain import forward_links
+from planner.graph.infer import told_apart
+from planner.graph.ir import Graph, Node, Tensor
+from planner.graph.runs import Links, Run, repeated_runs
+from tdl.operator import freeze
+
+
+class Place(NamedTuple):
+    """A segment, numbered in the order of the forward pass, and a position in it.
+
+    What corresponds to each other in the segments of a run has equal positions, and nothing else has.
+    """
+
+    segment: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """The segments of every run, and the places of nodes and tensors; what has none is outside of all segments."""
+
+    runs: tuple[range, ...] = ()
+    nodes: Mapping[str, Place] = field(default_factory=dict)
+    tensors: Mapping[str, Place] = field(default_factory=dict)
+
+    def segment_of(self, node: str) -> int | None:
+        """Return the segment of a node; None if it is outside."""
+        return self.nodes[node].segment if node in self.nodes else None
+
+    def run_of(self, segment: int) -> int:
+        """Return the number of the run that a segment is of."""
+        return next(number for number, run in enumerate(self.runs) if segment in run)
+
+
+def repeats_of(graph: Graph) -> Repeats:
+    """Find the repeated segments of a training graph.
+
+    >>> import planner
+    >>> repeats_of(planner.model("transformer-4-64", batch=8)).runs
+    (range(0, 4),)
+    """
+    forward = Forward(graph)
+    return _Placing(graph, forward, repeated_runs(forward.links())).repeats()
+
+
+class Forward:
+    """The forward pass of a graph as links, with the leaves that each node reads: what no link makes, and no node."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._tensors, self._colors = graph.tensors, dict[Hashable, int]()
+        self.link_of = forward_links(graph)
+        self.nodes: list[list[Node]] = [[] for _ in range(1 + max(self.link_of.values(), default=-1))]
+        self.before: dict[str, Node] = {}
+        for node in graph.nodes:
+            if node.name in self.link_of:
+                self.nodes[self.link_of[node.name]].append(node)
+            else:
+                self.before |= dict.fromkeys(node.outputs, node)
+        self.origins = {
+            name: (link, number)
+            for link, nodes in enumerate(self.nodes)
+            for number, name in enumerate(name for node in nodes for name in node.outputs)
+        }
+        self._leaves: dict[str, tuple[Hashable, tuple[str, ...]]] = {}
+
+    def links(self) -> Links:
+        """Return what tells links apart."""
+        colors, reads = [], []
+        for link, nodes in enumerate(self.nodes):
+            colors.append(self._color(tuple(self._described(link, node) for node in nodes)))
+            reads.append([name for node in nodes for operand in node.inputs for name in self._outside(link, operand)])
+        own: dict[str, tuple[int, int]] = {}
+        for link, names in enumerate(reads):
+            for name in names:
+                if (tensor := self._tensors[name]).role == "weight" and tensor.init is not None:
+                    own[name] = own.get(name, (link, link))[0], link
+        weights = [sum({name: self._tensors[name].nbytes for name in names if name in own}.values()) for names in reads]
+        pairs = [
+            (link, self.origins[name][0]) for link, names in enumerate(reads) for name in names if name in self.origins
+        ]
+        edges = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+        sizes = np.array(weights, dtype=np.int64)
+        return Links(np.array(colors), reads, self.origins, edges, own, self._crossing(reads), sizes)
+
+    def _outside(self, link: int, operand: str) -> Sequence[str]:
+        """Return what a link reads for an operand: what another link makes, or leaves."""
+        if operand in self.origins:
+            return () if self.origins[operand][0] == link else (operand,)
+        return self._made_of(operand)[1]
+
+    def _described(self, link: int, node: Node) -> Hashable:
+        operands = list[Hashable]()
+        for name in node.inputs:
+            tensor = self._tensors[name]
+            if name in self.origins and self.origins[name][0] == link:
+                operands.append(("within", self.origins[name][1]))
+            elif name in self.origins or tensor.role == "input":
+                operands.append(("samples", (tensor.shape, tensor.dtype)))
+            else:
+                operands.append(("leaf", self._made_of(name)[0]))
+        return _operation(node), tuple(operands), tuple(_kind(self._tensors[name]) for name in node.outputs)
+
+    def _made_of(self, name: str) -> tuple[Hashable, tuple[str, ...]]:
+        """Return what tells apart how something that no sample changes is made, and what it is made of."""
+        if name not in self._leaves:
+            kind = _kind(self._tensors[name])
+            if name not in self.before:
+                self._leaves[name] = self._color(kind), (name,)
+            else:
+                node = self.before[name]
+                parts = [self._made_of(operand) for operand in node.inputs]
+                described = _operation(node), node.outputs.index(name), tuple(color for color, _ in parts), kind
+                self._leaves[name] = self._color(described), tuple(leaf for _, leaves in parts for leaf in leaves)
+        return self._leaves[name]
+
+    def _color(self, described: Hashable) -> int:
+        return self._colors.setdefault(described, len(self._colors))
+
+    def _crossing(self, reads: Sequence[Iterable[str]]) -> NDArray[np.int64]:
+        """Return the bytes that are read behind each border between links, of links before it."""
+        last = {name: link for link, names in enumerate(reads) for name in names if name in self.origins}
+        change = np.zeros(len(reads) + 2, dtype=np.int64)
+        for name, link in last.items():
+            change[self.origins[name][0] + 1] += self._tensors[name].nbytes
+            change[link + 1] -= self._tensors[name].nbytes
+        return np.cumsum(change)[:-1]
+
+
+def _operation(node: Node) -> Hashable:
+    return node.op, freeze(told_apart(node.op, node.attrs))
+
+
+def _operand_of(node: Node, name: str) -> int | None:
+    """Return which operand or result of a forward node a tensor is; None for another, as an arriving gradient."""
+    known = (*node.inputs, *node.outputs)
+    return known.index(name) if name in known else None
+
+
+def _kind(tensor: Tensor) -> Hashable:
+    return tensor.shape, tensor.dtype, tensor.role
+
+
+class _Placing:
+    """Gives places to nodes and tensors, those of the forward pass first."""
+
+    def __init__(self, graph: Graph, forward: Forward, runs: Sequence[Run]) -> None:
+        self._graph, self._forward, self._runs = graph, forward, runs
+        self._positions: dict[Hashable, int] = {}
+        self._times: Counter[tuple[int, Hashable]] = Counter()
+        self._nodes: dict[str, Place] = {}
+        self._tensors: dict[str, Place] = {}
+
+    def repeats(self) -> Repeats:
+        """Return the record."""
+        counts = np.cumsum([0, *(run.segments for run in self._runs)]).tolist()
+        for number, (run, first) in enumerate(zip(self._runs, counts, strict=False)):
+            for link in range(run.start, run.stop):
+                segment, offset = divmod(link - run.start, run.period)
+                for at, node in enumerate(self._forward.nodes[link]):
+                    self._put(node, first + segment, ("forward", number, offset, at))
+        self._place_leaves()
+        self._place_others()
+        return Repeats(tuple(map(range, counts, counts[1:])), self._nodes, self._tensors)
+
+    def _put(self, node: Node, segment: int, key: Hashable) -> None:
+        """Place a node, and what it makes; of several with one key each is another."""
+        times = self._times[segment, key]
+        self._times[segment, key] += 1
+        self._nodes[node.name] = self._place(segment, (key, times))
+        for number, name in enumerate(node.outputs):
+            self._tensors[name] = self._place(segment, (key, times, number))
+
+    def _place(self, segment: int, key: Hashable) -> Place:
+        return Place(segment, self._positions.setdefault(key, len(self._positions)))
+
+    def _place_leaves(self) -> None:
+        """Place what the forward pass reads that no sample changes, with the nodes that make it, by its readers."""
+        uses: defaultdict[str, list[tuple[Place | None, int]]] = defaultdict(list)
+        for node in (*chain.from_iterable(self._forward.nodes), *reversed(self._graph.nodes)):
+            if node.name not in self._forward.link_of:
+                used = next((name for name in node.outputs if name in uses), None)
+                if node.forward is not None or used is None:
+                    continue
+                self._place_by_readers(self._nodes, node.name, "maker", uses[used])
+            place = self._nodes.get(node.name)
+            for operand, name in enumerate(node.inputs):
+                if name not in self._forward.origins:
+                    uses[name].append((place, operand))
+        for name, readers in uses.items():
+            self._place_by_readers(self._tensors, name, "operand", readers)
+        self._used = uses.keys()
+
+    def _place_by_readers(
+        self, places: dict[str, Place], name: str, what: str, readers: Iterable[tuple[Place | None, int]]
+    ) -> None:
+        """Place what a single segment reads, whatever is read of it outside."""
+        placed = [(place, operand) for place, operand in readers if place is not None]
+        if len({place.segment for place, _ in placed}) == 1:
+            (segment, position), operand = placed[0]
+            places[name] = self._place(segment, (what, position, operand))
+
+    def _place_others(self) -> None:
+        """Place backward nodes by their forward nodes, and others by what they read; then what they alone read."""
+        forward = {node.name: node for node in self._graph.nodes}
+        for node in self._graph.nodes:
+            if node.forward is not None:
+                if (place := self._nodes.get(node.forward)) is not None:
+                    read = tuple(_operand_of(forward[node.forward], name) for name in node.inputs)
+                    self._put(node, place.segment, ("backward", place.position, _operation(node), read))
+            elif node.name not in self._nodes and node.name not in self._forward.link_of:
+                places = [self._tensors.get(name) for name in node.inputs]
+                segments = {place.segment for place in places if place is not None}
+                if len(segments) == 1:
+                    read = tuple(None if place is None else place.position for place in places)
+                    self._put(node, segments.pop(), ("other", read, node.op))
+        readers: defaultdict[str, list[tuple[Place | None, int]]] = defaultdict(list)
+        for node in self._graph.nodes:
+            for operand, name in enumerate(node.inputs):
+                if self._graph.tensors[name].init is not None and name not in self._used:
+                    readers[name].append((self._nodes.get(node.name), operand))
+        for name, reading in readers.items():
+            if all(place is not None for place, _ in reading):
+                self._place_by_readers(self._tensors, name, "operand", reading)

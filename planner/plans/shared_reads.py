@@ -1,0 +1,105 @@
+"""Activations gathered once for all that read them in a pass, as Megatron-LM's sequence parallelism gathers them.
+
+Norms are split along the sequence, and queries, keys, values, gates all read the whole of one: without a copy each
+would fetch its own. A copy is made of what several nodes of a pass fetch alike, for the forward pass and, as it is
+freed behind that, again for the backward pass (Korthikanti and others 2022, section 4.2.2).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+
+from msgspec import structs
+
+from planner.graph.facts import phases
+from planner.graph.ir import Graph, Node
+from planner.layout import EVERYWHERE, REPLICATE, Layout, Region, Shard, Strategy, fetch
+from planner.plans.plan import Plan
+from planner.plans.traffic import Read
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """A node that copies a tensor, where its result lies, how it is split, and who reads it instead of the tensor."""
+
+    node: Node
+    layout: Layout
+    strategy: Strategy
+    readers: tuple[Read, ...]
+
+
+def gather_once(plan: Plan) -> Plan:
+    """Return the plan in which what several nodes of a pass fetch alike is gathered once, into a copy.
+
+    It moves as many bytes or fewer. Partial sums and what is needed by other workers than those that a layout says are
+    fetched as before.
+    """
+    copies = tuple(_copies(plan))
+    tensors = {
+        copy.node.name: replace(plan.graph.tensors[copy.node.inputs[0]], name=copy.node.name, init=None)
+        for copy in copies
+    }
+    gathered = replace(
+        plan,
+        graph=replace(plan.graph, tensors={**plan.graph.tensors, **tensors}, nodes=tuple(_nodes(plan.graph, copies))),
+        layouts={**plan.layouts, **{copy.node.name: copy.layout for copy in copies}},
+        strategies={**plan.strategies, **{copy.node.name: copy.strategy for copy in copies}},
+    )
+    moved = {plan.search.winner: gathered.total_bytes} if plan.search.winner else {}
+    return replace(gathered, search=structs.replace(plan.search, bytes=moved, lower_bound=None, bound_by=""))
+
+
+def _copies(plan: Plan) -> Iterator[_Copy]:
+    """Yield a copy for each group of nodes of a pass that fetch equal parts of a tensor."""
+    phase_of = phases(plan.graph)
+    makers = {name: node for node in plan.graph.nodes for name in node.outputs}
+    groups = defaultdict[tuple[str, str, tuple[Region, ...]], list[Read]](list)
+    for work in plan.traffic().work:
+        for read in work.reads:
+            if read.exchange is not None or read.same_as is not None:
+                groups[read.tensor, phase_of[work.node.name], read.need].append(read)
+    for (tensor, phase, need), readers in groups.items():
+        layout = _layout_of(plan, tensor, need)
+        if sum(read.exchange is not None for read in readers) < 2 or layout is None or tensor not in makers:
+            continue
+        maker, name = makers[tensor], f"{tensor}.gathered.{phase}"
+        kin = None if phase == "forward" else maker.forward or maker.name
+        dtype = plan.graph.tensors[tensor].dtype
+        node = Node(name, "cast", (tensor,), (name,), {"dtype": dtype}, forward=kin)
+        strategy = _strategy(plan.layouts[tensor], plan.strategies[readers[0].node])
+        yield _Copy(node, layout, strategy, tuple(readers))
+
+
+def _layout_of(plan: Plan, tensor: str, need: tuple[Region, ...]) -> Layout | None:
+    """Return the layout by which workers hold what they need of a tensor, stored or gathered along steps."""
+    shape, stored = plan.graph.tensors[tensor].shape, plan.layouts[tensor]
+    for layout in product(*((placement, REPLICATE) for placement in stored)):
+        exchange = fetch(shape, layout, need, plan.ways, frozenset())
+        if exchange.reducer is None and exchange.sources == need:
+            return layout
+    return None
+
+
+def _strategy(layout: Layout, of_reader: Strategy) -> Strategy:
+    """Return how a copy of a tensor is computed: each worker copies what it stores, those that the readers are of."""
+    return tuple(
+        f"i{placement.dim}" if isinstance(placement, Shard) else EVERYWHERE if placement == REPLICATE else of_all
+        for placement, of_all in zip(layout, of_reader, strict=True)
+    )
+
+
+def _nodes(graph: Graph, copies: tuple[_Copy, ...]) -> Iterator[Node]:
+    """Yield the nodes, a copy before the first that reads it."""
+    source = {(read.node, operand): copy.node for copy in copies for read in copy.readers for operand in read.operands}
+    made = set[str]()
+    for node in graph.nodes:
+        reads = [source.get((node.name, operand)) for operand in range(len(node.inputs))]
+        for copy in reads:
+            if copy is not None and copy.name not in made:
+                made.add(copy.name)
+                yield copy
+        inputs = (name if copy is None else copy.name for name, copy in zip(node.inputs, reads, strict=True))
+        yield replace(node, inputs=tuple(inputs))
