@@ -2,7 +2,8 @@
 
 A link is a node of the forward pass that depends on samples, with those that are the same one at other timesteps; what
 reads each other's results in a circle is one link, and so is what is computed again together. Backward nodes are in the
-links of their forward nodes. Anything else (sums of gradients, updates, casts of weights) is in the first link of what
+links of their forward nodes; a sum of a gradient's terms is in the first link of these, so that the sum crosses to an
+earlier stage, and not its terms. Anything else (sums of gradients, updates, casts of weights) is in the first link of what
 it reads.
 """
 
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.graph.accumulation import accumulates
 from planner.graph.ir import Graph, Node
 
 FORWARD = ("activation", "loss")
@@ -64,7 +66,7 @@ def chain_of(graph: Graph) -> Chain:
     for node in graph.nodes:
         read = [of_tensor[name] for name in node.inputs if name in of_tensor]
         if node.forward in of_node:
-            of_node[node.name] = of_node[node.forward]
+            of_node[node.name] = min(read) if read and accumulates(node, graph.tensors) else of_node[node.forward]
         elif node.name not in of_node and read:
             of_node[node.name] = min(read)
         if node.name in of_node:

@@ -121,7 +121,7 @@ def _chunks_of_nodes(
     for node in graph.nodes:
         kin = node.name if node.name in chain.forward else node.forward
         if kin in chain.forward:
-            run = run_of_link[chain.of_node[kin]]
+            run = run_of_link[chain.of_node[node.name]]
         else:
             read = [run_of_tensor[name] for name in node.inputs if name in run_of_tensor]
             run = run_behind(read, group_of(strategies[node.name][0]) or 0, stages)
