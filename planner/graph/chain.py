@@ -3,8 +3,8 @@
 A link is a node of the forward pass that depends on samples, with those that are the same one at other timesteps; what
 reads each other's results in a circle is one link, and so is what is computed again together. Backward nodes are in the
 links of their forward nodes; a sum of a gradient's terms is in the first link of these, so that the sum crosses to an
-earlier stage, and not its terms. Anything else (sums of gradients, updates, casts of weights) is in the first link of what
-it reads.
+earlier stage, and not its terms. Anything else (sums of other terms, updates, casts of weights) is in the first link of
+what it reads.
 """
 
 from __future__ import annotations
