@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from executor.backend import synchronize
 from executor.check import check
 from executor.checkpoint import Checkpoint, Saver
+from executor.clocks import HOST_CLOCK, clock_of
 from executor.cluster import Cluster
 from executor.data import DataSet
 from executor.kernels import LIBRARIES
@@ -101,14 +102,13 @@ TracedTask = tuple[str, int]
 class RankResult:
     """What one rank measured: durations of its steps, bytes per step to every rank, what its last step's tasks took.
 
-    Of the last step, `moments` are before and after each task, and `waits` from when to when it waited; `traced` and
-    `tasks` are empty where not wanted. Bytes outside the arena are None where not known.
+    `moments` are before and after each task of the last step; `traced` and `tasks` are empty where not wanted. Bytes
+    outside the arena are None where not known.
     """
 
     seconds: tuple[float, ...]
     sent_bytes: tuple[int, ...]
     moments: tuple[float, ...]
-    waits: tuple[tuple[float, float], ...]
     traced: tuple[TracedTask, ...]
     tasks: tuple[TaskSeconds, ...]
     compute_seconds: float
@@ -182,13 +182,11 @@ class Job:
                 f"rank {self._cluster.rank} sent different bytes in different steps: {sorted(set(rows))}"
             )
         worker = self._trainer.programs.training.worker
-        waits = self._trainer.waits
-        took = durations(moments, waits)
+        took = durations(moments, self._trainer.waits)
         result = RankResult(
             seconds=tuple(seconds),
             sent_bytes=rows[-1],
             moments=tuple(moments),
-            waits=waits,
             traced=tuple(map(traced_task, worker.tasks)) if self._request.trace else (),
             tasks=task_seconds(worker, took) if self._request.tasks else (),
             compute_seconds=compute_seconds(worker.tasks, took),
@@ -223,8 +221,8 @@ class Job:
         self._trainer.load(self._data, step)
         synchronize(self._request.xp)
         self._cluster.barrier()
-        last = step == self._request.steps - 1
-        return self._trainer.run(settle=last and self._request.trace and self._request.xp is not np)
+        request, last = self._request, step == self._request.steps - 1
+        return self._trainer.run(clock_of(request.xp) if last and (request.trace or request.tasks) else HOST_CLOCK)
 
     def _after_step(self, done: int, seconds: float) -> None:
         """Evaluate, write a checkpoint and log where it is time; evaluate and write at the end of training, too."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from executor.arena import Arena, Memory
 from executor.backend import on_one_stream, synchronize
+from executor.clocks import HOST_CLOCK, Clock
 from executor.exchange import Action, in_order
 from executor.kernel_calls import KernelCalls, kernel_calls
 from executor.kernels import LIBRARIES, KernelSet
@@ -50,31 +51,46 @@ class Worker:
             sizes["partial results of one kernel call before they are combined"] = self._calls.scratch.nbytes
         return sizes
 
-    def run(self, settle: bool = False, looks: Iterable[tuple[int, Action]] = ()) -> list[float]:
+    def run(self, clock: Clock = HOST_CLOCK, looks: Iterable[tuple[int, Action]] = ()) -> list[float]:
         """Run one iteration; return the moment (perf_counter seconds) before the first task and after each task.
 
-        The device is waited for at the end; with `settle` after every task. Each of `looks` is done before the task at
-        its position, or behind the last one.
+        The device is waited for at the end. The host's clock says when tasks of a device were queued, and when all were
+        done; the device's when each was done. Each of `looks` is done before the task at its position, or behind the
+        last one.
         """
-        xp, before = self.memory.xp, defaultdict[int, list[Action]](list)
+        before = defaultdict[int, list[Action]](list)
         for position, look in looks:
             before[position].append(look)
-        moments = [time.perf_counter()]
-        with np.errstate(all="ignore"), on_one_stream(xp):  # what is no number is a result like others
+        with np.errstate(all="ignore"), on_one_stream(self.memory.xp):  # what is no number is a result like others
+            started, readings, waits = time.perf_counter(), [clock.read()], [0]
             for position, action in enumerate(self._actions):
                 for look in before.get(position, ()):
                     look()
                 action()
-                if settle:
-                    synchronize(xp)
-                moments.append(time.perf_counter())
+                readings.append(clock.read())
+                waits.append(len(self.transport.waits))
             for look in before.get(len(self._actions), ()):
                 look()
         self._finish()
-        synchronize(xp)
+        synchronize(self.memory.xp)
         self._calls.require_no_faults()
-        moments[-1] = time.perf_counter() if self._actions else moments[-1]
+        ended, seconds = time.perf_counter(), clock.seconds(readings)
+        moments = [started + moment - seconds[0] for moment in seconds]
+        if self._actions and not clock.is_device:
+            moments[-1] = ended
+        self._keep_waits_within(moments, waits)
         return moments
+
+    def _keep_waits_within(self, moments: Sequence[float], counts: Sequence[int]) -> None:
+        """Cut off what of waits is outside their tasks: a device waits once it is as far as the host that runs ahead.
+
+        Of the first tasks there are so many waits as `counts` says.
+        """
+        waits = self.transport.waits
+        for (start, stop), (first, last) in zip(pairwise(moments), pairwise(counts), strict=True):
+            for number in range(first, last):
+                begin, end = waits[number]
+                waits[number] = min(max(begin, start), stop), min(max(end, start), stop)
 
     def _actions_of(self, tasks: Sequence[Task]) -> list[Action]:
         """Return an action of each task; one kernel does two as the second, when there is room for both results."""
