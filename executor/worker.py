@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, pairwise
+from itertools import accumulate, groupby, pairwise
 
 import numpy as np
 
@@ -39,6 +39,7 @@ class Worker:
         self.memory = Memory(arena, program)
         self.transport = transport(self.memory)
         self._calls = KernelCalls(self.memory, kernels, rate or Rate())
+        self._at_once: list[range] = []
         actions = enumerate(self._actions_of(program.tasks))
         self._actions = [self.transport.ordered(number, action) for number, action in actions]
         self._finish = self.transport.finish()
@@ -79,7 +80,22 @@ class Worker:
         if self._actions and not clock.is_device:
             moments[-1] = ended
         self._keep_waits_within(moments, waits)
+        self.divide(moments, waits)
         return moments
+
+    def divide(self, moments: list[float], waits: Sequence[int] | None = None) -> None:
+        """Divide the time of tasks that one action does among them, by the bytes that they touch.
+
+        They are left as they are where one waited: of the first tasks there are so many `waits`.
+        """
+        for group in self._at_once:
+            if waits is not None and waits[group.start] != waits[group.stop]:
+                continue
+            start, stop = moments[group.start], moments[group.stop]
+            tasks = self.program.tasks[group.start : group.stop]
+            touched = list(accumulate(task.touched_bytes if isinstance(task, Compute) else 0 for task in tasks))
+            for position, nbytes in zip(group[1:], touched, strict=False):
+                moments[position] = start + (stop - start) * nbytes / max(touched[-1], 1)
 
     def _keep_waits_within(self, moments: Sequence[float], counts: Sequence[int]) -> None:
         """Cut off what of waits is outside their tasks: a device waits once it is as far as the host that runs ahead.
@@ -99,9 +115,11 @@ class Worker:
         for number, neighbours in enumerate(pairwise(tasks)):
             if (action := self._calls.at_once(*neighbours)) is not None:
                 actions[number : number + 2] = [in_order([]), action]
+                self._at_once.append(range(number, number + 2))
         for numbers in alike(tasks):
             if (action := self._calls.several([tasks[number] for number in numbers])) is not None:
                 actions[numbers.start : numbers.stop] = [*[in_order([])] * (len(numbers) - 1), action]
+                self._at_once.append(numbers)
         return actions
 
     def _action(self, task: Task) -> Action:

@@ -84,11 +84,15 @@ class Products(_Record, frozen=True, kw_only=True):
 
 
 class Peak(_Record, frozen=True, kw_only=True):
-    """Floating-point operations per second by element type; at least one is given."""
+    """Floating-point operations per second by element type; at least one is given.
+
+    `tf32` is of products of float32 whose operands are rounded to 11 bits.
+    """
 
     float8: Positive | None = None
     float16: Positive | None = None
     bfloat16: Positive | None = None
+    tf32: Positive | None = None
     float32: Positive | None = None
     float64: Positive | None = None
 
@@ -111,12 +115,12 @@ class TransferCost(_Record, frozen=True, kw_only=True):
 
 
 class Measured(_Record, frozen=True, kw_only=True):
-    """Seconds of a host's cores that tasks of a rank take, measured with all ranks at work (`calibrate`).
+    """Seconds that tasks of a rank take of a host's cores or of a GPU, measured with all ranks at work (`calibrate`).
 
-    `tasks` are kernels and transfers, spelled as `planner.program.task_keys` does. `send` packs and starts messages,
-    `post` starts receiving, `fetch` and `reduce` receive, and unpack or combine. A rank that has waited for a message
-    has used its core for `wake_s` and, of the time waited, a `waiting_share`. `spread` is how far apart repeated
-    measurements were, of their median.
+    `tasks` are kernels, and transfers of a host, spelled as `planner.program.task_keys` does. `send` packs and starts
+    messages, `post` starts receiving, `fetch` and `reduce` receive, and unpack or combine; a GPU has none of these. A
+    rank that has waited for a message has used its core for `wake_s` and, of the time waited, a `waiting_share`.
+    `spread` is how far apart repeated measurements were, of their median.
     """
 
     date: str
@@ -129,10 +133,12 @@ class Measured(_Record, frozen=True, kw_only=True):
     wake_s: Seconds = 0.0
     waiting_share: NotNegative = 0.0
     memory_alone_bytes_per_s: Positive
-    send: TransferCost
-    post: TransferCost
-    fetch: TransferCost
-    reduce: TransferCost
+    to_device_bytes_per_s: Positive | None = None
+    to_host_bytes_per_s: Positive | None = None
+    send: TransferCost | None = None
+    post: TransferCost | None = None
+    fetch: TransferCost | None = None
+    reduce: TransferCost | None = None
     tasks: dict[str, Seconds]
 
     def __hash__(self) -> int:
@@ -156,9 +162,9 @@ class DeviceSpec(_Record, frozen=True, kw_only=True):
     kernels depend on their size: they
     attain half of their bandwidth where they touch so many. `memory_bytes` belongs to devices with a memory of their
     own, and `reserved_bytes` of it are taken before anything runs. `message_core_s_per_byte` is the processor time that
-    sending or receiving one byte costs. A device with `measured` tasks is a rank of a host: its tasks take its
-    processor's cores for so long. `copy_engines` is how many messages it can send at once at full speed (None: any).
-    A device that `streams_messages` packs, sends, and unpacks or combines piece by piece, all at the same time.
+    sending or receiving one byte costs. Tasks that were `measured` take so long. `copy_engines` is how many messages it
+    can send at once at full speed (None: any). A device that `streams_messages` packs, sends, and unpacks or combines
+    piece by piece, all at the same time.
     """
 
     name: Name
@@ -181,6 +187,11 @@ class DeviceSpec(_Record, frozen=True, kw_only=True):
     pci_ids: tuple[str, ...] = ()
     nvlinks: NVLinks | None = None
     measured: Measured | None = None
+
+    @property
+    def is_host_rank(self) -> bool:
+        """True if it is a calibrated rank of a host, whose transfers take time of its cores, as all its tasks do."""
+        return self.measured is not None and self.measured.send is not None
 
 
 class DeviceEntry(_Record, frozen=True, kw_only=True):

@@ -18,6 +18,9 @@ class MemoryPool:
     def total_bytes(self):
         return sum(_memory.ALLOCATIONS.values()) - sum(block.bytes.nbytes for block in _memory.BLOCKS.values())
 
+    def free_all_blocks(self, stream=None):
+        """Do nothing: what is given back is free at once."""
+
 
 def get_default_memory_pool():
     return _names.checked("cupy.cuda.MemoryPool")(MemoryPool)()

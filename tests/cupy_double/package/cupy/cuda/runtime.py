@@ -47,6 +47,15 @@ def getDeviceProperties(device):
     return {"name": b"strict double of CuPy on the host"}
 
 
+MEMORY_BYTES = int(os.environ.get("CUPY_DOUBLE_MEMORY", 1 << 32))
+"""What the device has; each process counts what it allocated itself."""
+
+
+@_names.checked_function("cupy.cuda.runtime")
+def memGetInfo():
+    return MEMORY_BYTES - sum(_memory.ALLOCATIONS.values()), MEMORY_BYTES
+
+
 @_names.checked_function("cupy.cuda.runtime")
 def malloc(size):
     block = _memory.Block(size)
