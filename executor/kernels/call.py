@@ -127,7 +127,7 @@ def _widened(kernel: Kernel, call: KernelCall) -> None:
 
 
 MakeProduct = Callable[[Array, Array], Callable[[], None] | None]
-"""Makes the action that multiplies matrices, which are float32, in another format; None where there is none for them."""
+"""Makes the action that multiplies matrices of float32 in another format; None where there is none for them."""
 
 
 @dataclass(frozen=True, slots=True)
