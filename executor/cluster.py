@@ -89,7 +89,8 @@ class Cluster(ABC):
     def collective(self, transport: str, operation: str, data: Array) -> Callable[[], object] | None:
         """Return the action in which all ranks do an operation on such an array, the payload of each; None without one.
 
-        The library's is that of the transport. The operations are "all-gather", "reduce-scatter" and "all-reduce", of a length that ranks share equally.
+        The library is the transport's. The operations are "all-gather", "reduce-scatter" and "all-reduce", of a length
+        that ranks share equally.
         """
         return None
 

@@ -48,11 +48,11 @@ def device_figures(bench: Bench) -> DeviceFigures:
     """Measure them (collective); figures are medians over repetitions and ranks."""
     xp, ranks = bench.xp, bench.ranks
     free, total = xp.cuda.runtime.memGetInfo()
-    copied = min(MOST_COPIED_BYTES, free // SHARE_OF_MEMORY)
+    copied = min(MOST_COPIED_BYTES, *(other // SHARE_OF_MEMORY for other in ranks.all_gather(free)))
     alone = bench.shared(streamed_bytes_per_s(xp, bench.clock, copied) if ranks.rank == 0 else 0.0, max)
     ranks.barrier()
     to_device, to_host = _copied_bytes_per_s(bench, min(copied, MOST_PINNED_BYTES))
-    sizes = [n for n in MESSAGES if ranks.size > 1 and n * BUFFERS * SHARE_OF_MEMORY <= free]
+    sizes = [n for n in MESSAGES if ranks.size > 1 and n * BUFFERS <= copied]
     return DeviceFigures(
         memory_alone_bytes_per_s=alone,
         memory_bytes_per_s=bench.shared(streamed_bytes_per_s(xp, bench.clock, copied), statistics.median),

@@ -14,7 +14,7 @@ import click
 import numpy as np
 
 import planner
-from executor.backend import BACKENDS, array_module
+from executor.backend import BACKENDS, array_module, on_one_stream
 from executor.calibration.bench import Bench
 from executor.calibration.device import device_figures, reserved_bytes
 from executor.calibration.hardware import hardware_of
@@ -113,7 +113,7 @@ class Calibration:
         require_alike(self.ranks, {"array module": xp.__name__})
         plans = self.ranks.broadcast(agree(self.ranks, lambda: self._plans(GPU_PROBES if xp is not np else PROBES)))
         transport = agree(self.ranks, lambda: self.ranks.choose_transport(self.options["transport"], xp)).name
-        with limited_threads(self.ranks, self.options["threads"]) as threads:
+        with limited_threads(self.ranks, self.options["threads"]) as threads, on_one_stream(xp):
             bench = Bench(self.ranks, xp, transport, threads)
             file, measured = self._on_devices(bench, plans) if bench.is_device else self._on_host(bench, plans)
         on_first = self.ranks.rank == 0

@@ -52,8 +52,6 @@ class Device:
         if self.id >= runtime.getDeviceCount():
             raise RuntimeError("cudaErrorInvalidDevice: invalid device ordinal")
 
-    pci_bus_id = "0000:00:00.0"
-
     def use(self):
         runtime.CURRENT[-1] = self.id
         return self

@@ -47,7 +47,7 @@ def getDeviceProperties(device):
     return {"name": b"strict double of CuPy on the host"}
 
 
-MEMORY_BYTES = int(os.environ.get("CUPY_DOUBLE_MEMORY", 1 << 32))
+MEMORY_BYTES = int(os.environ.get("CUPY_DOUBLE_MEMORY", "4294967296"))
 """What the device has; each process counts what it allocated itself."""
 
 
