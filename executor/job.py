@@ -65,7 +65,8 @@ class JobRequest:
     """What a job does. `xp` is the array module; `steps` counts from the start of training, before `resume` too.
 
     Held-out samples are scored `evaluate_every` so often, and at the end; checkpoints are written likewise, into the
-    folder `checkpoint`. Training begins with `weights`; `save_weights` is where those go that it ends with.
+    folder `checkpoint`. Training begins with `weights`; `save_weights` is where those go that it ends with. Of a GPU's
+    memory `planned_bytes` are to be in use.
     """
 
     steps: int
@@ -87,6 +88,7 @@ class JobRequest:
     trace: bool = False
     tasks: bool = False
     measure_memory: bool = False
+    planned_bytes: int | None = None
 
     @property
     def first_step(self) -> int:
@@ -284,20 +286,27 @@ class Job:
             self._result.answers = right + right_answers(logits, expected), seen + len(expected)
 
     def _outside_arena(self) -> dict[str, int | None]:
-        """Name what this rank allocated beside the arena."""
-        trainer, xp = self._trainer, self._request.xp
+        """Name what this rank allocated beside the arena; of a GPU also what is in use there in all, and planned."""
+        trainer, request = self._trainer, self._request
         sizes: dict[str, int | None] = {"alignment of the arena": trainer.arena.slack_bytes}
         sizes.update(trainer.worker.outside_arena)
-        temporaries: int | None = None
-        if xp is not np:
-            # The pool keeps what kernels gave back, so what it holds is their peak; the arena is not of the pool.
-            temporaries = xp.get_default_memory_pool().total_bytes()
-        elif (
-            self._request.measure_memory and trainer.kernels is LIBRARIES["arrays"]
-        ):  # Python sees what NumPy allocates
+        if request.xp is not np:
+            return sizes | self._on_device()
+        temporaries = None
+        if request.measure_memory and trainer.kernels is LIBRARIES["arrays"]:  # Python sees what NumPy allocates
             temporaries = tracemalloc.get_traced_memory()[1] - tracemalloc.get_traced_memory()[0]
-        sizes[KERNEL_TEMPORARIES] = temporaries
-        return sizes
+        return sizes | {KERNEL_TEMPORARIES: temporaries}
+
+    def _on_device(self) -> dict[str, int | None]:
+        """Name what allocators hold, which is what kernels used at most, and what is in use of the device's memory."""
+        free, total = self._request.xp.cuda.runtime.memGetInfo()
+        held = self._trainer.kernels.held_bytes()
+        return {
+            KERNEL_TEMPORARIES: self._request.xp.get_default_memory_pool().total_bytes(),
+            **({"held by PyTorch's allocator": held} if held else {}),
+            "all that is in use of the GPU's memory": int(total - free),
+            "all that was planned of it": self._request.planned_bytes,
+        }
 
 
 def traced_task(task: Task) -> TracedTask:

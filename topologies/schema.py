@@ -22,6 +22,7 @@ Positive = Annotated[float, msgspec.Meta(ge=1e-6, le=1e30)]  # less makes times 
 NotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e30)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=1024)]
+Capability = Annotated[str, msgspec.Meta(pattern=r"^[1-9]\d?\.\d$")]
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Name = Annotated[str, msgspec.Meta(min_length=1)]
 Format = Literal["topology/1", "topology/2"]
@@ -159,12 +160,12 @@ class DeviceSpec(_Record, frozen=True, kw_only=True):
 
     `products` makes products and convolutions depend on their shape; the largest products attain
     `attained_flop_per_s`, or by a dtype without, the share of its peak that `efficiency` says. `knee_bytes` makes other
-    kernels depend on their size: they
-    attain half of their bandwidth where they touch so many. `memory_bytes` belongs to devices with a memory of their
-    own, and `reserved_bytes` of it are taken before anything runs. `message_core_s_per_byte` is the processor time that
-    sending or receiving one byte costs. Tasks that were `measured` take so long. `copy_engines` is how many messages it
-    can send at once at full speed (None: any). A device that `streams_messages` packs, sends, and unpacks or combines
-    piece by piece, all at the same time.
+    kernels depend on their size: they attain half of their bandwidth where they touch so many. `memory_bytes` belongs
+    to devices with a memory of their own. `reserved_bytes` of it are taken before anything runs, and cuBLAS takes what
+    it does by `compute_capability`, where that is said. `message_core_s_per_byte` is the processor time that sending or
+    receiving one byte costs. Tasks that were `measured` take so long. `copy_engines` is how many messages it can send
+    at once at full speed (None: any). A device that `streams_messages` packs, sends, and unpacks or combines piece by
+    piece, all at the same time.
     """
 
     name: Name
@@ -178,6 +179,7 @@ class DeviceSpec(_Record, frozen=True, kw_only=True):
     knee_bytes: NotNegative = 0.0
     memory_bytes: Positive | None = None
     reserved_bytes: NotNegative = 0.0
+    compute_capability: Capability | None = None
     workspace_bytes: NotNegative = WORKSPACE_BYTES
     copy_engines: Count | None = None
     streams_messages: bool = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from executor.calibration.bench import Bench, call_s, rate, streamed_bytes_per_s
 from executor.calibration.collectives import LARGE_BYTES, Taken, timed_collectives
 from executor.calibration.programs import exchange_program
 from executor.clocks import HOST_CLOCK, elapsed_s
-from executor.kernels import LIBRARIES
+from executor.needs import release
 from executor.worker import Worker
 from topologies.schema import Operation
 
@@ -94,11 +93,8 @@ def reserved_bytes(bench: Bench, places: Sequence[str]) -> int:
     Ranks of one GPU share what is used there, by whomever.
     """
     xp, ranks = bench.xp, bench.ranks
-    gc.collect()
     ranks.transport(bench.transport).arena(xp, 1, ranks.comm)  # others' arenas are closed, and freed
-    xp.get_default_memory_pool().free_all_blocks()
-    for kernels in LIBRARIES.values():
-        kernels.release()
+    release(xp)
     ranks.barrier()
     free, total = xp.cuda.runtime.memGetInfo()
     return max(ranks.all_gather(int(total - free) // places.count(places[ranks.rank])))

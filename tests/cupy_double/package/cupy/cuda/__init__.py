@@ -56,6 +56,8 @@ class Device:
         runtime.CURRENT[-1] = self.id
         return self
 
+    compute_capability = "90"
+
     @property
     def pci_bus_id(self):
         return runtime.deviceGetPCIBusId(self.id)

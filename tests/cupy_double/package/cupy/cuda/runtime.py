@@ -53,7 +53,8 @@ MEMORY_BYTES = int(os.environ.get("CUPY_DOUBLE_MEMORY", "4294967296"))
 
 @_names.checked_function("cupy.cuda.runtime")
 def memGetInfo():
-    return MEMORY_BYTES - sum(_memory.ALLOCATIONS.values()), MEMORY_BYTES
+    allocated = sum(block.bytes.nbytes for block in _memory.BLOCKS.values())
+    return MEMORY_BYTES - allocated - _memory.POOL["peak"], MEMORY_BYTES
 
 
 @_names.checked_function("cupy.cuda.runtime")
