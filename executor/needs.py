@@ -6,7 +6,7 @@ import gc
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -49,9 +49,10 @@ class Demand:
 
     def beside(self, alone: Demand) -> Demand:
         """Return what both need where kernels take turns, and the other's arena is allocated too."""
-        larger = max(self.needs[1:], alone.needs[1:], key=lambda needs: sum(need.nbytes for need in needs))
-        arenas = self.needs[0], Need(CHECKED, alone.needs[0].nbytes, alone.needs[0].source)
-        return Demand((*arenas, *larger), max(self.temporaries, alone.temporaries, key=lambda need: need.nbytes))
+        others = sorted((*self.needs[1:], *alone.needs[1:]), key=_size)
+        larger = {need.what: need for need in others}  # of each line
+        arenas = self.needs[0], replace(alone.needs[0], what=CHECKED)
+        return Demand((*arenas, *larger.values()), max(self.temporaries, alone.temporaries, key=_size))
 
 
 def demand(programs: RankPrograms, xp: Any, transport: str, *, pytorch: bool) -> Demand:
@@ -62,13 +63,16 @@ def demand(programs: RankPrograms, xp: Any, transport: str, *, pytorch: bool) ->
         pytorch=pytorch,
         nccl_peers=len(peers(workers)) if transport == "nccl" else 0,
     )
-    workspaces = [workspace_need(worker, WORKSPACE_BYTES) for worker in workers]
-    workspace = max(workspaces, key=lambda need: need.nbytes)
+    workspace = max((workspace_need(worker, WORKSPACE_BYTES) for worker in workers), key=_size)
     temporaries = max(temporaries_bytes(worker, pytorch=pytorch) for worker in workers)
     return Demand(
         (arena_need(programs.arena_bytes), workspace, *library_needs(libraries)),
         Need(TEMPORARIES, temporaries, "executor/needs.py"),
     )
+
+
+def _size(need: Need) -> int:
+    return need.nbytes
 
 
 def capability(xp: Any) -> tuple[int, int]:

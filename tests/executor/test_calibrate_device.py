@@ -25,8 +25,10 @@ from topologies.collectives import choices, fastest
 from topologies.measured import read_task
 from topologies.reading import blocks_of
 
-MEMORY_BYTES = 1 << 23
-DOUBLE = {"PYTHONPATH": str(cupy_double.PACKAGE), "CUPY_DOUBLE_MEMORY": str(MEMORY_BYTES)}
+MEMORY_BYTES = {1: 64 << 20, 2: 40 << 20}
+"""By ranks: enough for libraries, and little for messages, which are slow on the double."""
+
+DOUBLE = {"PYTHONPATH": str(cupy_double.PACKAGE)}
 RUN = ("-m", "tensor_partitioner", "calibrate")
 
 
@@ -49,12 +51,13 @@ def test_a_calibrated_gpu_simulates_what_it_saw(ranks, tmp_path, plan_of, how):
     line = (*RUN, tmp_path / "plan.json", "--only-plans", "--seconds", "0.1")
     line += ("--backend", backend, "--transport", transport)
     devices = workers if transport == "nccl" else 1
-    done = ranks(workers, *line, "-o", output, environment={**DOUBLE, "CUPY_DOUBLE_DEVICES": str(devices)})
+    size = {"CUPY_DOUBLE_MEMORY": str(MEMORY_BYTES[workers]), "CUPY_DOUBLE_DEVICES": str(devices)}
+    done = ranks(workers, *line, "-o", output, environment={**DOUBLE, **size})
     assert done.returncode == 0, done.stderr
     machine = load_topology(output)
     spec = machine.devices[0].spec
     assert "strict double" in machine.description
-    assert (len(machine.devices), machine.memories[0].nbytes) == (workers, MEMORY_BYTES)
+    assert (len(machine.devices), machine.memories[0].nbytes) == (workers, MEMORY_BYTES[workers])
     assert len(machine.memories) == devices
     assert (spec.measured.ranks, spec.measured.transport, spec.is_host_rank) == (workers, transport, False)
     formats = {*DTYPES, "float8"} if backend == "torch" else {*DTYPES}
@@ -197,3 +200,14 @@ def test_products_are_spelled_as_tasks_are():
     m, n, k = SHAPES[-1]
     ((count, call),) = read_task(f"mm tf32[{m},{k}] tf32[{k},{n}] -> tf32[{m},{n}]")
     assert (count, call.op, call.dtypes, call.work) == (1, "mm", ("tf32",) * 3, pytest.approx(m * n * k))
+
+
+@pytest.mark.mpi
+def test_a_probe_that_does_not_fit_is_not_begun(ranks, tmp_path, plan_of):
+    plan_of(1)
+    size = {"CUPY_DOUBLE_MEMORY": str(1 << 21)}
+    line = (*RUN, tmp_path / "plan.json", "--only-plans", "--seconds", "0.1", "--backend", "cupy")
+    done = ranks(1, *line, "-o", tmp_path / "here.yaml", environment={**DOUBLE, **size})
+    assert done.returncode == 2
+    assert "mlp-2-16 (--only-plans leaves probes out): rank 0 needs 4." in done.stderr
+    assert not (tmp_path / "here.yaml").exists()

@@ -1,4 +1,4 @@
-"""What kernels keep beside operands and results on a GPU, counted on the double of CuPy, is what was estimated at most."""
+"""What kernels keep beside operands and results on a GPU, counted on the double of CuPy: at most what is estimated."""
 
 import pytest
 

@@ -56,7 +56,7 @@ class Device:
         runtime.CURRENT[-1] = self.id
         return self
 
-    compute_capability = "90"
+    compute_capability = "80"
 
     @property
     def pci_bus_id(self):
