@@ -158,9 +158,9 @@ def room_line(numbers: Sequence[int], demands: Sequence[Demand], free: int, *, e
         "plan for more workers",
         *([f"plan with --memory {room}MiB"] if room > 0 else []),
     ]
-    one = len(numbers) == 1
-    who = f"rank {numbers[0]}" if one else f"ranks {', '.join(map(str, numbers))} of one GPU"
-    verb = "may need" if estimate else "needs" if one else "need"
+    is_alone = len(numbers) == 1
+    who = f"rank {numbers[0]}" if is_alone else f"ranks {', '.join(map(str, numbers))} of one GPU"
+    verb = "may need" if estimate else "needs" if is_alone else "need"
     parts = ", ".join(f"{what} {quantity(nbytes, 'B')}" for what, nbytes in sizes.most_common() if nbytes)
     return (
         f"{who} {verb} {quantity(sizes.total(), 'B')} of a GPU with {quantity(free, 'B')} free, {quantity(lack, 'B')} "

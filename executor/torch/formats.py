@@ -38,10 +38,10 @@ def float8(a: Array, b: Array) -> Callable[[], None] | None:
     if is_old or any(extent % FLOAT8_MULTIPLE for extent in (*x.shape, *y.shape)):
         return None
     rows, columns = x.to(torch.float8_e4m3fn), y.t().contiguous().to(torch.float8_e4m3fn).t()
-    one = torch.ones((), device=x.device)
+    unit = torch.ones((), device=x.device)
 
     def action() -> None:
-        torch._scaled_mm(rows, columns, one, one, out_dtype=torch.bfloat16)
+        torch._scaled_mm(rows, columns, unit, unit, out_dtype=torch.bfloat16)
 
     return action
 

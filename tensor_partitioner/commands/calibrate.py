@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -133,12 +134,18 @@ class Calibration:
         return host_machine(self._record(bench), hardware, measured), measured
 
     def _on_devices(self, bench: Bench, plans: Sequence[Plan]) -> tuple[TopologyFile, Timed]:
-        limit_s = self.options["seconds"] / (1 + len(plans))
+        """Measure the device, then the plans that were given, and probes while there is time."""
+        until, limit_s = time.perf_counter() + self.options["seconds"], self.options["seconds"] / (1 + len(plans))
         figures = device_figures(bench)
         products, fastest = timed_products(bench, limit_s)
         of_ranks = self.ranks.all_gather((products, fastest))
         peaks = {name: max(of_rank[name] for _, of_rank in of_ranks) for name in fastest}
-        timings = [*(timed_here for timed_here, _ in of_ranks), *self._timed(bench, plans, limit_s)]
+        probes = len(plans) - len(self.paths)
+        timings = [*(timed_here for timed_here, _ in of_ranks), *self._timed(bench, plans[probes:], limit_s)]
+        for probe in plans[:probes]:
+            if any(self.ranks.all_gather(time.perf_counter() > until)):
+                break
+            timings += self._timed(bench, [probe], limit_s)
         measured = merged(timings)
         taken = reserved_bytes(bench, figures.places)
         return device_machine(self._record(bench), figures, peaks, taken, measured), measured

@@ -211,3 +211,18 @@ def test_a_probe_that_does_not_fit_is_not_begun(ranks, tmp_path, plan_of):
     assert done.returncode == 2
     assert "mlp-2-16 (--only-plans leaves probes out): rank 0 needs 4." in done.stderr
     assert not (tmp_path / "here.yaml").exists()
+
+
+@pytest.mark.mpi
+@pytest.mark.filterwarnings("ignore::topologies.TopologyWarning")
+def test_no_probe_is_begun_when_time_is_over(ranks, tmp_path, plan_of):
+    plan, output = plan_of(1), tmp_path / "here.yaml"
+    size = {"CUPY_DOUBLE_MEMORY": str(MEMORY_BYTES[1])}
+    line = (*RUN, tmp_path / "plan.json", "--seconds", "0.1", "--backend", "cupy", "-o", output)
+    done = ranks(1, *line, environment={**DOUBLE, **size})
+    assert done.returncode == 0, done.stderr
+    known = load_topology(output).devices[0].spec.measured.tasks
+    (worker,) = lower(plan).workers
+    of_plan = {spelled_compute(worker, task) for task in worker.tasks if isinstance(task, Compute)}
+    assert of_plan <= known.keys()
+    assert all(task.startswith("mm ") for task in known.keys() - of_plan)

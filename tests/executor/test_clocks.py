@@ -96,8 +96,8 @@ class Waiting(Messages):
 )
 def test_a_device_waits_once_it_is_as_far_as_the_host(monkeypatch, begin, end, kept):
     monkeypatch.setattr("time.perf_counter", lambda: 100.0)
-    one = compute("relu", [(0, (slice(None),))], [(1, (slice(None),))])
-    tasks = program([one, one, one], ("a", (4,), "float32", "persistent"), ("b", (4,), "float32", "tensor"))
+    task = compute("relu", [(0, (slice(None),))], [(1, (slice(None),))])
+    tasks = program([task] * 3, ("a", (4,), "float32", "persistent"), ("b", (4,), "float32", "tensor"))
     waited = 100.0 + begin, 100.0 + end
     worker = Worker(tasks, Arena(np, tasks.arena_bytes), lambda memory: Waiting(memory, waited))
     assert worker.run(Numbered()) == [100.0, 101.0, 102.0, 103.0]
@@ -106,14 +106,14 @@ def test_a_device_waits_once_it_is_as_far_as_the_host(monkeypatch, begin, end, k
 
 @pytest.mark.parametrize(("options", "steps_timed"), [({}, 0), ({"tasks": True}, 1), ({"trace": True}, 1)])
 def test_only_the_last_step_records_events_and_only_for_tasks_or_a_trace(cupy, monkeypatch, options, steps_timed):
-    made, plan = [], mlp(1)
+    events, plan = [], mlp(1)
     event = cupy.cuda.Event
-    monkeypatch.setattr(cupy.cuda, "Event", lambda *given, **named: made.append(named) or event(*given, **named))
+    monkeypatch.setattr(cupy.cuda, "Event", lambda *given, **named: events.append(named) or event(*given, **named))
     programs, data = rank_programs(plan, 0), DATA_SETS["random"](plan.graph, plan.seed)
     request = JobRequest(steps=2, xp=cupy, transport="p2p", data=data, **options)
     result = Job(programs, single_rank(1), request).run(lambda: None)
     tasks = len(programs.training.worker.tasks)
-    assert len(made) == steps_timed * (tasks + 1)
+    assert len(events) == steps_timed * (tasks + 1)
     (rank,) = result.ranks
     assert sum(task.seconds for task in rank.tasks) == pytest.approx(rank.seconds[-1] if "tasks" in options else 0)
 

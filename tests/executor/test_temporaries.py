@@ -25,6 +25,6 @@ MODELS = {
 def test_temporaries_are_no_more_than_estimated(model, library):
     plan = planner.plan(planner.model(model, **MODELS[model]), workers=1)
     worker = rank_programs(plan, 0).training.worker
-    found = counted(plan, library, Operators() if library == "torch" else None).pool_bytes
+    pool_bytes = counted(plan, library, Operators() if library == "torch" else None).pool_bytes
     workspace = worker_workspace_bytes(worker, WORKSPACE_BYTES)
-    assert 0 < found <= workspace + temporaries_bytes(worker, pytorch=library == "torch")
+    assert 0 < pool_bytes <= workspace + temporaries_bytes(worker, pytorch=library == "torch")
