@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import structs
 from scipy.optimize import nnls
 
-from executor.calibration.collectives import collective_entries
+from executor.calibration.collectives import LEAST_SHARE, collective_entries
 from executor.calibration.device import DeviceFigures
 from executor.calibration.hardware import Hardware
 from executor.calibration.timing import Timed
@@ -37,7 +37,6 @@ from topologies.schema import (
 RESERVED_BYTES = 120e6
 """What a rank takes beside its arena before it runs: Python and libraries, as measured."""
 
-LEAST_SHARE = 0.01
 TWICE = 2  # a message crosses two links, its rank's and its receiver's
 
 
