@@ -96,6 +96,11 @@ def asnumpy(array: Any) -> np.ndarray[Any, Any]:
     return array if isinstance(array, np.ndarray) else np.asarray(array.get())
 
 
+def device_place(xp: ModuleType) -> str:
+    """Name the current device among those of all hosts."""
+    return f"{os.uname().nodename} {xp.cuda.Device().pci_bus_id}"
+
+
 def synchronize(xp: ModuleType) -> None:
     """Wait until everything queued on the current stream has run; with NumPy there is nothing to wait for."""
     if xp is not np:

@@ -10,10 +10,10 @@ import numpy as np
 
 from executor.cluster import HostArray, single_rank
 from executor.data import DataSet
-from executor.training import Trainer, rank_programs
+from executor.training import RankPrograms, Trainer, rank_programs
 from planner.graph.ir import Graph
 from planner.layout import PARTIAL
-from planner.plans.plan import single_worker
+from planner.plans.plan import Plan, single_worker
 from planner.report.schema import CheckResult, finite
 
 TOLERANCES: Mapping[str, float] = {"bfloat16": 4e-2, "float16": 5e-3, "float32": 3e-5, "float64": 1e-12}
@@ -63,6 +63,11 @@ class Difference:
         return self.excess <= 1 and self.value > MOST
 
 
+def alone(plan: Plan) -> RankPrograms:
+    """Return the programs of one worker that does the work of all."""
+    return rank_programs(single_worker(plan), 0, prefetch=0)
+
+
 def check(trainer: Trainer, data: DataSet, steps: int) -> CheckResult | None:
     """Compare what `steps` steps trained with one worker's training on rank 0 (collective); None elsewhere.
 
@@ -109,8 +114,9 @@ def _gradients(trainer: Trainer) -> list[str]:
 
 def _expected(trainer: Trainer, data: DataSet, steps: int) -> dict[str, tuple[HostArray, float]]:
     """Return what one worker finds on all data, in this process, and what rounding changes in it."""
-    part = rank_programs(single_worker(trainer.programs.plan), 0, prefetch=0)
-    single = Trainer(part, single_rank(trainer.cluster.cores), trainer.xp, "p2p", trainer.schedule)
+    single = Trainer(
+        alone(trainer.programs.plan), single_rank(trainer.cluster.cores), trainer.xp, "p2p", trainer.schedule
+    )
     if trainer.weights is not None:
         single.begin_with(trainer.weights)
     return with_rounding(single, data, steps)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from executor.backend import require_libraries
 from executor.transport import Choice, TransportError, TransportSpec, plain_arena
 from executor.transport.messages import Messages
-from executor.values import ArrayModule, indices
+from executor.values import Array, ArrayModule, indices
 from planner.graph.ir import Tensor
 from planner.layout import Region
 from planner.layout.region import holders
@@ -85,6 +85,14 @@ class Cluster(ABC):
     @abstractmethod
     def pass_on(self, data: NDArray[np.uint8], peer: int, *, receives: bool) -> None:
         """Send these bytes to another rank as a transfer does, or receive them from there, and wait for it."""
+
+    def collective(self, transport: str, operation: str, data: Array) -> Callable[[], object] | None:
+        """Return the action in which all ranks do an operation on such an array, the payload of each; None without one.
+
+        The library is the transport's. The operations are "all-gather", "reduce-scatter" and "all-reduce", of a length
+        that ranks share equally.
+        """
+        return None
 
     @abstractmethod
     def abort(self, status: int) -> None:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from executor.backend import synchronize
 from executor.check import check
 from executor.checkpoint import Checkpoint, Saver
+from executor.clocks import HOST_CLOCK, clock_of
 from executor.cluster import Cluster
 from executor.data import DataSet
 from executor.kernels import LIBRARIES
@@ -64,7 +65,8 @@ class JobRequest:
     """What a job does. `xp` is the array module; `steps` counts from the start of training, before `resume` too.
 
     Held-out samples are scored `evaluate_every` so often, and at the end; checkpoints are written likewise, into the
-    folder `checkpoint`. Training begins with `weights`; `save_weights` is where those go that it ends with.
+    folder `checkpoint`. Training begins with `weights`; `save_weights` is where those go that it ends with. Of a GPU's
+    memory `planned_bytes` are to be in use.
     """
 
     steps: int
@@ -86,6 +88,7 @@ class JobRequest:
     trace: bool = False
     tasks: bool = False
     measure_memory: bool = False
+    planned_bytes: int | None = None
 
     @property
     def first_step(self) -> int:
@@ -101,14 +104,13 @@ TracedTask = tuple[str, int]
 class RankResult:
     """What one rank measured: durations of its steps, bytes per step to every rank, what its last step's tasks took.
 
-    Of the last step, `moments` are before and after each task, and `waits` from when to when it waited; `traced` and
-    `tasks` are empty where not wanted. Bytes outside the arena are None where not known.
+    `moments` are before and after each task of the last step; `traced` and `tasks` are empty where not wanted. Bytes
+    outside the arena are None where not known.
     """
 
     seconds: tuple[float, ...]
     sent_bytes: tuple[int, ...]
     moments: tuple[float, ...]
-    waits: tuple[tuple[float, float], ...]
     traced: tuple[TracedTask, ...]
     tasks: tuple[TaskSeconds, ...]
     compute_seconds: float
@@ -182,13 +184,11 @@ class Job:
                 f"rank {self._cluster.rank} sent different bytes in different steps: {sorted(set(rows))}"
             )
         worker = self._trainer.programs.training.worker
-        waits = self._trainer.waits
-        took = durations(moments, waits)
+        took = durations(moments, self._trainer.waits)
         result = RankResult(
             seconds=tuple(seconds),
             sent_bytes=rows[-1],
             moments=tuple(moments),
-            waits=waits,
             traced=tuple(map(traced_task, worker.tasks)) if self._request.trace else (),
             tasks=task_seconds(worker, took) if self._request.tasks else (),
             compute_seconds=compute_seconds(worker.tasks, took),
@@ -223,8 +223,8 @@ class Job:
         self._trainer.load(self._data, step)
         synchronize(self._request.xp)
         self._cluster.barrier()
-        last = step == self._request.steps - 1
-        return self._trainer.run(settle=last and self._request.trace and self._request.xp is not np)
+        request, last = self._request, step == self._request.steps - 1
+        return self._trainer.run(clock_of(request.xp) if last and (request.trace or request.tasks) else HOST_CLOCK)
 
     def _after_step(self, done: int, seconds: float) -> None:
         """Evaluate, write a checkpoint and log where it is time; evaluate and write at the end of training, too."""
@@ -286,20 +286,27 @@ class Job:
             self._result.answers = right + right_answers(logits, expected), seen + len(expected)
 
     def _outside_arena(self) -> dict[str, int | None]:
-        """Name what this rank allocated beside the arena."""
-        trainer, xp = self._trainer, self._request.xp
+        """Name what this rank allocated beside the arena; of a GPU also what is in use there in all, and planned."""
+        trainer, request = self._trainer, self._request
         sizes: dict[str, int | None] = {"alignment of the arena": trainer.arena.slack_bytes}
         sizes.update(trainer.worker.outside_arena)
-        temporaries: int | None = None
-        if xp is not np:
-            # The pool keeps what kernels gave back, so what it holds is their peak; the arena is not of the pool.
-            temporaries = xp.get_default_memory_pool().total_bytes()
-        elif (
-            self._request.measure_memory and trainer.kernels is LIBRARIES["arrays"]
-        ):  # Python sees what NumPy allocates
+        if request.xp is not np:
+            return sizes | self._on_device()
+        temporaries = None
+        if request.measure_memory and trainer.kernels is LIBRARIES["arrays"]:  # Python sees what NumPy allocates
             temporaries = tracemalloc.get_traced_memory()[1] - tracemalloc.get_traced_memory()[0]
-        sizes[KERNEL_TEMPORARIES] = temporaries
-        return sizes
+        return sizes | {KERNEL_TEMPORARIES: temporaries}
+
+    def _on_device(self) -> dict[str, int | None]:
+        """Name what allocators hold, which is what kernels used at most, and what is in use of the device's memory."""
+        free, total = self._request.xp.cuda.runtime.memGetInfo()
+        held = self._trainer.kernels.held_bytes()
+        return {
+            KERNEL_TEMPORARIES: self._request.xp.get_default_memory_pool().total_bytes(),
+            **({"held by PyTorch's allocator": held} if held else {}),
+            "all that is in use of the GPU's memory": int(total - free),
+            "all that was planned of it": self._request.planned_bytes,
+        }
 
 
 def traced_task(task: Task) -> TracedTask:

@@ -36,7 +36,8 @@ def report(plan: Plan, path: Path, result: JobResult, settings: Mapping[str, Set
     """Return the report of a job, on rank 0; `settings` include the machine's description under "hardware"."""
     batch, seconds = batch_size(plan.graph), result.seconds_per_step
     right, seen = result.answers
-    on_host = settings["backend"] == "numpy"  # a device computes while its host goes on
+    records = tuple(record for rank in result.ranks for record in rank.tasks)
+    is_timed = bool(records) or settings["backend"] == "numpy"  # a device computes while its host goes on
     evaluations = tuple(
         Evaluation(step=done, accuracy=score.accuracy, loss=None if score.loss is None else finite(score.loss))
         for done, score in result.evaluations.items()
@@ -61,8 +62,8 @@ def report(plan: Plan, path: Path, result: JobResult, settings: Mapping[str, Set
         seconds_per_step=seconds,
         step_seconds=result.step_seconds,
         samples_per_s=batch / seconds if batch and seconds else None,
-        compute_seconds=tuple(rank.compute_seconds for rank in result.ranks) if on_host else (),
-        tasks=tuple(record for rank in result.ranks for record in rank.tasks),
+        compute_seconds=tuple(rank.compute_seconds for rank in result.ranks) if is_timed else (),
+        tasks=records,
         outside_arena=_outside_arena(result),
         losses=tuple(finite(loss) for loss in result.losses),
         accuracy=right / seen if seen else None,

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from executor.arena import Memory
 from executor.backend import asnumpy
+from executor.clocks import HOST_CLOCK, Clock
 from executor.cluster import Cluster, HostArray
 from executor.data import DataSet, HeldOut, data_tensors
 from executor.fastest import kernel_set
@@ -161,12 +162,12 @@ class Trainer:
         """From when to when the last step waited for messages."""
         return tuple(self.worker.transport.waits)
 
-    def run(self, settle: bool = False) -> tuple[list[float], NDArray[np.int64]]:
+    def run(self, clock: Clock = HOST_CLOCK) -> tuple[list[float], NDArray[np.int64]]:
         """Run one step on what was loaded; return its moments (see Worker.run) and the bytes sent to every rank."""
         sent = self.worker.transport.sent_bytes
         sent.fill(0)
         self.worker.transport.waits.clear()
-        moments = self.worker.run(settle)
+        moments = self.worker.run(clock)
         return moments, sent.copy()
 
     def run_keeping(self, names: Sequence[str]) -> dict[str, HostArray]:

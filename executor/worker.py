@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, pairwise
+from itertools import accumulate, groupby, pairwise
 
 import numpy as np
 
 from executor.arena import Arena, Memory
 from executor.backend import on_one_stream, synchronize
+from executor.clocks import HOST_CLOCK, Clock
 from executor.exchange import Action, in_order
 from executor.kernel_calls import KernelCalls, kernel_calls
 from executor.kernels import LIBRARIES, KernelSet
@@ -38,6 +39,7 @@ class Worker:
         self.memory = Memory(arena, program)
         self.transport = transport(self.memory)
         self._calls = KernelCalls(self.memory, kernels, rate or Rate())
+        self._at_once: list[range] = []
         actions = enumerate(self._actions_of(program.tasks))
         self._actions = [self.transport.ordered(number, action) for number, action in actions]
         self._finish = self.transport.finish()
@@ -50,31 +52,61 @@ class Worker:
             sizes["partial results of one kernel call before they are combined"] = self._calls.scratch.nbytes
         return sizes
 
-    def run(self, settle: bool = False, looks: Iterable[tuple[int, Action]] = ()) -> list[float]:
+    def run(self, clock: Clock = HOST_CLOCK, looks: Iterable[tuple[int, Action]] = ()) -> list[float]:
         """Run one iteration; return the moment (perf_counter seconds) before the first task and after each task.
 
-        The device is waited for at the end; with `settle` after every task. Each of `looks` is done before the task at
-        its position, or behind the last one.
+        The device is waited for at the end. The host's clock says when tasks of a device were queued, and when all were
+        done; the device's when each was done. Each of `looks` is done before the task at its position, or behind the
+        last one.
         """
-        xp, before = self.memory.xp, defaultdict[int, list[Action]](list)
+        before = defaultdict[int, list[Action]](list)
         for position, look in looks:
             before[position].append(look)
-        moments = [time.perf_counter()]
-        with np.errstate(all="ignore"), on_one_stream(xp):  # what is no number is a result like others
+        with np.errstate(all="ignore"), on_one_stream(self.memory.xp):  # what is no number is a result like others
+            started, readings, waits = time.perf_counter(), [clock.read()], [0]
             for position, action in enumerate(self._actions):
                 for look in before.get(position, ()):
                     look()
                 action()
-                if settle:
-                    synchronize(xp)
-                moments.append(time.perf_counter())
+                readings.append(clock.read())
+                waits.append(len(self.transport.waits))
             for look in before.get(len(self._actions), ()):
                 look()
         self._finish()
-        synchronize(xp)
+        synchronize(self.memory.xp)
         self._calls.require_no_faults()
-        moments[-1] = time.perf_counter() if self._actions else moments[-1]
+        ended, seconds = time.perf_counter(), clock.seconds(readings)
+        moments = [started + moment - seconds[0] for moment in seconds]
+        if self._actions and not clock.is_device:
+            moments[-1] = ended
+        self._keep_waits_within(moments, waits)
+        self.divide(moments, waits)
         return moments
+
+    def divide(self, moments: list[float], waits: Sequence[int] | None = None) -> None:
+        """Divide the time of tasks that one action does among them, by the bytes that they touch.
+
+        They are left as they are where one waited: of the first tasks there are so many `waits`.
+        """
+        for group in self._at_once:
+            if waits is not None and waits[group.start] != waits[group.stop]:
+                continue
+            start, stop = moments[group.start], moments[group.stop]
+            tasks = self.program.tasks[group.start : group.stop]
+            touched = list(accumulate(task.touched_bytes if isinstance(task, Compute) else 0 for task in tasks))
+            for position, nbytes in zip(group[1:], touched, strict=False):
+                moments[position] = start + (stop - start) * nbytes / max(touched[-1], 1)
+
+    def _keep_waits_within(self, moments: Sequence[float], counts: Sequence[int]) -> None:
+        """Cut off what of waits is outside their tasks: a device waits once it is as far as the host that runs ahead.
+
+        Of the first tasks there are so many waits as `counts` says.
+        """
+        waits = self.transport.waits
+        for (start, stop), (first, last) in zip(pairwise(moments), pairwise(counts), strict=True):
+            for number in range(first, last):
+                begin, end = waits[number]
+                waits[number] = min(max(begin, start), stop), min(max(end, start), stop)
 
     def _actions_of(self, tasks: Sequence[Task]) -> list[Action]:
         """Return an action of each task; one kernel does two as the second, when there is room for both results."""
@@ -83,9 +115,11 @@ class Worker:
         for number, neighbours in enumerate(pairwise(tasks)):
             if (action := self._calls.at_once(*neighbours)) is not None:
                 actions[number : number + 2] = [in_order([]), action]
+                self._at_once.append(range(number, number + 2))
         for numbers in alike(tasks):
             if (action := self._calls.several([tasks[number] for number in numbers])) is not None:
                 actions[numbers.start : numbers.stop] = [*[in_order([])] * (len(numbers) - 1), action]
+                self._at_once.append(numbers)
         return actions
 
     def _action(self, task: Task) -> Action:

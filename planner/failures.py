@@ -71,6 +71,12 @@ def _failed(error: JobError) -> tuple[str, int]:
 
 
 @describe_failure.register
+def out_of_memory(error: MemoryError) -> tuple[str, int]:
+    """Say that memory was not there, and what to do."""
+    return f"out of memory ({one_line(str(error)) or 'no message'}): plan for more workers", JOB_FAILED
+
+
+@describe_failure.register
 def _interrupted(_error: KeyboardInterrupt) -> tuple[str, int]:
     return "interrupted", INTERRUPTED
 

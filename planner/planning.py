@@ -28,7 +28,7 @@ from planner.search.stages import with_stages
 DEVICES = "devices"
 """As memory: that of each worker's own device."""
 
-LOWERING, WORKSPACE = "planner.program.lower", "planner.program.workspace"
+LOWERING, NEEDS = "planner.program.lower", "planner.program.needs"
 """Imported where memory is limited."""
 
 WORKERS = (
@@ -238,7 +238,7 @@ def _needed_bytes(machine: topologies.Machine, capacities: Sequence[int], plan: 
     So what is within the largest capacity fits in the worker's own.
     """
     machine.require_devices(plan.workers)
-    needed = map(import_module(WORKSPACE).needed_bytes, import_module(LOWERING).lower(plan).workers, machine.devices)
+    needed = map(import_module(NEEDS).needed_bytes, import_module(LOWERING).lower(plan).workers, machine.devices)
     if not capacities:
         return tuple(needed)
     return tuple(nbytes + max(capacities) - own for nbytes, own in zip(needed, capacities, strict=False))

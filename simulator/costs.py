@@ -1,7 +1,7 @@
 """What a task costs on its device: an activity for kernels, copies and messages.
 
 Kernels and copies progress in bytes at their device's memory bandwidth, so that they share a memory bus with messages
-evenly. On a rank whose tasks were measured all progress in seconds of its processor's cores.
+evenly. On a calibrated host all progress in seconds of its processor's cores, on a calibrated GPU its kernels do.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from planner.graph.ir import FLOATING, ITEM_BYTES
+from planner.graph.ir import ITEM_BYTES
 from planner.program import task_keys
 from planner.program.tasks import Compute, Message, Receive, Send, WorkerProgram
 from simulator.classes import Classes
@@ -76,7 +76,7 @@ class Costs:
             seconds = self._estimated(device.spec.measured).compute_s(task_keys.spelled_compute(program, task))
             if seconds is not None:
                 return self._on_processor(device, seconds)
-        dtype = _dtype(program, task)
+        dtype = task_keys.computed_dtype(program, task)
         key = (program.worker, dtype, task.category, task.operations, task.touched_bytes, task.products, launches)
         if key not in self._kernels:
             operations, nbytes = task.operations / launches, task.touched_bytes / launches
@@ -93,7 +93,7 @@ class Costs:
         device = self._machine.devices[program.worker]
         if together and device.spec.streams_messages:
             return None
-        if device.spec.measured is not None:
+        if device.spec.is_host_rank:
             return self._part_of_transfer(device, "send", task_keys.sent(program, task))
         nbytes = self._total(task.messages)
         return self._copy(program.worker, nbytes, 0 if device.spec.streams_messages else READ_AND_WRITE * nbytes)
@@ -101,14 +101,15 @@ class Costs:
     def post(self, program: WorkerProgram, task: Receive) -> Activity | None:
         """Price the start of receiving, which takes only a processor's time."""
         device = self._machine.devices[program.worker]
-        return None if device.spec.measured is None else self._part_of_transfer(device, "post", task_keys.posted(task))
+        return self._part_of_transfer(device, "post", task_keys.posted(task)) if device.spec.is_host_rank else None
 
     def woken(self, worker: int, waited_s: float) -> Activity | None:
         """Price what waiting for so long, looking for messages, has taken of a processor that ranks share."""
         device = self._machine.devices[worker]
-        if device.spec.measured is None:
+        measured = device.spec.measured
+        if measured is None or not device.spec.is_host_rank:
             return None
-        return self._on_processor(device, device.spec.measured.wake_s + waited_s * device.spec.measured.waiting_share)
+        return self._on_processor(device, measured.wake_s + waited_s * measured.waiting_share)
 
     def unpack(self, program: WorkerProgram, task: Receive, *, together: bool) -> Activity | None:
         """Price what ends a transfer: received and local pieces copied into the buffer, or combined in it.
@@ -119,7 +120,7 @@ class Costs:
         device = self._machine.devices[program.worker]
         if together and device.spec.streams_messages:
             return None
-        if device.spec.measured is not None:
+        if device.spec.is_host_rank:
             kind = "reduce" if task.reducer is not None else "fetch"
             return self._part_of_transfer(device, kind, task_keys.received(program, task))
         buffer = program.buffers[task.buffer]
@@ -137,7 +138,7 @@ class Costs:
         key = (source, target, combined)
         if key not in self._routes:
             route, device = self._machine.route(source, target), self._machine.devices[target]
-            if device.spec.measured is not None and device.memory == self._machine.devices[source].memory:
+            if device.spec.is_host_rank and device.memory == self._machine.devices[source].memory:
                 return self._routes.setdefault(key, Activity(NO_WORK, 0.0, route.latency_s))
             members = self._messages[self._classes.pairs[source, target]]
             number = self._number(self._message_uses(source, target, combined), members)
@@ -241,10 +242,3 @@ class Costs:
             uses[device.processor] = device.spec.cores / bandwidth
         members = self._workers[self._classes.workers[worker]]
         return Activity(self._number(uses, members, bandwidth), work, *waits)
-
-
-def _dtype(program: WorkerProgram, task: Compute) -> str:
-    """Name the dtype that a task computes in: its first output's that is a float, else its first output's."""
-    outputs = [buffer for kernel in task.kernels for call in kernel.calls for buffer, _ in call.outputs]
-    dtypes = [program.buffers[buffer].dtype for buffer in outputs]
-    return next((dtype for dtype in dtypes if dtype in FLOATING), dtypes[0] if dtypes else "float32")

@@ -5,7 +5,6 @@ What lives, the unused rest of the allocation, workspace and reserve sum to what
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,8 +13,8 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
+from planner.program.needs import device_needs
 from planner.program.tasks import Buffer, Program
-from planner.program.workspace import worker_workspace_bytes
 from planner.report.schema import BufferUse, DeviceMemory
 from simulator.classes import Classes
 from simulator.interpreter import Timeline
@@ -120,14 +119,11 @@ def _device_memory(
     fullest = alive.nbytes[alive.peak] if len(alive.at_s) else np.zeros(len(alive.kinds), dtype=np.int64)
     live = int(fullest.sum())
     devices = [machine.devices[worker] for worker in workers]
-    reserve = sum(math.ceil(device.spec.reserved_bytes) for device in devices)
-    workspace = sum(
-        worker_workspace_bytes(worker, device.spec.workspace_bytes)
-        for worker, device in zip(programs, devices, strict=True)
-    )
-    allocated = sum(worker.arena_bytes for worker in programs)
-    filled = {kind: int(nbytes) for kind, nbytes in zip(alive.kinds, fullest, strict=True) if nbytes}
-    filled |= {"unused": allocated - live, "workspace": workspace, "reserve": reserve}
+    filled = Counter({kind: int(nbytes) for kind, nbytes in zip(alive.kinds, fullest, strict=True)})
+    filled["unused"] = sum(worker.arena_bytes for worker in programs) - live
+    for worker, device in zip(programs, devices, strict=True):
+        _, *others = device_needs(worker, device)  # the arena's are live or unused
+        filled.update({need.what: need.nbytes for need in others})
     peak = sum(filled.values())
     return DeviceMemory(
         device=memory.name,

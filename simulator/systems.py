@@ -13,8 +13,8 @@ from planner.graph.facts import batch_size
 from planner.graph.ir import Graph
 from planner.plans.plan import Plan
 from planner.program.lower import Lowering
+from planner.program.needs import needed_bytes
 from planner.program.tasks import Program
-from planner.program.workspace import needed_bytes
 from simulator.classes import Classes, classes, each_alone
 from topologies import Machine
 

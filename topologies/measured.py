@@ -1,7 +1,8 @@
 """Seconds of a rank's tasks: as measured where they were, else estimated from measured ones that are like them.
 
 Of the nearest calls of the same operator, by the logarithms of their operands' extents, seconds per unit of work are
-averaged, weighted by closeness.
+averaged, weighted by closeness. Calls on the same dtypes go before all others: a GPU multiplies in 16 bits many times
+as fast as in 32.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ class Call:
 
     op: str
     attributes: str
+    dtypes: tuple[str, ...]
     extents: Extents
     work: float
 
@@ -75,12 +77,13 @@ def _read_call(text: str) -> tuple[int, Call]:
     head = _CALL.match(text)
     if head is None:
         raise ValueError(f"expected a kernel call, found {text!r}")
-    shapes = [(int(bits), _shape(shape)) for _, bits, shape in _OPERAND.findall(text, head.end())]
+    operands = _OPERAND.findall(text, head.end())
+    shapes = [(int(bits), _shape(shape)) for _, bits, shape in operands]
     extents = tuple(math.log2(1 + extent) for _, shape in shapes for extent in _last(shape))
     nbytes = sum(bits // 8 * math.prod(shape) for bits, shape in shapes)
     is_product = len(shapes) == 3 and head[2].startswith(PRODUCTS)
     work = math.sqrt(math.prod(math.prod(shape) for _, shape in shapes)) if is_product else float(nbytes)
-    return int(head[1] or 1), Call(head[2], head[3], extents, work)
+    return int(head[1] or 1), Call(head[2], head[3], tuple(kind + bits for kind, bits, _ in operands), extents, work)
 
 
 def _shape(text: str) -> tuple[int, ...]:
@@ -114,7 +117,7 @@ class Estimates:
         measured_s = self._known.get(moved.spelled(kind))
         if measured_s is not None:
             return measured_s
-        cost: TransferCost = getattr(self.measured, kind)
+        cost: TransferCost = getattr(self.measured, kind) or TransferCost()
         seconds: float = sum(map(mul, astuple(cost), moved.amounts))
         return seconds
 
@@ -133,6 +136,7 @@ class Estimates:
         like = self._calls.get((call.op, len(call.extents)))
         if like is None:
             return None
+        like = [entry for entry in like if entry[0].dtypes == call.dtypes] or like
         nearest = sorted((call.distance(other), rate) for other, rate in like)[:NEAREST]
         weights = [1.0 / (SAME + apart * apart) for apart, _ in nearest]
         mean = sum(weight * math.log(max(rate, 1e-30)) for weight, (_, rate) in zip(weights, nearest, strict=True))

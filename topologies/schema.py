@@ -22,6 +22,7 @@ Positive = Annotated[float, msgspec.Meta(ge=1e-6, le=1e30)]  # less makes times 
 NotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e30)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=1024)]
+Capability = Annotated[str, msgspec.Meta(pattern=r"^[1-9]\d?\.\d$")]
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Name = Annotated[str, msgspec.Meta(min_length=1)]
 Format = Literal["topology/1", "topology/2"]
@@ -84,11 +85,15 @@ class Products(_Record, frozen=True, kw_only=True):
 
 
 class Peak(_Record, frozen=True, kw_only=True):
-    """Floating-point operations per second by element type; at least one is given."""
+    """Floating-point operations per second by element type; at least one is given.
+
+    `tf32` is of products of float32 whose operands are rounded to 11 bits.
+    """
 
     float8: Positive | None = None
     float16: Positive | None = None
     bfloat16: Positive | None = None
+    tf32: Positive | None = None
     float32: Positive | None = None
     float64: Positive | None = None
 
@@ -111,12 +116,12 @@ class TransferCost(_Record, frozen=True, kw_only=True):
 
 
 class Measured(_Record, frozen=True, kw_only=True):
-    """Seconds of a host's cores that tasks of a rank take, measured with all ranks at work (`calibrate`).
+    """Seconds that tasks of a rank take of a host's cores or of a GPU, measured with all ranks at work (`calibrate`).
 
-    `tasks` are kernels and transfers, spelled as `planner.program.task_keys` does. `send` packs and starts messages,
-    `post` starts receiving, `fetch` and `reduce` receive, and unpack or combine. A rank that has waited for a message
-    has used its core for `wake_s` and, of the time waited, a `waiting_share`. `spread` is how far apart repeated
-    measurements were, of their median.
+    `tasks` are kernels, and transfers of a host, spelled as `planner.program.task_keys` does. `send` packs and starts
+    messages, `post` starts receiving, `fetch` and `reduce` receive, and unpack or combine; a GPU has none of these. A
+    rank that has waited for a message has used its core for `wake_s` and, of the time waited, a `waiting_share`.
+    `spread` is how far apart repeated measurements were, of their median.
     """
 
     date: str
@@ -129,10 +134,12 @@ class Measured(_Record, frozen=True, kw_only=True):
     wake_s: Seconds = 0.0
     waiting_share: NotNegative = 0.0
     memory_alone_bytes_per_s: Positive
-    send: TransferCost
-    post: TransferCost
-    fetch: TransferCost
-    reduce: TransferCost
+    to_device_bytes_per_s: Positive | None = None
+    to_host_bytes_per_s: Positive | None = None
+    send: TransferCost | None = None
+    post: TransferCost | None = None
+    fetch: TransferCost | None = None
+    reduce: TransferCost | None = None
     tasks: dict[str, Seconds]
 
     def __hash__(self) -> int:
@@ -153,12 +160,12 @@ class DeviceSpec(_Record, frozen=True, kw_only=True):
 
     `products` makes products and convolutions depend on their shape; the largest products attain
     `attained_flop_per_s`, or by a dtype without, the share of its peak that `efficiency` says. `knee_bytes` makes other
-    kernels depend on their size: they
-    attain half of their bandwidth where they touch so many. `memory_bytes` belongs to devices with a memory of their
-    own, and `reserved_bytes` of it are taken before anything runs. `message_core_s_per_byte` is the processor time that
-    sending or receiving one byte costs. A device with `measured` tasks is a rank of a host: its tasks take its
-    processor's cores for so long. `copy_engines` is how many messages it can send at once at full speed (None: any).
-    A device that `streams_messages` packs, sends, and unpacks or combines piece by piece, all at the same time.
+    kernels depend on their size: they attain half of their bandwidth where they touch so many. `memory_bytes` belongs
+    to devices with a memory of their own. `reserved_bytes` of it are taken before anything runs, and cuBLAS takes what
+    it does by `compute_capability`, where that is said. `message_core_s_per_byte` is the processor time that sending or
+    receiving one byte costs. Tasks that were `measured` take so long. `copy_engines` is how many messages it can send
+    at once at full speed (None: any). A device that `streams_messages` packs, sends, and unpacks or combines piece by
+    piece, all at the same time.
     """
 
     name: Name
@@ -172,6 +179,7 @@ class DeviceSpec(_Record, frozen=True, kw_only=True):
     knee_bytes: NotNegative = 0.0
     memory_bytes: Positive | None = None
     reserved_bytes: NotNegative = 0.0
+    compute_capability: Capability | None = None
     workspace_bytes: NotNegative = WORKSPACE_BYTES
     copy_engines: Count | None = None
     streams_messages: bool = False
@@ -181,6 +189,11 @@ class DeviceSpec(_Record, frozen=True, kw_only=True):
     pci_ids: tuple[str, ...] = ()
     nvlinks: NVLinks | None = None
     measured: Measured | None = None
+
+    @property
+    def is_host_rank(self) -> bool:
+        """True if it is a calibrated rank of a host, whose transfers take time of its cores, as all its tasks do."""
+        return self.measured is not None and self.measured.send is not None
 
 
 class DeviceEntry(_Record, frozen=True, kw_only=True):

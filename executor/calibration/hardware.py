@@ -5,24 +5,25 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 from scipy.optimize import nnls
 
-from executor.calibration.timing import Clock, clock_of
+from executor.calibration.bench import Bench, call_s, rate, streamed_bytes_per_s
+from executor.clocks import HostClock
 from executor.cluster import Cluster
-from executor.kernels import KERNELS, KernelCall, run
 
 COPIED_BYTES = 64 << 20
-COPIES, CALLS, PINGS, ROWS = 5, 2000, 100, 1024
+PINGS, ROWS = 100, 1024
 MESSAGES = (1, 1 << 12, 1 << 16, 1 << 20, 1 << 24)
 TENTH = 10
 WAITS_S, TRIES = (0.0003, 0.001, 0.003, 0.01), 5
 WORK_S = 0.05
 LIMIT_S = 1.0  # for the messages of one size
+CORE = HostClock(time.thread_time)
+"""The clock of this rank's core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,60 +44,31 @@ class Hardware:
     waiting_share: float
 
 
-def hardware_of(cluster: Cluster, threads: int) -> Hardware:
+def hardware_of(bench: Bench) -> Hardware:
     """Measure it (collective); figures are medians over repetitions and ranks."""
+    cluster, threads = bench.ranks, bench.threads
     cluster.connect()  # also of ranks that have no neighbour
     waits = cluster.all_gather(_waits(cluster)) if cluster.ranks_on_host * threads > cluster.cores else []
     wake_s, waiting_share = fitted_line([wait for of_rank in waits for wait in of_rank])
-    alone = _shared(cluster, _streamed() if cluster.rank == 0 else 0.0, max)
+    alone = bench.shared(streamed_bytes_per_s(np, CORE, COPIED_BYTES) if cluster.rank == 0 else 0.0, max)
     cluster.barrier()
     return Hardware(
-        products_flop_per_s={name: _shared(cluster, _product(name, threads), max) for name in ("float32", "float64")},
+        products_flop_per_s={name: bench.shared(_product(bench, name), max) for name in ("float32", "float64")},
         memory_alone_bytes_per_s=alone,
-        memory_bytes_per_s=_shared(cluster, _streamed(), statistics.median),
+        memory_bytes_per_s=bench.shared(streamed_bytes_per_s(np, CORE, COPIED_BYTES), statistics.median),
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        call_s=_shared(cluster, _call_s(), statistics.median),
-        messages_s={n: _shared(cluster, _message_s(cluster, n), statistics.median) for n in MESSAGES},
+        call_s=bench.shared(call_s(np, CORE), statistics.median),
+        messages_s={n: bench.shared(_message_s(cluster, n), statistics.median) for n in MESSAGES},
         cores=_cores(cluster, threads),
         wake_s=wake_s,
         waiting_share=waiting_share,
     )
 
 
-def _shared(cluster: Cluster, value: float, by: Callable[[list[float]], float]) -> float:
-    return by(cluster.all_gather(value))
-
-
-def _streamed() -> float:
-    """Return the bytes per second of a copy larger than caches, read and written."""
-    source = np.ones(COPIED_BYTES // 8)
-    return _rate(2 * COPIED_BYTES, clock_of(1), partial(np.copyto, np.zeros_like(source), source))
-
-
-def _product(dtype: str, threads: int) -> float:
+def _product(bench: Bench, dtype: str) -> float:
     """Return the operations per second of a large matrix product."""
     operand = np.ones((ROWS, ROWS), dtype)
-    return _rate(2 * ROWS**3, clock_of(threads), partial(np.matmul, operand, operand, out=np.empty_like(operand)))
-
-
-def _rate(amount: int, clock: Clock, work: Callable[[], object]) -> float:
-    """Return how much of something is done per second, the median of some repetitions."""
-    rates = []
-    for _ in range(COPIES):
-        start = clock()
-        work()
-        rates.append(amount / max(clock() - start, 1e-9))
-    return statistics.median(rates)
-
-
-def _call_s() -> float:
-    """Return what calling a kernel takes beyond its work: one element passes through relu."""
-    element = np.ones((1,), np.float32)
-    call = KernelCall(np, (element,), (np.empty_like(element),), {"extents": {"i": 1}}, {"i": (0, 1)}, ((0,),))
-    clock, start = clock_of(1), clock_of(1)()
-    for _ in range(CALLS):
-        run(KERNELS["relu"], call)
-    return (clock() - start) / CALLS
+    return rate(bench.clock, 2 * ROWS**3, partial(np.matmul, operand, operand, out=np.empty_like(operand)))
 
 
 def _message_s(cluster: Cluster, nbytes: int) -> float:
@@ -118,18 +90,18 @@ def _message_s(cluster: Cluster, nbytes: int) -> float:
 
 def _waits(cluster: Cluster) -> list[tuple[float, float]]:
     """Return, of waits for a neighbour that works so long, the seconds waited and those of the core that took."""
-    peer, clock, data = cluster.rank ^ 1, clock_of(1), np.zeros(1, np.uint8)
+    peer, data = cluster.rank ^ 1, np.zeros(1, np.uint8)
     points = []
     for work_s in WAITS_S * TRIES:
         cluster.barrier()
         if peer >= cluster.size:
             continue
         if cluster.rank % 2:
-            start, used = time.perf_counter(), clock()
+            start, used = time.perf_counter(), CORE.read()
             cluster.pass_on(data, peer, receives=True)
-            points.append((time.perf_counter() - start, clock() - used))
+            points.append((time.perf_counter() - start, CORE.read() - used))
         else:
-            _work(clock, work_s)
+            _work(work_s)
             cluster.pass_on(data, peer, receives=False)
     return points
 
@@ -144,12 +116,12 @@ def fitted_line(points: list[tuple[float, float]]) -> tuple[float, float]:
     return float(line[0]), float(line[1])
 
 
-def _work(clock: Clock, seconds: float) -> float:
+def _work(seconds: float) -> float:
     """Use a core for so many seconds; return how many it were."""
-    values, start = np.ones(4096), clock()
-    while clock() - start < seconds:
+    values, start = np.ones(4096), CORE.read()
+    while CORE.read() - start < seconds:
         np.sqrt(values, out=values)
-    return clock() - start
+    return CORE.read() - start
 
 
 def _cores(cluster: Cluster, threads: int) -> float:
@@ -163,7 +135,7 @@ def _worked(cluster: Cluster) -> float:
     """Return how many cores' work all ranks did at once."""
     cluster.barrier()
     start = time.perf_counter()
-    worked_s = _work(clock_of(1), WORK_S)
+    worked_s = _work(WORK_S)
     cluster.barrier()
     wall_s = max(cluster.all_gather(time.perf_counter() - start))
     return sum(cluster.all_gather(worked_s)) / wall_s

@@ -7,15 +7,17 @@ import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import structs
 from scipy.optimize import nnls
 
+from executor.calibration.collectives import LEAST_SHARE, collective_entries
+from executor.calibration.device import DeviceFigures
 from executor.calibration.hardware import Hardware
 from executor.calibration.timing import Timed
 from topologies import TransferAmounts
-from topologies.reading import blocks_of
 from topologies.schema import (
     FORMAT,
     DeviceEntry,
@@ -35,7 +37,6 @@ from topologies.schema import (
 RESERVED_BYTES = 120e6
 """What a rank takes beside its arena before it runs: Python and libraries, as measured."""
 
-LEAST_SHARE = 0.01
 TWICE = 2  # a message crosses two links, its rank's and its receiver's
 
 
@@ -47,9 +48,70 @@ class Job(NamedTuple):
     transport: str
 
 
-def topology_text(job: Job, measured: Hardware, timed: Timed, description: str, date: str) -> str:
-    """Write the topology file."""
-    latency_s, bandwidth, half_bytes = message_line(measured.messages_s)
+class Record(NamedTuple):
+    """What a machine's file says of a calibration: the job, the hardware in words, and when it was."""
+
+    job: Job
+    description: str
+    date: str
+
+
+def host_machine(record: Record, hardware: Hardware, timed: Timed) -> TopologyFile:
+    """Return the machine of a host, whose ranks share its processor and its memory."""
+    job = record.job
+    processor = ProcessorEntry(name="processor", cores=max(hardware.cores, float(job.threads)))
+    memory = MemoryEntry(
+        name="memory",
+        memory_bytes=float(hardware.memory_bytes),
+        memory_bandwidth_bytes_per_s=hardware.memory_bytes_per_s * job.ranks,
+    )
+    number = f"*{job.ranks}" if job.ranks > 1 else "0"
+    devices = DeviceEntry(name=f"rank{number}", type="rank", processor="processor", memory="memory")
+    file = _machine(record, _host_rank(record, hardware, timed), [devices], hardware.messages_s)
+    return structs.replace(file, processors=(processor,), memories=(memory,))
+
+
+def device_machine(
+    record: Record, figures: DeviceFigures, peaks: Mapping[str, float], reserved_bytes: int, timed: Timed
+) -> TopologyFile:
+    """Return the machine of GPUs, each with its own memory or one that several ranks share.
+
+    `peaks` are operations per second of products by their format.
+    """
+    places = list(dict.fromkeys(figures.places))
+    kind = _gpu_rank(record, figures, peaks, reserved_bytes, timed)
+    messages_s = {nbytes: _on_the_way_s(figures, nbytes, seconds) for nbytes, seconds in figures.messages_s.items()}
+    is_alone = len(places) == record.job.ranks
+    entries = [
+        DeviceEntry(name=f"rank{rank}", type="rank", memory=None if is_alone else f"memory{places.index(place)}")
+        for rank, place in enumerate(figures.places)
+    ]
+    size_bytes, bandwidth = float(figures.memory_bytes), figures.memory_alone_bytes_per_s
+    memories = [
+        MemoryEntry(name=f"memory{number}", memory_bytes=size_bytes, memory_bandwidth_bytes_per_s=bandwidth)
+        for number in range(0 if is_alone else len(places))
+    ]
+    kind = structs.replace(kind, memory_bytes=size_bytes if is_alone else None)
+    file = _machine(record, kind, entries, messages_s)
+    rates = [link.bandwidth_bytes_per_s for link in file.link_types]
+    collectives = [entry for rate in rates for entry in collective_entries(figures.collectives, len(entries), rate)]
+    return structs.replace(file, memories=tuple(memories), collectives=tuple(collectives))
+
+
+def _machine(
+    record: Record, kind: DeviceSpec, devices: Sequence[DeviceEntry], messages_s: Mapping[int, float]
+) -> TopologyFile:
+    """Return a machine of ranks of one kind, every one with a link for its messages if there are several."""
+    file = TopologyFile(
+        format=FORMAT,
+        name=platform.node(),
+        description=record.description,
+        device_types=(kind,),
+        devices=tuple(devices),
+    )
+    if record.job.ranks == 1:
+        return file
+    latency_s, bandwidth, half_bytes = message_line(messages_s)
     link = LinkType(
         name="messages",
         bandwidth_bytes_per_s=bandwidth,
@@ -57,63 +119,86 @@ def topology_text(job: Job, measured: Hardware, timed: Timed, description: str, 
         latency_s=latency_s / TWICE,
         half_bandwidth_bytes=half_bytes,
     )
-    several = job.ranks > 1
-    number = f"*{job.ranks}" if several else "0"
-    file = TopologyFile(
-        format=FORMAT,
-        name=platform.node(),
-        description=description,
-        device_types=(_rank_type(job, measured, timed, date),),
-        link_types=(link,) if several else (),
-        devices=(DeviceEntry(name=f"rank{number}", type="rank", processor="processor", memory="memory"),),
-        processors=(ProcessorEntry(name="processor", cores=max(measured.cores, float(job.threads))),),
-        memories=(
-            MemoryEntry(
-                name="memory",
-                memory_bytes=float(measured.memory_bytes),
-                memory_bandwidth_bytes_per_s=measured.memory_bytes_per_s * job.ranks,
-            ),
-        ),
-        switches=(SwitchEntry(name="host"),) if several else (),
-        links=(LinkEntry(ends=(f"rank{number}", "host"), type="messages"),) if several else (),
-    )
-    return blocks_of(file)
+    links = tuple(LinkEntry(ends=(entry.name, "host"), type="messages") for entry in devices)
+    return structs.replace(file, link_types=(link,), switches=(SwitchEntry(name="host"),), links=links)
 
 
-def _rank_type(job: Job, hardware: Hardware, timed: Timed, date: str) -> DeviceSpec:
+def _host_rank(record: Record, hardware: Hardware, timed: Timed) -> DeviceSpec:
     products = hardware.products_flop_per_s
     peak = products["float32"]
-    shares = {name: _share(timed, name, peak, hardware.memory_bytes_per_s) for name in Efficiency.__struct_fields__}
+    costs = {
+        "wake_s": hardware.wake_s,
+        "waiting_share": hardware.waiting_share,
+        "memory_alone_bytes_per_s": hardware.memory_alone_bytes_per_s,
+        **transfer_costs(timed.seconds, timed.moved),
+    }
     return DeviceSpec(
         name="rank",
         peak_flop_per_s=Peak(**products, float16=peak, bfloat16=peak),  # 16 bits are computed in 32
         memory_bandwidth_bytes_per_s=hardware.memory_bytes_per_s,
-        efficiency=Efficiency(**shares),
+        efficiency=_efficiency(timed, {"float32": peak}, hardware.memory_bytes_per_s),
         launch_latency_s=hardware.call_s,
         reserved_bytes=RESERVED_BYTES,
-        cores=float(job.threads),
-        measured=Measured(
-            date=date,
-            ranks=job.ranks,
-            threads=job.threads,
-            transport=job.transport,
-            rounds=timed.rounds,
-            spread=timed.spread,
-            call_s=hardware.call_s,
-            wake_s=hardware.wake_s,
-            waiting_share=hardware.waiting_share,
-            memory_alone_bytes_per_s=hardware.memory_alone_bytes_per_s,
-            **transfer_costs(timed.seconds, timed.moved),
-            tasks={name: float(f"{value:.4g}") for name, value in timed.seconds.items()},
-        ),
+        cores=float(record.job.threads),
+        measured=_measured(record, timed, hardware.call_s, costs),
     )
 
 
-def _share(timed: Timed, category: str, peak: float, memory_bytes_per_s: float) -> float:
-    """Return the share of the roofline that all measured tasks of a category attain together."""
+def _gpu_rank(
+    record: Record, figures: DeviceFigures, peaks: Mapping[str, float], reserved_bytes: int, timed: Timed
+) -> DeviceSpec:
+    costs = {
+        "memory_alone_bytes_per_s": figures.memory_alone_bytes_per_s,
+        "to_device_bytes_per_s": figures.to_device_bytes_per_s,
+        "to_host_bytes_per_s": figures.to_host_bytes_per_s,
+    }
+    return DeviceSpec(
+        name="rank",
+        peak_flop_per_s=Peak(**peaks),
+        memory_bandwidth_bytes_per_s=figures.memory_bytes_per_s,
+        efficiency=_efficiency(timed, peaks, figures.memory_bytes_per_s),
+        launch_latency_s=figures.call_s,
+        host_launch_s=figures.host_call_s,
+        reserved_bytes=float(reserved_bytes),
+        measured=_measured(record, timed, figures.call_s, costs),
+    )
+
+
+def _measured(record: Record, timed: Timed, call_s: float, costs: Mapping[str, Any]) -> Measured:
+    job = record.job
+    return Measured(
+        date=record.date,
+        ranks=job.ranks,
+        threads=job.threads,
+        transport=job.transport,
+        rounds=timed.rounds,
+        spread=timed.spread,
+        call_s=call_s,
+        **costs,
+        tasks={name: float(f"{value:.4g}") for name, value in timed.seconds.items()},
+    )
+
+
+def _on_the_way_s(figures: DeviceFigures, nbytes: int, seconds: float) -> float:
+    """Return what of a message's seconds is its way: less packing and unpacking, which are tasks of their own."""
+    copied_s = 2 * (figures.call_s + 2 * nbytes / figures.memory_bytes_per_s)
+    return max(seconds - copied_s, LEAST_SHARE * seconds)
+
+
+def _efficiency(timed: Timed, peaks: Mapping[str, float], memory_bytes_per_s: float) -> Efficiency:
+    shares = {name: _share(timed, name, peaks, memory_bytes_per_s) for name in Efficiency.__struct_fields__}
+    return Efficiency(**shares)
+
+
+def _share(timed: Timed, category: str, peaks: Mapping[str, float], memory_bytes_per_s: float) -> float:
+    """Return the share of the roofline that all measured tasks of a category attain together.
+
+    Tasks in a dtype without a peak are those of float32.
+    """
     ideal = taken = 0.0
     for name, work in timed.work.items():
         if work.category == category:
+            peak = peaks.get(work.dtype, peaks["float32"])
             ideal += max(work.operations / peak, work.nbytes / memory_bytes_per_s)
             taken += timed.seconds[name]
     return min(1.0, max(LEAST_SHARE, ideal / taken)) if taken else 1.0

@@ -1,9 +1,11 @@
 """What every task of a plan takes a rank, measured in place: in the plan's order, over its arena, all ranks at work.
 
 Ranks meet before a transfer starts, before it ends and after it, so that what is timed is not waiting for others. A
-rank that has one thread is timed by the time that its core works, which other ranks on that core do not add to.
+rank that has one thread is timed by the time that its core works, which other ranks on that core do not add to; one on
+a device by events.
 
-Ranks of stages, which do not come to the same tasks, meet nowhere, and only their kernels are timed.
+Only kernels are timed of ranks of stages, which do not come to the same tasks and meet nowhere, and of devices, whose
+transfers take what their memory and links do.
 """
 
 from __future__ import annotations
@@ -11,17 +13,17 @@ from __future__ import annotations
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from typing import Any
 
-import numpy as np
-
+from executor.calibration.bench import Bench
 from executor.cluster import Cluster
 from executor.data import DATA_SETS
 from executor.exchange import Action
 from executor.training import RankPrograms, Trainer
-from planner.program.task_keys import posted, received, sent, spelled_compute
+from planner.program.task_keys import computed_dtype, posted, received, sent, spelled_compute
 from planner.program.tasks import Compute, Receive, Send, Wait, WorkerProgram
 from topologies import TransferAmounts
 
@@ -30,14 +32,14 @@ STABLE = 0.03
 
 FEWEST_ROUNDS, MOST_ROUNDS = 3, 100
 HALF = 0.5
-Clock = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a compute task does: its category, floating-point operations and bytes touched."""
+    """What a compute task does: its category, the dtype it computes in, floating-point operations and bytes touched."""
 
     category: str
+    dtype: str
     operations: float
     nbytes: int
 
@@ -53,23 +55,19 @@ class Timed:
     spread: float
 
 
-def clock_of(threads: int) -> Clock:
-    """Return the clock of a rank of so many threads."""
-    return time.thread_time if threads == 1 else time.perf_counter
-
-
-def timed(part: RankPrograms, cluster: Cluster, transport: str, threads: int, limit_s: float) -> Timed:
+def timed(part: RankPrograms, bench: Bench, limit_s: float) -> Timed:
     """Time a rank's tasks until the median of all together is stable or `limit_s` is over (collective)."""
-    trainer = Trainer(part, cluster, np, transport)
+    cluster = bench.ranks
+    trainer = Trainer(part, cluster, bench.xp, bench.transport)
     trainer.load(DATA_SETS["random"](part.plan.graph, part.plan.seed), 0)
     program = part.training.worker
     together = len(set(cluster.all_gather(tuple(type(task).__name__ for task in program.tasks)))) == 1
-    names, moved = _named(program, together=together)
+    names, moved = _named(program, transfers=together and not bench.is_device)
     rounds: list[list[float]] = []
     started = time.perf_counter()
-    _round(trainer, cluster, clock_of(threads), together=together)  # memory and caches are first touched
+    _round(trainer, bench, together=together)  # memory and caches are first touched
     while _goes_on(cluster, [sum(durations) for durations in rounds], time.perf_counter() - started, limit_s):
-        rounds.append(_round(trainer, cluster, clock_of(threads), together=together))
+        rounds.append(_round(trainer, bench, together=together))
     medians = [statistics.median(column) for column in zip(*rounds, strict=True)]
     by_name: defaultdict[str, list[float]] = defaultdict(list)
     for name, seconds in zip(names, medians, strict=True):
@@ -96,12 +94,12 @@ def _goes_on(cluster: Cluster, totals: list[float], elapsed_s: float, limit_s: f
     return not (all(stable for stable, _ in wants) or any(late for _, late in wants))
 
 
-def _named(program: WorkerProgram, *, together: bool) -> tuple[list[str], dict[str, tuple[str, TransferAmounts]]]:
-    """Spell every task that is timed; one that does nothing has no name, and parts of transfers only `together`."""
+def _named(program: WorkerProgram, *, transfers: bool) -> tuple[list[str], dict[str, tuple[str, TransferAmounts]]]:
+    """Spell every task that is timed; one that does nothing has no name, and parts of transfers if they are timed."""
     moved: dict[str, tuple[str, TransferAmounts]] = {}
 
     def transfer(kind: str, amounts: TransferAmounts) -> str:
-        if not together or not (amounts.messages or amounts.pieces):
+        if not transfers or not (amounts.messages or amounts.pieces):
             return ""
         name = amounts.spelled(kind)
         moved[name] = kind, amounts
@@ -128,35 +126,41 @@ def _named(program: WorkerProgram, *, together: bool) -> tuple[list[str], dict[s
 
 def _work(program: WorkerProgram, names: list[str]) -> dict[str, Work]:
     return {
-        name: Work(task.category, task.operations, task.touched_bytes)
+        name: Work(task.category, computed_dtype(program, task), task.operations, task.touched_bytes)
         for name, task in zip(names, program.tasks, strict=True)
         if isinstance(task, Compute) and name
     }
 
 
-def _round(trainer: Trainer, cluster: Cluster, clock: Clock, *, together: bool) -> list[float]:
+def _round(trainer: Trainer, bench: Bench, *, together: bool) -> list[float]:
     """Run one step, in which ranks meet if they come to the same tasks; return the seconds of every task."""
-    moments: list[float] = []
+    moments: list[Any] = []
     waits: list[int] = []
 
     def note() -> None:
-        moments.append(clock())
+        moments.append(bench.clock.read())
 
     def meet() -> None:
         note()
-        cluster.meet()
+        if bench.is_device:
+            bench.xp.cuda.Device().synchronize()
+        bench.ranks.meet()
 
     looks: list[tuple[int, Action]] = []
     tasks = trainer.worker.program.tasks
     for position, task in enumerate(tasks):
         begins = isinstance(task, Send | Wait)  # receiving starts right behind sending
         follows = isinstance(task, Compute) and position > 0 and not isinstance(tasks[position - 1], Compute)
-        if cluster.size > 1 and together and (begins or follows):
+        if bench.ranks.size > 1 and together and (begins or follows):
             waits.append(len(looks))
             looks.append((position, meet))
         looks.append((position, note))
-    cluster.barrier()
+    looks.append((len(tasks), note))
+    bench.ranks.barrier()
     trainer.worker.run(looks=looks)
-    note()
     met = set(waits)
-    return [stop - start for number, (start, stop) in enumerate(pairwise(moments)) if number not in met]
+    seconds = bench.clock.seconds(moments)
+    durations = [stop - start for number, (start, stop) in enumerate(pairwise(seconds)) if number not in met]
+    ends = list(accumulate(durations, initial=0.0))
+    trainer.worker.divide(ends)
+    return [stop - start for start, stop in pairwise(ends)]

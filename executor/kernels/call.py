@@ -126,6 +126,10 @@ def _widened(kernel: Kernel, call: KernelCall) -> None:
             out[...] = result.astype(out.dtype)
 
 
+MakeProduct = Callable[[Array, Array], Callable[[], None] | None]
+"""Makes the action that multiplies matrices of float32 in another format; None where there is none for them."""
+
+
 @dataclass(frozen=True, slots=True)
 class KernelSet:
     """Kernels by operator; `adding` are those that can add to what the output holds.
@@ -134,7 +138,8 @@ class KernelSet:
     whose the kernels are. Of two calls of the same operands, one behind the other, `at_once` has functions, by their
     operators, that write the results of both. Of neighbouring calls of one operator on a GPU `several` has functions
     that return one action for all of them, or None. `obstacle` says why arrays of a module cannot be
-    computed with.
+    computed with. `products` are of formats that no tensor of a graph has, by name. Of the device's memory the library
+    holds so many `held_bytes` for temporaries, and gives back by `release` what it holds unused.
     """
 
     library: str
@@ -144,6 +149,9 @@ class KernelSet:
     at_once: Mapping[tuple[str, str], Callable[[KernelCall, KernelCall], None]] = field(default_factory=dict)
     several: Mapping[str, Callable[[Sequence[KernelCall]], Callable[[], None] | None]] = field(default_factory=dict)
     obstacle: Callable[[ModuleType], str | None] = lambda _xp: None
+    products: Mapping[str, MakeProduct] = field(default_factory=dict)
+    held_bytes: Callable[[], int] = lambda: 0
+    release: Callable[[], None] = lambda: None
 
     def bind(self, op: str, call: KernelCall, adds: bool = False) -> Callable[[], None]:
         """Return the action that runs an operator's kernel on a call; `adds` adds to what the outputs hold."""

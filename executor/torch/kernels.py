@@ -23,6 +23,7 @@ from executor.kernels.matrix import letters_of_product
 from executor.kernels.window import Framed, Window, dilation, local_ranges, windows
 from executor.torch.attention import AT_ONCE, ATTENTION
 from executor.torch.elementwise import ELEMENTWISE
+from executor.torch.formats import PRODUCTS
 from executor.torch.normal import NORMAL
 from executor.torch.normalization import NORMALIZATION
 from executor.torch.pooling import POOLING
@@ -317,5 +318,8 @@ KERNEL_SET = KernelSet(
     at_once=AT_ONCE,
     several={op: update.several for op, update in UPDATES.items()},
     obstacle=obstacle,
+    products=PRODUCTS,
+    held_bytes=torch.cuda.memory_reserved,
+    release=torch.cuda.empty_cache,
 )
 """PyTorch's kernels where there are some, else those on arrays."""

@@ -6,7 +6,7 @@ import atexit
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import lru_cache, partial
@@ -22,12 +22,12 @@ from torch.distributed.rendezvous import rendezvous
 
 from executor.backend import BackendError
 from executor.cluster import Cluster
-from executor.torch.collectives import CollectiveMessages
+from executor.torch.collectives import ALL_GATHER, REDUCE_SCATTER, CollectiveMessages
 from executor.torch.sockets import LocalSockets, connected
-from executor.torch.tensors import obstacle
+from executor.torch.tensors import obstacle, tensor_of
 from executor.torch.transport import ProcessGroupMessages, others_may_be_lost
 from executor.transport import Choice, TransportError, TransportSpec, plain_arena, shared_gpu
-from executor.values import ArrayModule
+from executor.values import Array, ArrayModule
 from planner.failures import JobError
 
 T = TypeVar("T")
@@ -185,6 +185,20 @@ class ProcessGroupCluster(Cluster):
                 (sockets.receive if receives else sockets.send)(peer, 0, data.data)
             else:
                 (dist.recv if receives else dist.send)(torch.from_numpy(data), peer, group)
+
+    def collective(self, transport: str, operation: str, data: Array) -> Callable[[], object] | None:
+        """Return the action in which all ranks do an operation of PyTorch's on such an array, the payload of each."""
+        if transport == "gloo" and not isinstance(data, np.ndarray):
+            return None  # it carries no memory of GPUs
+        group = group_of(transport, cast(dist.ProcessGroup, dist.group.WORLD), self.timeout)
+        whole = tensor_of(data)
+        part = whole[: len(whole) // self.size].clone()
+        operations: dict[str, Callable[[], object]] = {
+            "all-gather": partial(ALL_GATHER, whole, part, group),
+            "reduce-scatter": partial(REDUCE_SCATTER, part, whole, group=group),
+            "all-reduce": partial(dist.all_reduce, whole, group=group),
+        }
+        return operations.get(operation)
 
     def abort(self, status: int) -> None:
         """End this process at once; the launcher ends the others."""

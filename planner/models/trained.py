@@ -38,5 +38,5 @@ def _precision(machine: Machine | None) -> str:
     if machine is None:
         return PRECISIONS[0][1]
     specs = [device.spec for device in machine.devices]
-    rates = [spec.peak_flop_per_s.by_dtype() if spec.measured is None else {} for spec in specs]
+    rates = [spec.peak_flop_per_s.by_dtype() if not spec.is_host_rank else {} for spec in specs]
     return next((name for dtype, name in PRECISIONS if all(dtype in of for of in rates)), "float32")

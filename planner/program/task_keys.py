@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 
 from planner.graph.infer import told_apart
-from planner.graph.ir import ITEM_BYTES, Value
+from planner.graph.ir import FLOATING, ITEM_BYTES, Value
 from planner.program.tasks import (
     Compute,
     Kernel,
@@ -35,6 +35,13 @@ def spelled_compute(worker: WorkerProgram, task: Compute) -> str:
     calls = (_call(worker, kernel, call) for kernel in task.kernels for call in kernel.calls)
     counted = ((text, sum(1 for _ in same)) for text, same in groupby(calls))
     return BETWEEN_TASKS.join(text if count == 1 else f"{count}{REPEATED}{text}" for text, count in counted)
+
+
+def computed_dtype(worker: WorkerProgram, task: Compute) -> str:
+    """Name the dtype that a task computes in: its first output's that is a float, else its first output's."""
+    outputs = [buffer for kernel in task.kernels for call in kernel.calls for buffer, _ in call.outputs]
+    dtypes = [worker.buffers[buffer].dtype for buffer in outputs]
+    return next((dtype for dtype in dtypes if dtype in FLOATING), dtypes[0] if dtypes else "float32")
 
 
 def sent(worker: WorkerProgram, task: Send) -> TransferAmounts:

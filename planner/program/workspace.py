@@ -18,7 +18,6 @@ from typing import cast
 from planner.graph.ir import ITEM_BYTES
 from planner.program.arena import align
 from planner.program.tasks import Compute, Kernel, SlicedCall, Slices, WorkerProgram, extents
-from topologies import Device
 from topologies.schema import WORKSPACE_BYTES
 
 Shape = tuple[int, ...]
@@ -87,12 +86,6 @@ def worker_workspace_bytes(worker: WorkerProgram, limit_bytes: float) -> int:
     kernels = (kernel for task in worker.tasks if isinstance(task, Compute) for kernel in task.kernels)
     calls = ((kernel, call) for kernel in kernels for call in kernel.calls)
     return max((_call_bytes(worker, kernel, call, limit_bytes) for kernel, call in calls), default=0)
-
-
-def needed_bytes(worker: WorkerProgram, device: Device) -> int:
-    """Return what a worker takes of its device's memory: arena, workspace, and what is reserved."""
-    workspace = worker_workspace_bytes(worker, device.spec.workspace_bytes)
-    return worker.arena_bytes + workspace + math.ceil(device.spec.reserved_bytes)
 
 
 def _call_bytes(worker: WorkerProgram, kernel: Kernel, call: SlicedCall, limit_bytes: float) -> int:

@@ -6,7 +6,6 @@ left it.
 
 from __future__ import annotations
 
-import math
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,8 +14,8 @@ from itertools import count, islice, product
 import numpy as np
 
 from planner.graph.facts import phases
+from planner.program.needs import needed_bytes
 from planner.program.tasks import Buffer, Message, Program, Receive, Send, Task, Wait, WorkerProgram
-from planner.program.workspace import worker_workspace_bytes
 from simulator.baselines.flow import Flow, blocks_in_order, flow_of, layer_by_layer, next_transfer, worker_program
 from simulator.baselines.layers import layers_of
 from simulator.baselines.placement import devices_of_tasks
@@ -282,6 +281,5 @@ def _with_share_of_links(machine: Machine, devices: int) -> Machine:
 
 
 def room_bytes(worker: WorkerProgram, device: Device, machine: Machine) -> float:
-    """Bytes of a device's memory that blocks may take: all but the reserve and its kernels' workspace."""
-    workspace = worker_workspace_bytes(worker, device.spec.workspace_bytes)
-    return machine.memories[device.memory].nbytes - math.ceil(device.spec.reserved_bytes) - workspace
+    """Bytes of a device's memory that blocks may take: all but what a worker needs beside its arena."""
+    return machine.memories[device.memory].nbytes - needed_bytes(worker, device) + worker.arena_bytes

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn
 
 import click
 import numpy as np
 
 import planner
-from executor.calibration.hardware import Hardware, hardware_of
-from executor.calibration.machine import Job, merged, topology_text
+from executor.backend import BACKENDS, array_module, on_one_stream
+from executor.calibration.bench import Bench
+from executor.calibration.device import device_figures, reserved_bytes
+from executor.calibration.hardware import hardware_of
+from executor.calibration.machine import Job, Record, device_machine, host_machine, merged
+from executor.calibration.products import timed_products
 from executor.calibration.timing import FEWEST_ROUNDS, STABLE, Timed, timed
 from executor.cluster import Cluster
-from executor.process.launch import agree, require_size
+from executor.needs import demand, is_pytorch, require_room
+from executor.process.launch import agree, require_alike, require_size
 from executor.reporting import hardware
-from executor.training import rank_programs
+from executor.training import RankPrograms, rank_programs
 from planner.errors import InputError
 from planner.extensions import load_operators
 from planner.files import check_written, write_file
@@ -30,10 +37,13 @@ from tensor_partitioner.commands.help import Command
 from tensor_partitioner.commands.on_ranks import command_main, job_cluster, limited_threads, rank_options, with_kernels
 from tensor_partitioner.display import percent, printable
 from tensor_partitioner.display.progress import tracked
+from topologies.reading import blocks_of
+from topologies.schema import TopologyFile
 
 DEFAULT_SECONDS = 60.0
 PICTURES: dict[str, Any] = {"channels": 16, "classes": 16}
-PROBES: tuple[tuple[str, dict[str, Any]], ...] = (
+Probes = tuple[tuple[str, dict[str, Any]], ...]
+PROBES: Probes = (
     ("mlp-2-192", {"batch": 64}),
     ("mlp-2-1280", {"batch": 320}),
     ("cnn-3-24", {"batch": 16, "image": 24, **PICTURES}),
@@ -45,6 +55,19 @@ PROBES: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 """Models of the zoo whose tasks stand for all others: of every kind, at sizes apart from each other."""
 
+LANGUAGE: dict[str, Any] = {"layers": 1, "batch": 8, "optimizer": "adamw"}
+GPU_PROBES: Probes = (
+    ("gpt2", {**LANGUAGE, "dtype": "mixed"}),
+    ("gpt2", LANGUAGE),
+    ("llama-1-2048", {"batch": 2, "sequence": 2048, "optimizer": "adamw", "dtype": "mixed"}),
+    ("wresnet-50-1", {"batch": 32, "dtype": "mixed"}),
+    ("wresnet-50-1", {"batch": 32}),
+    ("mlp-3-4096", {"batch": 1024}),
+)
+"""The same of a GPU: kernels that keep it busy, in 16 and 32 bits."""
+
+TORCH = "torch"
+BACKEND = "auto: cupy where a GPU is; torch: as auto, with PyTorch's kernels."
 
 EXAMPLES = ("mpirun -n 8 calibrate plan.json -o here.yaml", "simulate plan.json --topo here.yaml")
 
@@ -52,6 +75,7 @@ EXAMPLES = ("mpirun -n 8 calibrate plan.json -o here.yaml", "simulate plan.json 
 @click.command("calibrate", cls=Command, examples=EXAMPLES, context_settings={"show_default": True})
 @click.argument("plans", nargs=-1, type=click.Path(path_type=Path))
 @click.option("-o", "output", type=WRITTEN, required=True, metavar="FILE", help="Write the machine's topology file.")
+@click.option("--backend", type=click.Choice([*BACKENDS, TORCH]), default="auto", help=BACKEND)
 @rank_options
 @click.option("--seconds", type=Finite(0), default=DEFAULT_SECONDS, help="Begin nothing new after so long.")
 @click.option("--only-plans", is_flag=True, help="Measure no other kernels than those of the plans.")
@@ -63,8 +87,18 @@ def calibrate(ranks: Cluster, /, plans: tuple[Path, ...], **options: Any) -> int
     Kernels by operator and size, and the kernels of PLANS too; what transfers take, memory, messages, how ranks share
     cores. The file is a machine like any other: simulate plan.json --topo here.yaml.
     """
-    ranks = agree(ranks, lambda: with_kernels(ranks, options["kernels"], options["tf32"]))
+    ranks = agree(ranks, lambda: with_kernels(ranks, _kernels(options), options["tf32"]))
     return Calibration(ranks, plans, options).run()
+
+
+def _kernels(options: Mapping[str, Any]) -> str | None:
+    """Return whose kernels are measured; a UsageError where two options differ."""
+    asked: str | None = options["kernels"]
+    if options["backend"] != TORCH:
+        return asked
+    if asked not in (None, TORCH):
+        raise click.UsageError(f"--backend torch measures PyTorch's kernels: leave out --kernels {asked}")
+    return TORCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +111,65 @@ class Calibration:
 
     def run(self) -> int:
         """Measure everything, then write the file (collective)."""
-        plans = self.ranks.broadcast(agree(self.ranks, self._plans))
-        transport = agree(self.ranks, lambda: self.ranks.choose_transport(self.options["transport"], np)).name
-        limit_s = self.options["seconds"] / max(1, len(plans))
-        timings: list[Timed] = []
-        with limited_threads(self.ranks, self.options["threads"]) as threads:
-            speeds = hardware_of(self.ranks, threads)
-            for plan in tracked(f"calibrating within {self.options['seconds']:g} s", plans):
-                programs = rank_programs(plan, self.ranks.rank, self.options["prefetch"])
-                timings += self.ranks.gather(timed(programs, self.ranks, transport, threads, limit_s))
+        xp = agree(self.ranks, self._array_module)
+        require_alike(self.ranks, {"array module": xp.__name__})
+        plans = self.ranks.broadcast(agree(self.ranks, lambda: self._plans(GPU_PROBES if xp is not np else PROBES)))
+        transport = agree(self.ranks, lambda: self.ranks.choose_transport(self.options["transport"], xp)).name
+        with limited_threads(self.ranks, self.options["threads"]) as threads, on_one_stream(xp):
+            bench = Bench(self.ranks, xp, transport, threads)
+            file, measured = self._on_devices(bench, plans) if bench.is_device else self._on_host(bench, plans)
         on_first = self.ranks.rank == 0
-        return agree(self.ranks, lambda: self._tell(timings, speeds, threads, transport) if on_first else 0)
+        return agree(self.ranks, lambda: self._tell(bench, file, measured) if on_first else 0)
 
-    def _plans(self) -> list[Plan] | None:
+    def _array_module(self) -> ModuleType:
+        """Choose this rank's array module and device."""
+        asked = self.options["backend"]
+        xp = array_module("auto" if asked == TORCH else asked)
+        self.ranks.use_device(xp)
+        return xp
+
+    def _on_host(self, bench: Bench, plans: Sequence[Plan]) -> tuple[TopologyFile, Timed]:
+        hardware = hardware_of(bench)
+        measured = merged(self._timed(bench, plans, self.options["seconds"] / max(1, len(plans))))
+        return host_machine(self._record(bench), hardware, measured), measured
+
+    def _on_devices(self, bench: Bench, plans: Sequence[Plan]) -> tuple[TopologyFile, Timed]:
+        """Measure the device, then the plans that were given, and probes while there is time."""
+        until, limit_s = time.perf_counter() + self.options["seconds"], self.options["seconds"] / (1 + len(plans))
+        figures = device_figures(bench)
+        products, fastest = timed_products(bench, limit_s)
+        of_ranks = self.ranks.all_gather((products, fastest))
+        peaks = {name: max(of_rank[name] for _, of_rank in of_ranks) for name in fastest}
+        probes = len(plans) - len(self.paths)
+        timings = [*(timed_here for timed_here, _ in of_ranks), *self._timed(bench, plans[probes:], limit_s)]
+        for probe in plans[:probes]:
+            if any(self.ranks.all_gather(time.perf_counter() > until)):
+                break
+            timings += self._timed(bench, [probe], limit_s)
+        measured = merged(timings)
+        taken = reserved_bytes(bench, figures.places)
+        return device_machine(self._record(bench), figures, peaks, taken, measured), measured
+
+    def _timed(self, bench: Bench, plans: Sequence[Plan], limit_s: float) -> list[Timed]:
+        timings: list[Timed] = []
+        for plan in tracked(f"calibrating within {self.options['seconds']:g} s", plans):
+            programs = rank_programs(plan, self.ranks.rank, self.options["prefetch"])
+            if bench.is_device:
+                self._require_room(bench, plan, programs)
+            timings += self.ranks.all_gather(timed(programs, bench, limit_s))
+        return timings
+
+    def _require_room(self, bench: Bench, plan: Plan, programs: RankPrograms) -> None:
+        pytorch = is_pytorch(self.ranks.library, bench.xp)
+        own = demand(programs, bench.xp, bench.transport, pytorch=pytorch)
+        require_room(self.ranks, bench.xp, f"{plan.search.model} (--only-plans leaves probes out)", own)
+
+    def _record(self, bench: Bench) -> Record:
+        job = Job(self.ranks.size, bench.threads, bench.transport)
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        return Record(job, hardware(bench.xp, self.ranks), now)
+
+    def _plans(self, probes: Probes) -> list[Plan] | None:
         """Read plans and make the probes (rank 0)."""
         check_written((self.options["output"],), self.paths)
         if self.options["only_plans"] and not self.paths:
@@ -103,18 +183,17 @@ class Calibration:
         if self.options["only_plans"]:
             return plans
         return [
-            planner.plan(planner.model(name, **options), workers=self.ranks.size) for name, options in PROBES
+            planner.plan(planner.model(name, **options), workers=self.ranks.size) for name, options in probes
         ] + plans
 
-    def _tell(self, timings: list[Timed], speeds: Hardware, threads: int, transport: str) -> int:
+    def _tell(self, bench: Bench, file: TopologyFile, measured: Timed) -> int:
         """Write the file; say what it is, and whether the machine was too noisy."""
-        output, measured = self.options["output"], merged(timings)
-        job = Job(self.ranks.size, threads, transport)
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        write_file(output, topology_text(job, speeds, measured, hardware(np, self.ranks), now))
+        output = self.options["output"]
+        write_file(output, blocks_of(file))
+        threads = "" if bench.is_device else f" of {bench.threads} threads"
         stdout().print(
-            f"{printable(str(output))}: {job.ranks} ranks of {job.threads} threads, transport "
-            f"{job.transport}, {len(measured.seconds)} tasks measured, spread {percent(measured.spread)}"
+            f"{printable(str(output))}: {self.ranks.size} ranks{threads}, transport {bench.transport}, "
+            f"{len(measured.seconds)} tasks measured, spread {percent(measured.spread)}"
         )
         if measured.rounds < FEWEST_ROUNDS or measured.spread > STABLE:
             print(

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -17,10 +17,12 @@ import numpy as np
 from threadpoolctl import threadpool_info
 
 from executor.backend import BACKENDS, array_module
+from executor.check import alone
 from executor.checkpoint import checkpoints, last_checkpoint
 from executor.cluster import Cluster
 from executor.job import Job, JobRequest, JobResult
 from executor.logs import Log, line, sink_of
+from executor.needs import Demand, demand, is_pytorch, require_room
 from executor.process.environment import blas
 from executor.process.launch import SharedError, agree, digest, on_first_rank, require_alike, require_size
 from executor.reporting import hardware, report, trace
@@ -111,25 +113,48 @@ class Execution:
         failed = False
         with limited_threads(self.ranks, self.options["threads"]) as threads:
             for (path, plan), request in zip(pairs, requests, strict=True):
-                self._require_steps(path, request)
-                programs = agree(self.ranks, partial(self._programs, plan, request))
-                log = on_first_rank(self.ranks, partial(log_of, plan.graph, request))
-                job = Job(programs, self.ranks, request, log)
-                if request.first_step >= request.steps:
-                    self._tell_done(path, request, job.finish())
-                    continue
-                with self._progress(path, plan.graph, request) as advance:
-                    result = job.run(advance)
-                reason = ""
-                if self.ranks.rank == 0:
-                    settings = {**self._settings(request, result, threads), **choice.settings}
-                    reports.append(report(plan, path, result, settings))
-                    reason = failure(reports[-1], result)
-                    self._tell_left_out(result)
-                on_first_rank(self.ranks, partial(self._write, reports, result))
-                self._print(reports, reason)
-                failed = failed or bool(reason)
+                settings: dict[str, Setting] = {"threads": threads, **choice.settings}
+                failed = bool(self._train((path, plan), request, settings, reports)) or failed
         return self.ranks.all_gather(JOB_FAILED if failed else 0)[0]
+
+    def _train(
+        self, source: tuple[Path, Plan], request: JobRequest, settings: Mapping[str, Setting], reports: list[Report]
+    ) -> str:
+        """Train one plan; return why that failed, on rank 0, if it did."""
+        path, plan = source
+        self._require_steps(path, request)
+        programs = agree(self.ranks, partial(self._programs, plan, request))
+        request = self._with_room(path, programs, request)
+        log = on_first_rank(self.ranks, partial(log_of, plan.graph, request))
+        job = Job(programs, self.ranks, request, log)
+        if request.first_step >= request.steps:
+            self._tell_done(path, request, job.finish())
+            return ""
+        with self._progress(path, plan.graph, request) as advance:
+            result = job.run(advance)
+        reason = ""
+        if self.ranks.rank == 0:
+            reports.append(report(plan, path, result, {**self._settings(request, result), **settings}))
+            reason = failure(reports[-1], result)
+            self._tell_left_out(result)
+        on_first_rank(self.ranks, partial(self._write, reports, result))
+        self._print(reports, reason)
+        return reason
+
+    def _with_room(self, path: Path, programs: RankPrograms, request: JobRequest) -> JobRequest:
+        """Return the request with the bytes that its GPU will have in use; a SharedError where they are not free."""
+        if request.xp is np:
+            return request
+
+        def demanded() -> Demand:
+            pytorch = is_pytorch(self.ranks.library, request.xp)
+            own = demand(programs, request.xp, request.transport, pytorch=pytorch)
+            if not request.check or self.ranks.rank != 0:
+                return own
+            return own.beside(demand(alone(programs.plan), request.xp, "p2p", pytorch=False))
+
+        planned = require_room(self.ranks, request.xp, str(path), agree(self.ranks, demanded))
+        return replace(request, planned_bytes=planned)
 
     def _array_module(self) -> ModuleType:
         """Check what can be checked before any plan is read, and choose this rank's array module and device."""
@@ -196,7 +221,7 @@ class Execution:
             return nullcontext(lambda: None)
         return progress(path.name, request.steps - request.first_step, amounts(graph))
 
-    def _settings(self, request: JobRequest, result: JobResult, threads: int) -> dict[str, Setting]:
+    def _settings(self, request: JobRequest, result: JobResult) -> dict[str, Setting]:
         on_host: dict[str, Setting] = {"blas": blas(threadpool_info())} if request.xp is np else {}
         return {
             "backend": request.xp.__name__,
@@ -209,7 +234,6 @@ class Execution:
             "data": request.data.identity,
             **({} if request.weights is None else {"weights": request.weights.where}),
             "schedule": request.schedule.text,
-            "threads": threads,
             "hardware": hardware(request.xp, self.ranks),
         }
 

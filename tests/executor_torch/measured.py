@@ -5,11 +5,19 @@ torchrun --nproc-per-node 3 -m tests.executor_torch.measured
 
 import json
 
+import numpy as np
+
+from executor.calibration.bench import Bench
+from executor.calibration.collectives import timed_collectives
 from executor.calibration.hardware import hardware_of
 from executor.torch.ranks import job_cluster
 
+MOST_BYTES = 1 << 16
+
 if __name__ == "__main__":
     ranks = job_cluster()
-    hardware = hardware_of(ranks, 1)
+    bench = Bench(ranks, np, "gloo", 1)
+    hardware, collectives = hardware_of(bench), timed_collectives(bench, MOST_BYTES)
     if ranks.rank == 0:
-        print(json.dumps(hardware.messages_s))
+        taken = {operation: [taken.small_s, taken.large_s] for operation, taken in collectives.items()}
+        print(json.dumps({"messages": hardware.messages_s, "collectives": taken}))

@@ -153,7 +153,10 @@ def test_what_ranks_of_torchrun_are_calibrated_with(plan, tmp_path):
 def test_a_rank_without_a_neighbour_to_measure_messages_with():
     done = run(3, "tests.executor_torch.measured")
     assert done.returncode == 0, done.stderr
-    assert all(seconds > 0 for seconds in json.loads(done.stdout).values())
+    measured = json.loads(done.stdout)
+    assert all(seconds > 0 for seconds in measured["messages"].values())
+    assert measured["collectives"].keys() == {"all-gather", "reduce-scatter", "all-reduce"}
+    assert all(seconds > 0 for taken in measured["collectives"].values() for seconds in taken)
 
 
 def test_another_number_of_ranks(plan):

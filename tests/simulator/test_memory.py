@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from planner.models import build
-from planner.program.workspace import needed_bytes, worker_workspace_bytes
+from planner.program.needs import needed_bytes
+from planner.program.workspace import worker_workspace_bytes
 from planner.search import SearchOptions, search
 from simulator import simulated
 from simulator.memory import Accounting, usage

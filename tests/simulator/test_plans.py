@@ -9,7 +9,7 @@ import planner
 from planner.models import build
 from planner.plans.plan import single_worker
 from planner.program.lower import lower
-from planner.program.workspace import needed_bytes
+from planner.program.needs import needed_bytes
 from planner.report.schema import read_reports
 from planner.search import SearchOptions, search
 from simulator import Switches, simulated

@@ -45,6 +45,10 @@ def call(op, extent):
     return f"{op} float32[{extent}] -> float32[{extent}]"
 
 
+def half(op, extent):
+    return call(op, extent).replace("float32", "float16")
+
+
 @pytest.mark.parametrize(
     ("measured", "call_s", "task", "expected"),
     [
@@ -54,6 +58,8 @@ def call(op, extent):
         ({f"{call('relu', 100)}; {call('tanh', 300)}": 4.0}, 0, call("relu", 100), 1.0),  # a chain tells of its calls
         ({call("relu", 100): 3.0, "send 1 messages 1 pieces 1 runs 4 bytes": 1.0}, 0, call("tanh", 100), None),
         ({call("relu", 100): 3.0}, 0, f"{call('relu', 100)}; {call('tanh', 9)}", None),
+        ({call("relu", 100): 3.0, half("relu", 400): 2.0}, 0, half("relu", 100), 0.5),  # of its dtype
+        ({call("relu", 100): 3.0}, 0, half("relu", 100), 1.5),  # of another, by bytes
     ],
 )
 def test_seconds_by_hand(measured, call_s, task, expected):

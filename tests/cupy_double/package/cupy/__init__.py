@@ -13,10 +13,14 @@ __version__ = _names.NAMES["version"]
 
 
 class MemoryPool:
-    """What the pool holds: everything allocated but by cudaMalloc."""
+    """What the pool holds: all that arrays which were not given memory took at their peak."""
 
     def total_bytes(self):
-        return sum(_memory.ALLOCATIONS.values()) - sum(block.bytes.nbytes for block in _memory.BLOCKS.values())
+        return _memory.POOL["peak"]
+
+    def free_all_blocks(self, stream=None):
+        """Give back what is not in use."""
+        _memory.POOL["peak"] = _memory.POOL["bytes"]
 
 
 def get_default_memory_pool():

@@ -5,11 +5,11 @@ import sys
 
 from cupy import _memory, _names, _refused
 from cupy.cuda import _streams, runtime
-from cupy.cuda._streams import Event, Stream
+from cupy.cuda._streams import Event, Stream, get_elapsed_time
 
 __all__ = [
-    "Device", "Event", "Memory", "MemoryPointer", "Stream", "alloc_pinned_memory", "get_cublas_handle", "is_available",
-    "nvrtc", "runtime",
+    "Device", "Event", "Memory", "MemoryPointer", "Stream", "alloc_pinned_memory", "get_cublas_handle",
+    "get_elapsed_time", "is_available", "nvrtc", "runtime",
 ]  # fmt: skip
 
 
@@ -55,6 +55,8 @@ class Device:
     def use(self):
         runtime.CURRENT[-1] = self.id
         return self
+
+    compute_capability = "80"
 
     @property
     def pci_bus_id(self):

@@ -115,6 +115,7 @@ class Mark:
 
     def __init__(self, counts):
         self._counts = counts
+        self.at_s = None
 
     def record(self, stream):
         """Record the event behind what a stream was given."""
@@ -123,6 +124,7 @@ class Mark:
 
         def work():
             self._counts[1] = number
+            self.at_s = time.perf_counter()
 
         stream._submit(work)
 
@@ -151,6 +153,7 @@ class Event:
         counts = np.zeros(2, np.int64) if self._shared is None else self._shared.bytes.view(np.int64)
         counts[:] = 0
         self._mark = Mark(counts)
+        self._keeps_time = not disable_timing
         self.ptr = id(self)
         EVENTS[self.ptr] = self
 
@@ -174,6 +177,16 @@ class Event:
     @property
     def done(self):
         return self._mark.reached(self._mark._counts[0]) and all(copy.ended for copy in self._copies)
+
+
+@_names.checked_function("cupy.cuda")
+def get_elapsed_time(start_event, end_event):
+    events = start_event, end_event
+    if not all(event._keeps_time and event._mark._counts[0] for event in events):
+        raise RuntimeError("cudaErrorInvalidResourceHandle: an event keeps no time, or was not recorded")
+    if not all(event.done for event in events):
+        raise RuntimeError("cudaErrorNotReady: device not ready")
+    return (end_event._mark.at_s - start_event._mark.at_s) * 1e3
 
 
 NULL = Stream(null=True)

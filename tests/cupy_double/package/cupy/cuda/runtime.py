@@ -47,6 +47,16 @@ def getDeviceProperties(device):
     return {"name": b"strict double of CuPy on the host"}
 
 
+MEMORY_BYTES = int(os.environ.get("CUPY_DOUBLE_MEMORY", "4294967296"))
+"""What the device has; each process counts what it allocated itself."""
+
+
+@_names.checked_function("cupy.cuda.runtime")
+def memGetInfo():
+    allocated = sum(block.bytes.nbytes for block in _memory.BLOCKS.values())
+    return MEMORY_BYTES - allocated - _memory.POOL["peak"], MEMORY_BYTES
+
+
 @_names.checked_function("cupy.cuda.runtime")
 def malloc(size):
     block = _memory.Block(size)

@@ -1,0 +1,168 @@
+"""What a job takes of its ranks' GPUs, and whether that is free: found out before anything is allocated."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+from executor.backend import device_place
+from executor.cluster import Cluster
+from executor.fastest import AUTO
+from executor.kernel_calls import kernel_calls
+from executor.kernels import LIBRARIES
+from executor.kernels.call import NARROW
+from executor.kernels.optimizer import KERNELS as UPDATES
+from executor.process.launch import SharedError
+from executor.training import RankPrograms
+from planner.failures import BAD_INPUT
+from planner.program.needs import MIB, Libraries, Need, arena_need, library_needs, workspace_need
+from planner.program.tasks import Receive, Send, SlicedCall, WorkerProgram, distinct, extents
+from tensor_partitioner.display import quantity
+from topologies.schema import WORKSPACE_BYTES
+
+TEMPORARIES = "temporaries of kernels, estimated"
+CHECKED = "arena of the check's one worker"
+SINGLE_BYTES = 4
+SHARES: Mapping[bool, tuple[float, float]] = {False: (0.6, 1.7), True: (0.0, 0.75)}
+"""Of a call's operands and results in single precision, what a weight's update and another kernel keep besides.
+
+By whether kernels are PyTorch's; those of CuPy copy operands and results of 16 bits in single precision before.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What one rank needs: lines that are certain, and an estimate of its kernels' temporaries."""
+
+    needs: tuple[Need, ...]
+    temporaries: Need
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in all, without temporaries."""
+        return sum(need.nbytes for need in self.needs)
+
+    def beside(self, alone: Demand) -> Demand:
+        """Return what both need where kernels take turns, and the other's arena is allocated too."""
+        others = sorted((*self.needs[1:], *alone.needs[1:]), key=_size)
+        larger = {need.what: need for need in others}  # of each line
+        arenas = self.needs[0], replace(alone.needs[0], what=CHECKED)
+        return Demand((*arenas, *larger.values()), max(self.temporaries, alone.temporaries, key=_size))
+
+
+def demand(programs: RankPrograms, xp: Any, transport: str, *, pytorch: bool) -> Demand:
+    """Return what a rank needs of its device beside the context, which is there."""
+    workers = [program.worker for program in (programs.training, programs.evaluation) if program is not None]
+    libraries = Libraries(
+        capability=capability(xp),
+        pytorch=pytorch,
+        nccl_peers=len(peers(workers)) if transport == "nccl" else 0,
+    )
+    workspace = max((workspace_need(worker, WORKSPACE_BYTES) for worker in workers), key=_size)
+    temporaries = max(temporaries_bytes(worker, pytorch=pytorch) for worker in workers)
+    return Demand(
+        (arena_need(programs.arena_bytes), workspace, *library_needs(libraries)),
+        Need(TEMPORARIES, temporaries, "executor/needs.py"),
+    )
+
+
+def _size(need: Need) -> int:
+    return need.nbytes
+
+
+def capability(xp: Any) -> tuple[int, int]:
+    """Return the current device's compute capability."""
+    digits: str = xp.cuda.Device().compute_capability
+    return int(digits[:-1]), int(digits[-1])
+
+
+def peers(workers: Sequence[WorkerProgram]) -> set[int]:
+    """Return whom workers' programs exchange messages with."""
+    transfers = (task for worker in workers for task in distinct(worker.tasks) if isinstance(task, Send | Receive))
+    return {message.peer for task in transfers for message in task.messages if message.nbytes}
+
+
+def temporaries_bytes(worker: WorkerProgram, *, pytorch: bool) -> int:
+    """Estimate the most that any kernel call keeps beside operands and results; they take turns."""
+    calls = kernel_calls(distinct(worker.tasks))
+    return max((_call_bytes(worker, kernel.op, call, pytorch) for kernel, call in calls), default=0)
+
+
+def _call_bytes(worker: WorkerProgram, op: str, call: SlicedCall, pytorch: bool) -> int:
+    update, other = SHARES[pytorch]
+    places = [(worker.buffers[number], slices) for number, slices in (*call.inputs, *call.outputs)]
+    copied = 1.0 if not pytorch and any(buffer.dtype in NARROW for buffer, _ in places) else 0.0
+    elements = sum(prod(extents(slices, buffer.shape)) for buffer, slices in places)
+    return int(SINGLE_BYTES * elements * (copied + (update if op in UPDATES else other)))
+
+
+def release(xp: Any) -> None:
+    """Give back what allocators hold of the device's memory, and nothing uses."""
+    gc.collect()
+    xp.get_default_memory_pool().free_all_blocks()
+    for kernels in LIBRARIES.values():
+        kernels.release()
+
+
+def is_pytorch(library: str, xp: Any) -> bool:
+    """True if the kernels that `--kernels` names are PyTorch's on a GPU."""
+    torch = LIBRARIES.get("torch")
+    return torch is not None and library in ("torch", AUTO) and torch.obstacle(xp) is None
+
+
+def require_room(ranks: Cluster, xp: Any, plan: str, own: Demand) -> int:
+    """Return the bytes that this rank's GPU will have in use (collective); a SharedError where they are not free.
+
+    Ranks of one GPU share it. Where only the temporaries' estimate may be too much, rank 0 warns.
+    """
+    release(xp)
+    ranks.barrier()
+    free, total = xp.cuda.runtime.memGetInfo()
+    place = device_place(xp)
+    sharing: dict[str, list[tuple[int, Demand, int]]] = {}
+    for rank, (where, demanded, room) in enumerate(ranks.all_gather((place, own, int(free)))):
+        sharing.setdefault(where, []).append((rank, demanded, room))
+    for members in sharing.values():
+        numbers, demands, rooms = zip(*members, strict=True)
+        lack, estimated = (need - min(rooms) for need in _needed(demands))
+        if lack > 0:
+            raise SharedError(f"{plan}: {room_line(numbers, demands, min(rooms))}", BAD_INPUT)
+        if estimated > 0 and ranks.rank == 0:
+            line = room_line(numbers, demands, min(rooms), estimate=True)
+            print(f"warning: {plan}: {line}", file=sys.stderr, flush=True)
+    return int(total - free) + _needed([demanded for _, demanded, _ in sharing[place]])[1]
+
+
+def _needed(demands: Sequence[Demand]) -> tuple[int, int]:
+    """Return the bytes that are certain, and those with temporaries."""
+    certain = sum(demanded.nbytes for demanded in demands)
+    return certain, certain + sum(demanded.temporaries.nbytes for demanded in demands)
+
+
+def room_line(numbers: Sequence[int], demands: Sequence[Demand], free: int, *, estimate: bool = False) -> str:
+    """Say what ranks of one GPU need, what is free, by how much it is too little, and what to do."""
+    sizes = Counter[str]()
+    for demanded in demands:
+        lines = (*demanded.needs, demanded.temporaries) if estimate else demanded.needs
+        sizes.update({need.what: need.nbytes for need in lines})
+    lack = sizes.total() - free
+    arenas = sum(demanded.needs[0].nbytes for demanded in demands)
+    room = (arenas - lack) // len(numbers) // MIB
+    advice = [
+        *(["leave out --check"] if lack <= sizes[CHECKED] else []),
+        "plan for more workers",
+        *([f"plan with --memory {room}MiB"] if room > 0 else []),
+    ]
+    is_alone = len(numbers) == 1
+    who = f"rank {numbers[0]}" if is_alone else f"ranks {', '.join(map(str, numbers))} of one GPU"
+    verb = "may need" if estimate else "needs" if is_alone else "need"
+    parts = ", ".join(f"{what} {quantity(nbytes, 'B')}" for what, nbytes in sizes.most_common() if nbytes)
+    return (
+        f"{who} {verb} {quantity(sizes.total(), 'B')} of a GPU with {quantity(free, 'B')} free, {quantity(lack, 'B')} "
+        f"too much ({parts}): {', or '.join(advice)}"
+    )
