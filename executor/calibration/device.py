@@ -28,7 +28,8 @@ class DeviceFigures:
     """What each rank's GPU has: bytes per second in memory (read and written), alone and with all ranks at work.
 
     `call_s` is what a kernel of no work takes in a row of its like, `host_call_s` what queueing it takes the host.
-    `messages_s` are seconds of messages to a neighbour by their bytes, as transported, `places` the GPU of every rank.
+    `messages_s` are seconds of messages to a neighbour by their bytes, as transported, `collectives` what operations of
+    a library take, where there is one, `places` the GPU of every rank.
     """
 
     memory_alone_bytes_per_s: float

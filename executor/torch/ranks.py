@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from executor.backend import BackendError
+from executor.backend import BackendError, device_place
 from executor.cluster import Cluster
 from executor.torch.collectives import ALL_GATHER, REDUCE_SCATTER, CollectiveMessages
 from executor.torch.sockets import LocalSockets, connected
@@ -109,7 +109,7 @@ class ProcessGroupCluster(Cluster):
             absent = "PyTorch finds no GPU"
         elif not dist.is_nccl_available():
             absent = "this PyTorch has no NCCL"
-        places = self.all_gather((absent, (os.uname().nodename, xp.cuda.Device().pci_bus_id)))
+        places = self.all_gather((absent, device_place(xp)))
         shared = shared_gpu([gpu for _, gpu in places])
         reasons = [reason for reason, _ in places]
         return _first(reasons) or shared or _first(self.all_gather(self._nccl_failure()))
