@@ -94,12 +94,12 @@ def _strategy(layout: Layout, of_reader: Strategy) -> Strategy:
 def _nodes(graph: Graph, copies: tuple[_Copy, ...]) -> Iterator[Node]:
     """Yield the nodes, a copy before the first that reads it."""
     source = {(read.node, operand): copy.node for copy in copies for read in copy.readers for operand in read.operands}
-    made = set[str]()
+    written = set[str]()
     for node in graph.nodes:
         reads = [source.get((node.name, operand)) for operand in range(len(node.inputs))]
         for copy in reads:
-            if copy is not None and copy.name not in made:
-                made.add(copy.name)
+            if copy is not None and copy.name not in written:
+                written.add(copy.name)
                 yield copy
         inputs = (name if copy is None else copy.name for name, copy in zip(node.inputs, reads, strict=True))
         yield replace(node, inputs=tuple(inputs))
