@@ -1,11 +1,14 @@
 """PyTorch's kernels on arrays of the double, as on a GPU: whole and split, and of 16 bits."""
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
+from executor.kernels import KERNELS, KernelCall, run
 from executor.torch.kernels import KERNEL_SET, TORCH_KERNELS
 from executor.verification import CheckOptions, check_operator
 from tests import cupy_double
+from tests.cupy_double.torch_operators import Strict
 
 
 @pytest.fixture(scope="module")
@@ -17,6 +20,24 @@ def cupy():
 @pytest.mark.parametrize("name", sorted(TORCH_KERNELS))
 def test_a_kernel_computes_what_the_description_says(cupy, name):
     options = CheckOptions(cases=3, kinds=("kernel", "split"), kernels=KERNEL_SET.kernels, xp=cupy)
-    verification = check_operator(name, options)
+    with Strict():
+        verification = check_operator(name, options)
     assert [str(failure) for failure in verification.failures] == []
     assert set(verification.kinds) == set(options.kinds)
+
+
+def test_gradients_of_pooling_may_be_written_into_a_part_of_a_tensor(cupy):
+    rng = np.random.default_rng(0)
+    grad, offsets = rng.random((2, 3, 4, 4), np.float32), rng.integers(0, 4, (2, 3, 4, 4), np.int32)
+    extents, written = {"y": 8, "x": 8, "dy": 2, "dx": 2}, []
+    attributes = {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0), "extents": extents}
+    ranges = {name: (0, extent) for name, extent in extents.items()} | {"n": (0, 2), "c": (0, 3)}
+    for kernels in (TORCH_KERNELS, KERNELS):
+        out = cupy.asarray(np.full((2, 5, 8, 8), -1, np.float32))
+        inputs, origins = tuple(map(cupy.asarray, (grad, offsets))), ((0,) * 4,) * 2
+        with Strict():
+            kernels["max_pool2d_with_indices_backward"](
+                KernelCall(cupy, inputs, (out[:, 1:4],), attributes, ranges, origins)
+            )
+        written.append(out.get())
+    np.testing.assert_array_equal(*written)
