@@ -68,8 +68,8 @@ def _has_mask(args):
 class Strict(TorchDispatchMode):
     """Fails on operands that PyTorch's kernels for GPUs refuse and those for processors take.
 
-    These are the checks of `native/cuda/Normalization.cu`, `native/ForeachUtils.h` and `native/cuda/FusedSgdKernel.cu`, and what
-    `native/cuda/DilatedMaxPool2d.cu` takes for granted.
+    These are the checks of `native/cuda/Normalization.cu`, `native/ForeachUtils.h` and `native/cuda/FusedSgdKernel.cu`,
+    and what `native/cuda/DilatedMaxPool2d.cu` takes for granted.
     """
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
