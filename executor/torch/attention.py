@@ -15,8 +15,8 @@ import torch
 from executor.kernels import KERNELS, Array, Kernel, KernelCall, run
 from executor.kernels.attention import apart
 from executor.kernels.elementwise import spread
-from executor.torch.fused_attention import forward, gradients, is_fused
-from executor.torch.tensors import tensor_of
+from executor.torch.fused_attention import forward, gradients, kernels_of
+from executor.torch.tensors import tensor_of, tensors_of
 
 BLOCK_SCORES = 1 << 19
 """Scores of a block, unless its rows have more in one head: as many as fit a processor's cache."""
@@ -27,12 +27,11 @@ BLOCK_ROWS, CAUSAL_ROWS = 256, 64
 
 def attention(call: KernelCall) -> None:
     """Attention as PyTorch has it for processors or GPUs; of what it does not have, the one on arrays."""
-    query, key, value = map(tensor_of, call.inputs[:3])
-    is_alike = query.shape[-1] == value.shape[-1]
-    if call.xp is not np and is_alike and is_fused(call):
-        forward(call)
+    query, key, value = tensors_of(call)[0][:3]
+    if call.xp is not np and (kernels := kernels_of(call, query, key, value)) is not None:
+        forward(call, kernels)
         return
-    if call.xp is not np or not is_alike:
+    if call.xp is not np or query.shape[-1] != value.shape[-1]:
         run(KERNELS["attention"], call)
         return
     heads = (tensor.repeat_interleave(call.length("r"), 1) for tensor in (key, value))
@@ -174,10 +173,10 @@ def write_gradients(call: KernelCall, of_query: Array | None, of_keys_and_values
     """
     if call.xp is np:
         gradients_by_blocks(call, of_query, of_keys_and_values)
-    elif call.inputs[1].shape[-1] != call.inputs[3].shape[-1] or not is_fused(call):
+    elif (kernels := kernels_of(call, *tensors_of(call)[0][1:4])) is None:
         return False
     else:
-        first, *others = gradients(call)
+        first, *others = gradients(call, kernels)
         if of_query is not None:
             tensor_of(of_query).copy_(first[..., slice(*call.ranges["e"])])
         for out, gradient in zip(map(tensor_of, of_keys_and_values), others, strict=False):

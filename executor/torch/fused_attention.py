@@ -27,6 +27,12 @@ LSE_ROWS = 32
 FLASH_WIDTHS = range(8, 257, 8)
 """Widths of heads that flash attention takes."""
 
+ROW_BYTES = 16
+"""What the bytes of a head are multiples of, for either kernel."""
+
+NARROW_FROM = (8, 0)
+"""The first compute capability that has both kernels of both dtypes of 16 bits."""
+
 LEAST, HALF_LEAST = 2.0**-60, 2.0**-14
 """What stands for the elements of a gradient that is zero in a whole row: it changes nothing else by more."""
 
@@ -64,12 +70,11 @@ def _flash(x: Operands) -> Tensors:
 
 
 def _flash_backward(x: Operands, grad: torch.Tensor, result: torch.Tensor, total: torch.Tensor) -> Tensors:
-    none = torch.empty(0, dtype=torch.int32, device=grad.device)
     random = torch.zeros((), dtype=torch.int64, device=grad.device)
     lengths = x.query.shape[2], x.key.shape[2]
-    settings = none, none, *lengths, 0.0, x.causal, random, random
+    settings = None, None, *lengths, 0.0, x.causal, random, random  # any tensor of ends means sequences of many lengths
     gradients: Tensors = aten._scaled_dot_product_flash_attention_backward(
-        grad, *x.tensors, result, total, *settings, scale=x.scale
+        grad, *x.tensors, result, total.contiguous(), *settings, scale=x.scale
     )
     return gradients
 
@@ -109,38 +114,45 @@ FLASH, EFFICIENT, HOST = (
 )
 
 
-def kernels_of(query: torch.Tensor) -> Fused:
-    """Return the kernels for queries of this device, dtype and width."""
+def kernels_for(query: torch.Tensor) -> Fused | None:
+    """Return the kernels for queries of this device, dtype and width; None where PyTorch has none."""
     if query.device.type == "cpu":
         return HOST
-    return FLASH if query.dtype in NARROW and query.shape[-1] in FLASH_WIDTHS else EFFICIENT
+    is_narrow, width = query.dtype in NARROW, query.shape[-1]
+    is_old = query.device.type == "cuda" and torch.cuda.get_device_capability(query.device) < NARROW_FROM
+    if width * query.itemsize % ROW_BYTES or (is_old if is_narrow else query.dtype != torch.float32):
+        return None
+    return FLASH if is_narrow and width in FLASH_WIDTHS else EFFICIENT
 
 
-def is_fused(call: KernelCall) -> bool:
-    """True if a call of attention, or of its gradients, is one of PyTorch's fused attention.
+def kernels_of(call: KernelCall, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> Fused | None:
+    """Return the kernels of a call of attention, or of its gradients; None of one that is not fused in PyTorch.
 
-    It has no bias, values as wide as queries, and all queries and keys; causal, as many of one as of the other.
+    One that is has no bias, values as wide as queries, one dtype, and all queries and keys; causal, as many of one as
+    of the other.
     """
     lengths = call.length("q"), call.length("k")
     from_start = call.ranges["q"][0] == call.ranges["k"][0] == 0
     is_square = lengths[0] == lengths[1] or not call.flag("causal")
-    return "dims" not in call.attributes and from_start and is_square and all(array.size for array in call.inputs)
+    are_alike = query.shape[-1] == value.shape[-1] and query.dtype == key.dtype == value.dtype
+    is_whole = "dims" not in call.attributes and from_start and all(array.size for array in call.inputs)
+    return kernels_for(query) if is_square and are_alike and is_whole else None
 
 
-def forward(call: KernelCall) -> None:
+def forward(call: KernelCall, kernels: Fused) -> None:
     """Write attention's result and its logarithms."""
     (query, key, value), outs = tensors_of(call)
     x = _operands(call, query, key, value)
-    for out, result in zip(outs, kernels_of(query).forward(x), strict=True):
+    for out, result in zip(outs, kernels.forward(x), strict=True):
         out.copy_(result)
 
 
-def gradients(call: KernelCall) -> Tensors:
+def gradients(call: KernelCall, kernels: Fused) -> Tensors:
     """Return the gradients of queries, keys and values, [b, h, q, c], [b, g, k, c] and [b, g, k, e]."""
     grad, query, key, value, total, inner = tensors_of(call)[0]
     x = _operands(call, query, key, value)
     grad, result = projected(grad, inner)
-    of_query, *shared = kernels_of(query).backward(x, grad, result, widened(total))
+    of_query, *shared = kernels.backward(x, grad, result, widened(total))
     heads = call.length("r")
     if heads > 1:
         shared = [tensor.reshape(len(tensor), -1, heads, *tensor.shape[2:]).sum(2) for tensor in shared]

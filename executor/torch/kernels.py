@@ -217,14 +217,6 @@ def _gradients(
     return gradients
 
 
-def batch_norm(call: KernelCall) -> None:
-    """Normalize images by statistics of each channel."""
-    (x, centre, var, weight, bias), (out,) = tensors_of(call)
-    nothing = x.new_empty(0)
-    statistics = weight, bias, centre, var, False, 0.0, call.number("eps")
-    aten.native_batch_norm.out(x, *statistics, out=out, save_mean=nothing, save_invstd=x.new_empty(0))
-
-
 def _into(function: Callable[..., object], **constants: float) -> Kernel:
     """Return the kernel of a function that writes into `out`; attributes of the function's are passed on."""
 
@@ -293,7 +285,6 @@ TORCH_KERNELS: dict[str, Kernel] = {
     "convolution": convolution,
     "convolution_backward_input": convolution_backward_input,
     "convolution_backward_weight": convolution_backward_weight,
-    "batch_norm": batch_norm,
     "relu": _into(torch.clamp_min, min=0),
     "threshold_backward": _gradient(aten.threshold_backward.grad_input, 0),
     "sigmoid": _into(torch.sigmoid),

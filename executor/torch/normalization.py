@@ -7,7 +7,9 @@ import math
 import torch
 
 from executor.kernels import Kernel, KernelCall
-from executor.torch.computed import Tensors, computed, sum_over, written
+from executor.torch.computed import Tensors, computed, sum_over, widened, written
+
+aten = torch.ops.aten
 
 
 def _channels(vector: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -38,6 +40,17 @@ def mean(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> N
         torch.div(x.sum(dims, dtype=torch.promote_types(x.dtype, torch.float32)) if dims else x, count, out=out)
 
 
+def batch_norm(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
+    """Normalize images by statistics of each channel."""
+    x, centre, variance, weight, bias = operands[0], *map(widened, operands[1:])
+    settings = weight, bias, centre, variance, False, 0.0, call.number("eps")
+    if out.is_contiguous():
+        saved = x.new_empty(0, dtype=weight.dtype), x.new_empty(0, dtype=weight.dtype)
+        aten.native_batch_norm.out(x, *settings, out=out, save_mean=saved[0], save_invstd=saved[1])
+    else:
+        out.copy_(aten.native_batch_norm(x, *settings)[0])
+
+
 def batch_norm_var(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
     """Sum of squared deviations from `mean` per channel, over the whole tensor's `count`."""
     x, centre = operands
@@ -47,10 +60,10 @@ def batch_norm_var(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
 
 def batch_norm_backward_reduce(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
     """Gradients of weight and bias: sums of grad * normalized x and of grad."""
-    grad, x, centre, variance = operands
+    grad, x, centre, variance = *operands[:2], *map(widened, operands[2:])
     statistics = None, None, centre, _inverse_deviation(call, variance)
-    wanted = (False, True, True)
-    gradients = torch.ops.aten.native_batch_norm_backward(grad, x, None, *statistics, True, call.number("eps"), wanted)
+    like, wanted = centre, (False, True, True)  # a weight, of which a GPU asks the dtype alone
+    gradients = aten.native_batch_norm_backward(grad, x, like, *statistics, True, call.number("eps"), wanted)
     return tuple(gradients[1:])
 
 
@@ -60,7 +73,7 @@ def batch_norm_backward(call: KernelCall, operands: list[torch.Tensor], out: tor
     scale = _inverse_deviation(call, variance) * weight
     share = scale / -call.number("count")
     statistics = share * grad_weight, share * grad_bias, centre, variance
-    through = torch.ops.aten.native_batch_norm(x, *statistics, False, 0.0, call.number("eps"))[0]
+    through = aten.native_batch_norm(x, *statistics, False, 0.0, call.number("eps"))[0]
     torch.addcmul(through, grad, _channels(scale, x), out=out)
 
 
@@ -71,6 +84,6 @@ NORMALIZATION: dict[str, Kernel] = {
             "batch_norm_backward_reduce": batch_norm_backward_reduce,
         }
     ),
-    **written({"sum": reduce_sum, "mean": mean, "batch_norm_backward": batch_norm_backward}),
+    **written({"sum": reduce_sum, "mean": mean, "batch_norm": batch_norm, "batch_norm_backward": batch_norm_backward}),
 }
 """Kernels by operator."""

@@ -24,7 +24,8 @@ def max_pool2d_with_indices_backward(call: KernelCall) -> None:
     (grad, offsets), out = map(tensor_of, call.inputs), tensor_of(call.outputs[0])
     extents = cast("Mapping[str, int]", call.attributes["extents"])
     is_whole = all(call.ranges[name] == (0, extents[name]) for name in ("y", "x", "dy", "dx"))
-    if not is_whole or any(call.pair("padding")) or not are_computed(call, [grad, offsets, out]):
+    is_dense = out.is_contiguous() and are_computed(call, [grad, offsets, out])
+    if not (is_whole and is_dense) or any(call.pair("padding")):
         run(KERNELS[BACKWARD], call)
         return
     kernel, stride, steps, width = call.pair("kernel"), call.pair("stride"), dilation(call), out.shape[3]

@@ -25,7 +25,8 @@ class Update:
     """One step of an optimizer. Outputs may be the memory of any input.
 
     `updated` are the operands that become the outputs, in their order: the weight and its states. Operand 1 is the
-    gradient. `step` writes them in place, given the call, gradients, and a list for each of them.
+    gradient. On a GPU PyTorch's kernels want one dtype of all. `step` writes them in place, given the call, gradients,
+    and a list for each of them.
     """
 
     op: str
@@ -35,7 +36,7 @@ class Update:
     def __call__(self, call: KernelCall) -> None:
         """Update one weight."""
         is_small = call.xp is np and call.inputs[0].size < LEAST
-        if is_small or not _is_dense(call):
+        if is_small or not self._is_fused(call):
             run(KERNELS[self.op], call)
             return
         operands, outs = tensors_of(call)
@@ -48,7 +49,7 @@ class Update:
 
     def several(self, calls: Sequence[KernelCall]) -> Callable[[], None] | None:
         """Return one action of neighbouring updates; None where one is not in place."""
-        if not all(_is_dense(call) and self._is_in_place(call) for call in calls):
+        if not all(self._is_fused(call) and self._is_in_place(call) for call in calls):
             return None
 
         def action() -> None:  # settings may differ, and change between steps
@@ -61,18 +62,21 @@ class Update:
 
         return action
 
+    def _is_fused(self, call: KernelCall) -> bool:
+        operands, outs = tensors_of(call)
+        weight, *others = (operands[place] for place in (*self.updated, 1))
+        are_alike = all((x.dtype, x.stride()) == (weight.dtype, weight.stride()) for x in others)
+        is_dense = are_computed(call, operands) and all(tensor.is_contiguous() for tensor in (*operands, *outs))
+        return is_dense and (call.xp is np or (are_alike and call.attributes.get("momentum") != 0))
+
     def _is_in_place(self, call: KernelCall) -> bool:
         operands, outs = tensors_of(call)
         return all(operands[place].data_ptr() == out.data_ptr() for place, out in zip(self.updated, outs, strict=True))
 
 
 def _settings(call: KernelCall) -> tuple[Value, ...]:
-    return tuple(value for name, value in call.attributes.items() if name != "extents")
-
-
-def _is_dense(call: KernelCall) -> bool:
-    operands, outs = tensors_of(call)
-    return are_computed(call, operands) and all(tensor.is_contiguous() for tensor in (*operands, *outs))
+    """Return what is equal in updates that are done at once: attributes and the dtype."""
+    return call.inputs[0].dtype.name, *(value for name, value in call.attributes.items() if name != "extents")
 
 
 def _sgd(call: KernelCall, gradients: Tensors, updated: list[Tensors]) -> None:

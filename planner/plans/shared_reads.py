@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import chain, count, product
 
 from msgspec import structs
 
@@ -54,7 +54,7 @@ def gather_once(plan: Plan) -> Plan:
 
 def _copies(plan: Plan) -> Iterator[_Copy]:
     """Yield a copy for each group of nodes of a pass that fetch equal parts of a tensor."""
-    phase_of = phases(plan.graph)
+    phase_of, taken = phases(plan.graph), {*plan.graph.tensors, *(node.name for node in plan.graph.nodes)}
     makers = {name: node for node in plan.graph.nodes for name in node.outputs}
     groups = defaultdict[tuple[str, str, tuple[Region, ...]], list[Read]](list)
     for work in plan.traffic().work:
@@ -65,12 +65,19 @@ def _copies(plan: Plan) -> Iterator[_Copy]:
         layout = _layout_of(plan, tensor, need)
         if sum(read.exchange is not None for read in readers) < 2 or layout is None or tensor not in makers:
             continue
-        maker, name = makers[tensor], f"{tensor}.gathered.{phase}"
+        maker, name = makers[tensor], _unused(f"{tensor}.gathered.{phase}", taken)
+        taken.add(name)
         kin = None if phase == "forward" else maker.forward or maker.name
         dtype = plan.graph.tensors[tensor].dtype
         node = Node(name, "cast", (tensor,), (name,), {"dtype": dtype}, forward=kin)
         strategy = _strategy(plan.layouts[tensor], plan.strategies[readers[0].node])
         yield _Copy(node, layout, strategy, tuple(readers))
+
+
+def _unused(name: str, taken: set[str]) -> str:
+    """Return a name that nothing has, with a number behind it if it must be."""
+    numbered = (f"{name}.{number}" for number in count(2))
+    return next(candidate for candidate in chain((name,), numbered) if candidate not in taken)
 
 
 def _layout_of(plan: Plan, tensor: str, need: tuple[Region, ...]) -> Layout | None:

@@ -1,11 +1,14 @@
 """PyTorch's kernels on arrays of the double, as on a GPU: whole and split, and of 16 bits."""
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
+from executor.kernels import KERNELS, KernelCall, run
 from executor.torch.kernels import KERNEL_SET, TORCH_KERNELS
 from executor.verification import CheckOptions, check_operator
 from tests import cupy_double
+from tests.cupy_double.torch_operators import Strict
 
 
 @pytest.fixture(scope="module")
@@ -17,6 +20,64 @@ def cupy():
 @pytest.mark.parametrize("name", sorted(TORCH_KERNELS))
 def test_a_kernel_computes_what_the_description_says(cupy, name):
     options = CheckOptions(cases=3, kinds=("kernel", "split"), kernels=KERNEL_SET.kernels, xp=cupy)
-    verification = check_operator(name, options)
+    with Strict():
+        verification = check_operator(name, options)
     assert [str(failure) for failure in verification.failures] == []
     assert set(verification.kinds) == set(options.kinds)
+
+
+def test_gradients_of_pooling_may_be_written_into_a_part_of_a_tensor(cupy):
+    rng = np.random.default_rng(0)
+    grad, offsets = rng.random((2, 3, 4, 4), np.float32), rng.integers(0, 4, (2, 3, 4, 4), np.int32)
+    extents, written = {"y": 8, "x": 8, "dy": 2, "dx": 2}, []
+    attributes = {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0), "extents": extents}
+    ranges = {name: (0, extent) for name, extent in extents.items()} | {"n": (0, 2), "c": (0, 3)}
+    for kernels in (TORCH_KERNELS, KERNELS):
+        out = cupy.asarray(np.full((2, 5, 8, 8), -1, np.float32))
+        inputs, origins = tuple(map(cupy.asarray, (grad, offsets))), ((0,) * 4,) * 2
+        with Strict():
+            kernels["max_pool2d_with_indices_backward"](
+                KernelCall(cupy, inputs, (out[:, 1:4],), attributes, ranges, origins)
+            )
+        written.append(out.get())
+    np.testing.assert_array_equal(*written)
+
+
+SETTINGS = {"lr": 0.1, "beta1": 0.8, "beta2": 0.9, "eps": 1e-3, "decay": 0.2}
+OPERANDS = {"sgd": 2, "sgd_momentum": 3, "adamw": 4}
+"""Weight, gradient and states, besides the number of steps of the last."""
+
+
+def update(cupy, op, dtype, momentum, part):
+    """Return an update in place of a part of a weight, by a gradient that is a whole tensor."""
+    rng = np.random.default_rng(0)
+    operands = [cupy.asarray(rng.random((2, 3, 4)).astype(dtype))[part] for _ in range(OPERANDS[op])]
+    operands[1] = cupy.asarray(operands[1].get())
+    outputs = operands[0], *operands[2:]
+    steps = [cupy.asarray(np.array(3, np.float32))] if op == "adamw" else []
+    settings = SETTINGS | ({"momentum": momentum} if op == "sgd_momentum" else {})
+    return KernelCall(cupy, (*operands, *steps), outputs, settings, {}, ())
+
+
+@pytest.mark.parametrize("op", OPERANDS)
+@pytest.mark.parametrize(
+    ("dtypes", "momentum", "part"),
+    [
+        (("float32", "float32"), 0.5, (...,)),
+        (("float32", "float64"), 0.5, (...,)),
+        (("float32", "float32"), 0.0, (...,)),
+        (("float32", "float32"), 0.5, (slice(1), slice(1))),
+    ],
+    ids=["alike", "two dtypes", "no momentum", "other strides"],
+)
+def test_updates_at_once_are_those_on_arrays(cupy, op, dtypes, momentum, part):
+    together, alone = ([update(cupy, op, dtype, momentum, part) for dtype in dtypes] for _ in range(2))
+    with Strict():
+        several = KERNEL_SET.several[op](together)
+        for action in [several] if several else [KERNEL_SET.bind(op, call) for call in together]:
+            action()
+    for dtype, *calls in zip(dtypes, together, alone, strict=True):
+        run(KERNELS[op], calls[1])
+        for arrays in zip(*(call.outputs for call in calls), strict=True):
+            result, expected = (array.get().astype(np.float64) for array in arrays)
+            np.testing.assert_allclose(result, expected, atol=1e-6 if dtype == "float32" else 1e-12)

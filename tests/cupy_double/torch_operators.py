@@ -1,4 +1,4 @@
-"""What PyTorch's operators ask of a device: each that is no view launches at least one kernel."""
+"""What PyTorch's operators ask of a device, where each that is no view launches a kernel, and what a GPU's refuse."""
 
 import weakref
 from collections import Counter
@@ -63,3 +63,53 @@ class Operators(TorchDispatchMode):
 
 def _has_mask(args):
     return any(isinstance(index, torch.Tensor) and index.dtype == torch.bool for index in args[1])
+
+
+class Strict(TorchDispatchMode):
+    """Fails on operands that PyTorch's kernels for GPUs refuse and those for processors take.
+
+    These are the checks of `native/cuda/Normalization.cu`, `native/ForeachUtils.h` and `native/cuda/FusedSgdKernel.cu`,
+    and what `native/cuda/DilatedMaxPool2d.cu` takes for granted.
+    """
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func._schema.name.removeprefix("aten::")
+        if name in STRICT:
+            given = zip((argument.name for argument in func._schema.arguments), args, strict=False)
+            STRICT[name](**dict(given), **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _batch_norm(input, save_mean=None, save_invstd=None, out=None, **_):
+    wide = torch.promote_types(input.dtype, torch.float32)
+    assert all(saved is None or saved.dtype == wide for saved in (save_mean, save_invstd))
+    assert out is None or out.is_contiguous()
+
+
+def _batch_norm_backward(input, weight, save_mean, output_mask, **_):
+    assert weight is not None or not any(output_mask[1:]), "expected a weight, whose gradient is wanted"
+    assert save_mean.dtype == torch.promote_types(input.dtype, torch.float32)
+
+
+def _max_pool_backward(grad_input=None, **_):
+    assert grad_input is None or grad_input.is_contiguous()
+
+
+def _fused_update(momentum=None, **lists):
+    tensors = [
+        value for value in lists.values() if isinstance(value, list) and value and value is not lists.get("state_steps")
+    ]
+    for each in zip(*tensors, strict=True):
+        assert {(x.dtype, x.shape, x.stride()) for x in each} == {
+            (tensors[0][0].dtype, each[0].shape, each[0].stride())
+        }
+    assert all(step.dtype == torch.float32 for step in lists.get("state_steps", ()))
+    assert momentum is None or (momentum > 0) == (len(tensors) == len(("self", "grads", "momentum_buffer_list")))
+
+
+STRICT = {
+    "native_batch_norm": _batch_norm,
+    "native_batch_norm_backward": _batch_norm_backward,
+    "max_pool2d_with_indices_backward": _max_pool_backward,
+    **dict.fromkeys(("_fused_sgd_", "_fused_adam_", "_fused_adamw_"), _fused_update),
+}

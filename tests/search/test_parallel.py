@@ -1,11 +1,15 @@
 """Named parallelism: closed forms of Megatron-LM's and ZeRO's bytes, axes, and what may be asked for."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import planner
 from planner.errors import PlanError
 from planner.graph import GraphBuilder, Init, Optimizer
+from planner.graph.facts import recomputed
+from planner.graph.ir import renamed
 from planner.graph.training import training_graph
 from planner.layout import REPLICATE, Shard, collectives
 from planner.parallel import Parallel
@@ -181,6 +185,24 @@ def test_what_is_gathered_once_trains_as_one_worker_does(spec):
     for name in graph.updates.values():
         together, alone = (loop.gather(name) for loop in loops)
         np.testing.assert_allclose(together, alone, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_what_is_gathered_is_not_called_recomputed():
+    graph = planner.model("llama-3-64", **LAYERS["llama-3-64"])
+    plan = planner.plan(graph, parallel="tp=2,sp")
+    assert any(name.endswith(".gathered.backward") for name in plan.graph.tensors)
+    assert recomputed(plan.graph) == 0
+
+
+def test_what_is_gathered_takes_no_name_of_the_graph():
+    graph = planner.model("llama-2-64", **LAYERS["llama-3-64"])
+    names = {"l0.mlp.up": "l0.attention.norm.gathered.forward"}
+    tensors = {names.get(name, name): replace(x, name=names.get(name, name)) for name, x in graph.tensors.items()}
+    nodes = tuple(renamed(replace(node, name=names.get(node.name, node.name)), names) for node in graph.nodes)
+    kin = tuple(replace(node, forward=names.get(node.forward, node.forward)) for node in nodes)
+    plans = [planner.plan(g, parallel="tp=2,sp") for g in (graph, replace(graph, tensors=tensors, nodes=kin))]
+    assert plans[0].total_bytes == plans[1].total_bytes
+    assert len(plans[0].graph.tensors) == len(plans[1].graph.tensors)
 
 
 def test_without_sequence_parallelism_all_compute_the_norms():
