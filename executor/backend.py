@@ -74,8 +74,10 @@ def advice(xp: Any) -> str:
     return f"pip install 'tensor-partitioner[cuda{xp.cuda.runtime.runtimeGetVersion() // MAJOR}]'"
 
 
-def allow_tf32(allowed: bool) -> None:
+def allow_tf32(xp: ModuleType, allowed: bool) -> None:
     """Let float32 products on GPUs round their factors to TF32, 10 bits, or not; CuPy's, and PyTorch's where loaded."""
+    if xp is np:
+        return
     os.environ["CUPY_TF32"] = str(int(allowed))  # read at the first product
     if (torch := sys.modules.get("torch")) is not None:
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed

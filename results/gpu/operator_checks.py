@@ -88,7 +88,7 @@ def main() -> int:
     xp = array_module(run.backend)
     if "torch" in LIBRARIES:
         import_module("executor.torch")
-    allow_tf32(way == TF32)
+    allow_tf32(xp, way == TF32)
     exact = tuple(precision for precision in run.scale.precisions if precision != TF32)
     for rows in (small if kind == "small" else real)(run, tuple(names), exact if way == EXACT else (TF32,), xp):
         for row in rows:

@@ -151,7 +151,7 @@ def main() -> int:
     xp, plan = array_module(run.backend), load_plan(run.plan(model))
     if name in ("torch", "eager", "compiled"):
         import_module("executor.torch")
-    allow_tf32(False)
+    allow_tf32(xp, allowed=False)
     ours = name in ("arrays", "torch")
     side = of_executor(plan, name, xp) if ours else of_torch(plan, xp, compiles=name == "compiled")
     for row in measured(run, side, xp):

@@ -15,7 +15,7 @@ import click
 import numpy as np
 
 import planner
-from executor.backend import BACKENDS, array_module, on_one_stream
+from executor.backend import BACKENDS, allow_tf32, array_module, on_one_stream
 from executor.calibration.bench import Bench
 from executor.calibration.device import device_figures, reserved_bytes
 from executor.calibration.hardware import hardware_of
@@ -87,7 +87,7 @@ def calibrate(ranks: Cluster, /, plans: tuple[Path, ...], **options: Any) -> int
     Kernels by operator and size, and the kernels of PLANS too; what transfers take, memory, messages, how ranks share
     cores. The file is a machine like any other: simulate plan.json --topo here.yaml.
     """
-    ranks = agree(ranks, lambda: with_kernels(ranks, _kernels(options), options["tf32"]))
+    ranks = agree(ranks, lambda: with_kernels(ranks, _kernels(options)))
     return Calibration(ranks, plans, options).run()
 
 
@@ -125,6 +125,7 @@ class Calibration:
         """Choose this rank's array module and device."""
         asked = self.options["backend"]
         xp = array_module("auto" if asked == TORCH else asked)
+        allow_tf32(xp, self.options["tf32"])
         self.ranks.use_device(xp)
         return xp
 

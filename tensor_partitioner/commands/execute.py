@@ -16,7 +16,7 @@ import click
 import numpy as np
 from threadpoolctl import threadpool_info
 
-from executor.backend import BACKENDS, array_module
+from executor.backend import BACKENDS, allow_tf32, array_module
 from executor.check import alone
 from executor.checkpoint import checkpoints, last_checkpoint
 from executor.cluster import Cluster
@@ -87,7 +87,7 @@ def execute(ranks: Cluster, /, plans: tuple[Path, ...], **options: Any) -> int:
 
 
 def _ranks(ranks: Cluster, options: Mapping[str, Any]) -> Cluster:
-    return with_kernels(ranks, options["kernels"], options["tf32"]).with_collectives(options["collectives"])
+    return with_kernels(ranks, options["kernels"]).with_collectives(options["collectives"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +163,7 @@ class Execution:
         check_written([self.options[name] for name in written], (*self.paths, *read))
         check_one_plan(len(self.paths), self.options)
         xp = array_module(self.options["backend"])
+        allow_tf32(xp, self.options["tf32"])
         self.ranks.use_device(xp)
         load_operators(self.options["operator_files"])
         if self.options["weights"] and self.options["weights"].suffix not in READERS:

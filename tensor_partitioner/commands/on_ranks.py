@@ -16,7 +16,6 @@ import click
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from executor.backend import allow_tf32
 from executor.cluster import Cluster
 from executor.fastest import AUTO
 from executor.process.environment import is_torchrun
@@ -56,11 +55,10 @@ def limited_threads(ranks: Cluster, asked: int | None) -> Iterator[int]:
         yield threads
 
 
-def with_kernels(ranks: C, name: str | None, tf32: bool) -> C:
+def with_kernels(ranks: C, name: str | None) -> C:
     """Return the ranks with the kernels that `--kernels` names; InputError for PyTorch's where it is not installed."""
     if name == "torch" or (name == AUTO and find_spec("torch") is not None):
         load_pytorch(f"--kernels {name}")
-    allow_tf32(tf32)
     return ranks if name is None else replace(ranks, library=name)
 
 

@@ -16,6 +16,7 @@ BESIDE_CODE = (
     "py.typed",
     "*.yaml",
     "*.cu",
+    "*.cuh",
     "export/*.txt",
     "export/*.proto",
     "page/*.json",
