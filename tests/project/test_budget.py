@@ -9,12 +9,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BUDGETS = {
-    "tensor_partitioner": 4541,
+    "tensor_partitioner": 4542,
     "tdl": 2486,
     "topologies": 2245,
-    "planner": 20672,
+    "planner": 20677,
     "simulator": 3591,
-    "executor": 8766,
+    "executor": 8781,
 }
 """Lines that are neither blank, comment, docstring nor import, by package."""
 
