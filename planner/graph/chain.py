@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.graph.accumulation import accumulates
+from planner.graph.facts import is_recomputed
 from planner.graph.ir import Graph, Node
 
 FORWARD = ("activation", "loss")
@@ -66,7 +67,8 @@ def chain_of(graph: Graph) -> Chain:
     for node in graph.nodes:
         read = [of_tensor[name] for name in node.inputs if name in of_tensor]
         if node.forward in of_node:
-            of_node[node.name] = min(read) if read and accumulates(node, graph.tensors) else of_node[node.forward]
+            adds_terms = accumulates(node, graph.tensors) and not is_recomputed(graph, node)
+            of_node[node.name] = min(read) if read and adds_terms else of_node[node.forward]
         elif node.name not in of_node and read:
             of_node[node.name] = min(read)
         if node.name in of_node:

@@ -8,7 +8,10 @@ import pytest
 
 import planner
 from planner.errors import PlanError
+from planner.graph import GraphBuilder, Init, Optimizer
 from planner.graph.chain import chain_of, crossing_bytes
+from planner.graph.facts import is_recomputed
+from planner.graph.training import Recipe, training_graph
 from planner.layout import At
 from planner.program.lower import arena_sizes
 from planner.search.stages.cuts import SLOWER, best_cut
@@ -156,3 +159,21 @@ def test_terms_of_a_weight_of_two_stages_add_up_where_they_are_made():
         moved = [times * exchange.moved().sum() for name, exchange, times in plan.traffic().exchanges() if name == term]
         crossing.append(sum(moved))
     assert crossing == [64 * 16] * 2
+
+
+def test_a_sum_that_is_computed_again_is_in_the_link_of_its_segment():
+    """Its operands may be of links long before: of a layer far below, whose result is added once more."""
+    builder, below = GraphBuilder(), []
+    x = builder.input("x", (8, 8))
+    for layer in range(8):
+        w = builder.weight(f"w{layer}", (8, 8), Init("uniform", 0.5))
+        x = builder.apply("relu", builder.apply("mm", x, w, name=f"product{layer}"), name=f"h{layer}")
+        below.append(x)
+        if layer == 4:
+            x = builder.apply("square", builder.apply("add_n", below[0], x, name="skip"), name="squared")
+    loss = builder.apply("sum", builder.apply("square", x, name="y"), name="loss", dims=(0, 1))
+    graph = training_graph(builder, {"loss": loss}, Optimizer("sgd"), recipe=Recipe(recompute="segments"))
+    chain = chain_of(graph)
+    again = [node for node in graph.nodes if is_recomputed(graph, node)]
+    assert "skip" in {node.forward for node in again}
+    assert all(chain.of_node[node.name] == chain.of_node[node.forward] for node in again)
