@@ -118,7 +118,7 @@ def _join_segments(graph: Graph, numbers: Mapping[str, int], joined: NDArray[np.
             if first < number:
                 joined[first + 1] += 1
                 joined[number + 1] -= 1
-            if graph.tensors[node.outputs[0]].role in FORWARD:
+            if is_recomputed(graph, node):
                 again |= dict.fromkeys(node.outputs, number)
 
 

@@ -8,6 +8,7 @@ import pytest
 import planner
 from planner.errors import PlanError
 from planner.graph import GraphBuilder, Init, Optimizer
+from planner.graph.chain import chain_of
 from planner.graph.facts import recomputed
 from planner.graph.ir import renamed
 from planner.graph.training import training_graph
@@ -192,6 +193,14 @@ def test_what_is_gathered_is_not_called_recomputed():
     plan = planner.plan(graph, parallel="tp=2,sp")
     assert any(name.endswith(".gathered.backward") for name in plan.graph.tensors)
     assert recomputed(plan.graph) == 0
+
+
+def test_what_is_gathered_joins_no_links():
+    graph = planner.model("llama-3-64", **LAYERS["llama-3-64"])
+    plan = planner.plan(graph, parallel="tp=2,sp")
+    chain = chain_of(plan.graph)
+    ahead = [name for name in chain.forward if name.endswith(".gathered.forward")]
+    assert chain.links == chain_of(graph).links + len(ahead)
 
 
 def test_what_is_gathered_takes_no_name_of_the_graph():
