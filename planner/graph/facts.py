@@ -61,8 +61,7 @@ def recomputed(graph: Graph) -> int:
 
 def is_recomputed(graph: Graph, node: Node) -> bool:
     """True if a node computes again what its forward node computed, to which it is tied as a timestep."""
-    is_tied = node.forward is not None and node.unroll is not None
-    return is_tied and graph.tensors[node.outputs[0]].role == "activation"
+    return node.forward is not None and node.unroll is not None and graph.tensors[node.outputs[0]].role == "activation"
 
 
 def nodes_of_replicas(graph: Graph) -> frozenset[str]:
