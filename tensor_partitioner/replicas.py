@@ -25,7 +25,7 @@ from planner.plans.plan import Plan
 from planner.search import SearchOptions
 from planner.search.coarse.coarsen import Coarsenings
 from planner.search.run import search_result
-from simulator.projection.replica import NodeShare, Replica, Transfer, replica
+from simulator.projection.replica import NodeShare, Replica, Transfer, replica, rows_read
 from topologies import Machine
 from topologies.kernels import Attention, Product
 
@@ -388,11 +388,12 @@ def between(low: Replica, high: Replica, part: float, samples: float) -> Replica
     def share(first: NodeShare, second: NodeShare) -> NodeShare:
         alike = len(first.products) == len(second.products)
         pairs = zip(first.products, second.products, strict=True) if alike else ()
+        read, written = reads(first.reads, second.reads), sizes(first.writes, second.writes)
         return replace(
             second,
             operations=max(0.0, first.operations + (second.operations - first.operations) * at),
-            reads=reads(first.reads, second.reads),
-            writes=sizes(first.writes, second.writes),
+            reads=rows_read(second.node, read, written, high.held),
+            writes=written,
             products=tuple(product(*pair) for pair in pairs) if alike else second.products,
             attention=attention(first.attention, second.attention),
             before=transfers(first.before, second.before),

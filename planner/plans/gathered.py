@@ -47,6 +47,27 @@ def gather_for_each_pass(graph: Graph, weights: Collection[str]) -> tuple[Graph,
     return replace(graph, tensors=tensors, nodes=tuple(nodes())), tuple(gather.node for gather in gathers)
 
 
+def without_copies(graph: Graph) -> Graph:
+    """Return the graph without copies of tensors in their own dtype, as plans add them, whose readers read the tensors.
+
+    >>> import planner
+    >>> graph = planner.model("mlp-2-16", batch=8)
+    >>> copied, nodes = gather_for_each_pass(graph, ["fc1.w"])
+    >>> len(nodes), without_copies(copied) == graph
+    (2, True)
+    """
+    copied: dict[str, str] = {}
+    nodes = []
+    for node in graph.nodes:
+        reading = replace(node, inputs=tuple(copied.get(name, name) for name in node.inputs))
+        if node.op == "cast" and node.attrs["dtype"] == graph.tensors[node.inputs[0]].dtype:
+            copied[node.outputs[0]] = reading.inputs[0]
+        else:
+            nodes.append(reading)
+    tensors = {name: tensor for name, tensor in graph.tensors.items() if name not in copied}
+    return replace(graph, tensors=tensors, nodes=tuple(nodes))
+
+
 def _gathers(graph: Graph, weight: str, phase: Mapping[str, str]) -> Iterator[_Gather]:
     """Yield a weight's copy for each pass that begins with its readers or with what differentiates these.
 

@@ -63,6 +63,14 @@ def read_named(path: str | Path) -> NamedPlan | None:
     return NamedPlan(Path(path), file.graph, str(details[PARALLEL]), batch[0] if batch else None, layers)
 
 
+def priced_for(path: str | Path) -> str:
+    """Return the software stack that a plan.json says it was priced for; "" where it says none, or is no plan."""
+    try:
+        return str(msgspec.json.decode(read_input(Path(path)), type=_File).reported.search.get("stack", ""))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return ""  # what is wrong says who reads it whole
+
+
 def of_replica(plan: Plan, parallel: str, batch: int, layers: tuple[int, ...]) -> Plan:
     """Return the plan of one replica's inner workers as one that tells of all workers.
 
@@ -79,7 +87,7 @@ def require_whole(plan: Plan) -> Plan:
     """Return the plan; a PlanError for one that is one replica's."""
     if BATCH in plan.search.details:
         named = plan.search.details.get(PARALLEL)
-        raise PlanError(f"expected a plan of all workers, found one replica's of {named}: simulate projects it")
+        raise PlanError(f"expected a plan of all workers, found one replica's of {named}: simulate prices it")
     return plan
 
 

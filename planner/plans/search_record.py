@@ -51,7 +51,8 @@ class SearchRecord(Shown, _Record, frozen=True, kw_only=True):
     `bytes` are the candidates' by name, the winner's among them. `lower_bound` is in the objective's unit, bytes or
     seconds; no plan of the same ways, placements and ties that the searcher `bound_by` may choose costs less.
     `data_parallel_bytes` is what plain data parallelism over as many workers would move, in one step, None where it is
-    not possible. `seconds` is what the search took, `factorisations` those tried. Empty for a plan made by hand.
+    not possible. `seconds` is what the search took, `factorisations` those tried. `stack` is the software stack that
+    its step was priced for. Empty for a plan made by hand.
     """
 
     model: str = ""
@@ -70,6 +71,7 @@ class SearchRecord(Shown, _Record, frozen=True, kw_only=True):
     memory: Allowed | None = None
     seconds: Seconds | None = None
     factorisations: tuple[Tried, ...] = ()
+    stack: str = ""
     details: dict[str, int | float | str] = {}
 
     @property

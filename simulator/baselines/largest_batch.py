@@ -1,17 +1,33 @@
-"""The largest batch, a power of two, with which a system fits in memory."""
+"""The largest batch, a power of two, whose step fits in memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol, TypeVar
 
 from planner.errors import InputError
-from simulator.systems import NoRoomError, SystemProgram, TooFewSamplesError
+from simulator.systems import NoRoomError, TooFewSamplesError
 
 MOST = 1 << 30
 
 
-def largest_batch(build: Callable[[int], SystemProgram]) -> tuple[int, SystemProgram]:
-    """Return the largest power of two, and what the system makes of a graph of that batch; nothing is simulated.
+class Sized(Protocol):
+    """What is made for a batch, in memory that may be limited."""
+
+    @property
+    def too_large(self) -> object:
+        """Say if, or where, memory does not hold it."""
+
+    @property
+    def limited(self) -> object:
+        """Say if, or where, memory is limited."""
+
+
+S = TypeVar("S", bound=Sized)
+
+
+def largest_batch(build: Callable[[int], S]) -> tuple[int, S]:
+    """Return the largest power of two, and what is built for that batch.
 
     Larger batches need more memory. Raises a NoRoomError where no batch fits, an InputError where every batch would:
     where memory is unlimited, and of graphs that no batch makes large.

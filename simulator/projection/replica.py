@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import tdl
 from planner.graph.ir import FLOATING, ITEM_BYTES, Graph, Node
+from planner.graph.micro_batches import EVERY
 from planner.graph.repeats import Repeats, repeats_of
 from planner.graph.samples import depending_on_samples
 from planner.layout import Exchange, Region, Strategy, Ways, collectives, elements, owned_by_all
@@ -136,7 +137,15 @@ def replica(plan: Plan) -> Replica:
         name: elements(owned_by_all(tensor.shape, plan.layouts[name], plan.ways)[-1]) * ITEM_BYTES[tensor.dtype]
         for name, tensor in plan.graph.tensors.items()
     }
-    return Replica(plan, tuple(map(shares.share, plan.traffic().work)), held, repeats_of(plan.graph))
+    loss = plan.graph.metrics.get("loss")
+    work = (w for w in plan.traffic().work if w.phase in EVERY or loss not in w.node.outputs)  # its mean is only shown
+    return Replica(plan, tuple(map(shares.share, work)), held, repeats_of(plan.graph))
+
+
+def rows_read(node: Node, reads: Bytes, writes: Bytes, held: Bytes) -> dict[str, int]:
+    """Return what a node reads, of a table that is `held` no more rows than it writes."""
+    table = node.inputs[0] if node.op in GATHERS else None
+    return {name: min(held[name], sum(writes.values())) if name == table else n for name, n in reads.items()}
 
 
 def same_elements(work: NodeWork) -> bool:
@@ -178,8 +187,7 @@ class _Shares:
         writes = {
             name: count * self._item(name) for name, count in zip(node.outputs, share.output_elements, strict=True)
         }
-        if node.op in GATHERS:
-            reads[node.inputs[0]] = min(reads[node.inputs[0]], sum(writes.values()))
+        reads = rows_read(node, reads, writes, reads)
         dtypes = [self._plan.graph.tensors[name].dtype for name in node.outputs]
         return NodeShare(
             node=node,

@@ -171,6 +171,10 @@ assumed.
 """
 
 
+OURS = "ours"
+"""The stack that is none of these: this project's executor, whose program is simulated message by message."""
+
+
 def stack_named(name: str) -> Stack:
     """Return a stack by its name; an InputError for another."""
     if name not in STACKS:

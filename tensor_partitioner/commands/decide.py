@@ -25,16 +25,17 @@ from planner.planning import plan as search_plan
 from planner.plans.plan import Plan
 from planner.search.pins import DEGREES, load_pins
 from simulator.projection.cluster import cluster
-from simulator.projection.stack import STACKS
+from simulator.projection.stack import OURS, STACKS
 from tensor_partitioner import display
 from tensor_partitioner.commands.completion import MACHINES, MODELS
 from tensor_partitioner.commands.console import WRITTEN, collect_seldom, command_errors, operators_option, stdout
 from tensor_partitioner.commands.help import Command
 from tensor_partitioner.commands.planning_options import DECIDED, MODEL_HELP, given_options, with_model_options
+from tensor_partitioner.commands.projecting import saved_for
 from tensor_partitioner.decision.checks import is_alike
 from tensor_partitioner.decision.deciding import BUDGET_S, decide
 from tensor_partitioner.decision.precision import hint
-from tensor_partitioner.decision.record import SIMULATED, Decision
+from tensor_partitioner.decision.record import Decision
 from tensor_partitioner.decision.tables import candidates_table
 from tensor_partitioner.decision.typed import STACK
 from tensor_partitioner.decision.why import left_open, not_their_best
@@ -48,6 +49,7 @@ PAGE = "tensor_partitioner.page"
 SHOWN_DEVICES = 16
 """Up to so many devices a page has the plan of the best, tensor by tensor."""
 
+STACK_HELP = f"The software that runs it; {OURS}: this project's executor, simulated worker by worker."
 SLIDERS_HELP = "Decide for other batches and more devices, too, for the page's sliders: a minute or more."
 BATCH = "of the zoo, the largest that fits with no accumulation, up to 4096 a device"
 LEAST_GAP = 5e-4
@@ -98,7 +100,7 @@ def _with_options_of_plan(command: click.Command) -> click.Command:
 @click.option(
     "--topo", required=True, shell_complete=MACHINES, help=f"A topology file, or one of {', '.join(available())}."
 )
-@click.option("--stack", default=STACK, type=click.Choice([*STACKS]), help="The software that runs it.")
+@click.option("--stack", default=STACK, type=click.Choice([*STACKS, OURS]), help=STACK_HELP)
 @click.option(
     "--budget", default=f"{BUDGET_S:g}s", callback=_budget, metavar="TIME", help="Begin nothing more after so long."
 )
@@ -134,7 +136,7 @@ def main(source: str, **options: Any) -> None:
     if not decision.best.fits:
         raise JobError(f"{source}: nothing fits in the memory of {decision.machine.name}")
     if options["output"] is not None:
-        plan_of(decision, source, options).save(options["output"])
+        saved_for(plan_of(decision, source, options), decision.stack).save(options["output"])
 
 
 def _write_page(decision: Decision, source: str, options: Mapping[str, Any]) -> None:
@@ -176,7 +178,7 @@ def _decided(source: str, options: Mapping[str, Any]) -> Decision:
 def planned_for_time(source: str, options: Mapping[str, Any]) -> tuple[Plan, str]:
     """Return the plan of the fastest way that fits on all of a machine's devices, and the verdict; pins are words."""
     decision = _decided(source, {**options, "stack": STACK, "budget": BUDGET_S})
-    return plan_of(decision, source, options), decision.verdict
+    return saved_for(plan_of(decision, source, options), decision.stack), decision.verdict
 
 
 def _searched(decision: Decision) -> str:
@@ -185,7 +187,7 @@ def _searched(decision: Decision) -> str:
     least = "nothing is faster" if decision.best.fits else "nothing fits"
     left = least if proved else left_open(search.gap)
     looked, how = "projected", f"of the software stack {decision.stack}"
-    if decision.stack == SIMULATED:
+    if decision.stack == OURS:
         looked, how = "simulated", "worker by worker"
     excluded = "excluded by bounds" if proved else "excluded by bounds or for want of time"
     parts = (

@@ -39,13 +39,13 @@ SEARCHING = (*SEARCH_OPTIONS, "memory")
 
 PRECISION = "mixed where devices have it"
 DECIDED = {"dtype": f"for the zoo {PRECISION}", "optimizer": f"for the zoo {OPTIMIZER}"}
-"""What commands say of defaults that split a model of the zoo by name: as decide trains it."""
+"""What commands say of defaults that are given a machine: they train a model of the zoo as decide does."""
 
 SEARCHED = {
-    "dtype": f"float32; for the zoo with --parallel, and in decide, {PRECISION}",
-    "optimizer": f"momentum; for the zoo with --parallel, and in decide, {OPTIMIZER}",
+    "dtype": f"float32; for the zoo with --parallel or --topo {PRECISION}",
+    "optimizer": f"momentum; for the zoo with --parallel or --topo {OPTIMIZER}",
 }
-"""What those say that do so with --parallel alone."""
+"""What those say that may be given none."""
 
 PINS_HELP = "Read pins, and what is forbidden, from a YAML file: `pins: {GLOB: PLACEMENT}`, `forbids: ...`."
 
@@ -133,12 +133,12 @@ def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def training_options(source: str, options: Mapping[str, Any], machine: Machine | None = None) -> dict[str, Any]:
-    """Return the options of a model: those given, and with --parallel those that decide trains the zoo with, too.
+    """Return the options of a model: those given, and with --parallel or --topo those that decide trains the zoo with.
 
     `machine` is that of --topo, where it is built already.
     """
     given = given_options(options)
-    if options["parallel"] is None:
+    if options["parallel"] is None and options["topo"] is None:
         return given
     if machine is None and options["topo"] is not None:
         machine = load_topology(options["topo"])
@@ -165,6 +165,8 @@ def read_request(source: str, options: Mapping[str, Any], machine: str | None) -
     if options["pins_file"] is not None:
         pins, forbids = load_pins(options["pins_file"])
         search |= {"pins": (*pins, *search["pins"]), "forbids": (*forbids, *search["forbids"])}
+    if options["parallel"] is not None and options["objective"] == "bytes" and options["memory"] is None:
+        machine = None  # it says what the zoo is trained in; named parallelism asks for no time
     given = training_options(source, options) | _micro_batches(options) | _recomputation(options)
     return load_model(source, opaque_unknown=options["opaque_unknown"], **given), {**search, "machine": machine}
 

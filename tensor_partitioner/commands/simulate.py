@@ -13,10 +13,10 @@ from planner.extensions import load_operators
 from planner.failures import JobError
 from planner.files import check_written, write_json
 from planner.model_source import source_files
-from planner.models import model_options
 from planner.report.schema import write_reports
 from planner.report.sentences import finding
 from simulator.baselines.registry import SYSTEMS, system_named
+from simulator.projection.stack import OURS
 from simulator.report import COLLECTIVES
 from simulator.tracing import trace
 from tensor_partitioner import display
@@ -32,33 +32,20 @@ from tensor_partitioner.commands.planning_options import (
     refuse_others,
     with_model_options,
 )
-from tensor_partitioner.commands.projecting import (
-    beside,
-    is_projected,
-    memory_option,
-    project_model,
-    project_option,
-    project_saved,
-    stack_option,
-)
+from tensor_partitioner.commands.projecting import memory_option, named, show_priced, stack_of, stack_option
 from tensor_partitioner.commands.simulation_request import ALSO_DATA_PARALLEL, SimulationRequest
 from tensor_partitioner.commands.sweep import read_sweeps, requests, run, sweep_table
 from tensor_partitioner.display.progress import progress
 from topologies import available, load_topology
 
-SIMULATING = (
-    *("source", "topo", "prefetch", "overlap", "collectives", "data_parallel", "operator_files", "system"),
-    *("json_path", "tasks", "trace_path", "sweep"),
-)
-"""The arguments that have a meaning where the plan is there already."""
+MESSAGES = ("prefetch", "overlap", "collectives", "tasks", "trace_path")
+"""The arguments that have a meaning where messages are simulated."""
 
-PROJECTING = ("project", "stack", "memory_report")
-"""Those that have one where a step is projected."""
+SIMULATING = ("source", "topo", "data_parallel", "operator_files", "system", "json_path", "sweep", "stack", *MESSAGES)
+"""Those that have one where the plan is there already."""
 
-PROJECTED = ("source", "topo", "parallel", "workers", "operator_files", "data_parallel", "json_path", *PROJECTING)
-"""All of these, but the model's own; named parallelism says how a batch is cut and what is computed again."""
-
-NAMED = ("micro_batches", "recompute")
+PRICED = "memory_report"
+"""That which has one where a framework's stack prices a step."""
 
 ONE_PLAN = {"-o": "output", "--trace": "trace_path"}
 
@@ -98,7 +85,6 @@ EXAMPLES = (
 @click.option("--tasks", is_flag=True, help="Put the seconds of every task into the report.")
 @click.option("--trace", "trace_path", type=WRITTEN, help="Write a trace for ui.perfetto.dev or chrome://tracing.")
 @click.option("--sweep", multiple=True, metavar="NAME=V1,V2,...", callback=read_sweeps, help=SWEEP_HELP)
-@project_option
 @stack_option
 @memory_option
 @planning_options
@@ -112,27 +98,21 @@ def main(context: click.Context, /, source: str, **options: Any) -> None:
     load_operators(options["operator_files"])
     swept = options.pop("sweep")
     if is_saved_plan(source):
-        refuse_others(
-            context, f"{source} is a saved plan, which is not searched again", allowed=(*SIMULATING, *PROJECTING)
-        )
+        reason = f"{source} is a saved plan, which is not searched again"
+        refuse_others(context, reason, allowed=(*SIMULATING, PRICED))
     _check_system(context, options, dict(swept))
     if options["topo"] is None and "topo" not in dict(swept):
         raise click.UsageError("Missing option '--topo'.")
-    alone = not swept and options["system"] is None
-    saved = is_saved_plan(source)
-    if alone and saved and project_saved(source, options):
-        return
-    if alone and not saved and is_projected(options):
-        allowed = (*PROJECTED, *(name for name in model_options() if name not in NAMED))
-        refuse_others(context, "a projection looks at one replica of --parallel", allowed=allowed)
-        project_model(source, options)
-        return
-    if context.get_parameter_source("stack") == ParameterSource.COMMANDLINE and not swept:
-        raise click.UsageError("--stack: expected --project with it, which prices a step by a stack; found none")
     if swept:
         _sweep(context, source, options)
-    else:
+        return
+    options = named(source, options)
+    stack = stack_of(source, options)
+    _check_stack(context, stack, ())
+    if stack == OURS:
         _once(source, options)
+    else:
+        show_priced(source, options, stack)
 
 
 def _note(text: str) -> None:
@@ -153,6 +133,14 @@ def _check_system(context: click.Context, options: dict[str, Any], swept: Mappin
         raise click.UsageError(f"--largest-batch finds the batch: expected no {flag}")
 
 
+def _check_stack(context: click.Context, stack: str, swept: Container[str]) -> None:
+    """Refuse options, given or swept, that have no meaning with a stack."""
+    without = (PRICED,) if stack == OURS else MESSAGES
+    remedy = "a framework's --stack" if stack == OURS else f"--stack {OURS}"
+    if told := [flag for name, flag in _given(context, swept) if name in without]:
+        raise click.UsageError(f"{told[0]}: expected {remedy} with it, found the stack {stack}")
+
+
 def _given(context: click.Context, swept: Container[str]) -> Iterator[tuple[str, str]]:
     """Yield the name and the flag of every option that is given, once or to be swept."""
     for parameter in context.command.params:
@@ -169,8 +157,6 @@ def _once(source: str, options: dict[str, Any]) -> None:
     if trace_path is not None:
         trace(simulation).write(trace_path)
     console = stdout()
-    if predicted := beside(source, options, result):
-        console.print(predicted, soft_wrap=True)
     console.print(*display.tables(result), sep="\n")
     console.print(finding(result), soft_wrap=True, style="bold red" if result.overfull else None)
     if result.overfull:
@@ -178,14 +164,21 @@ def _once(source: str, options: dict[str, Any]) -> None:
 
 
 def _sweep(context: click.Context, source: str, options: dict[str, Any]) -> None:
-    if given := [flag for name, flag in _given(context, ()) if name in PROJECTING]:
-        raise click.UsageError(f"--sweep does not project: expected no {', '.join(given)}")
+    if context.params[PRICED]:
+        raise click.UsageError("--sweep shows a line for each step: expected no --memory-report")
     if unmet := [flag for flag, name in ONE_PLAN.items() if options[name] is not None]:
         raise click.UsageError(f"--sweep makes many plans: expected no {', '.join(unmet)}, which is of one")
     cells = list(requests(context, SIMULATING if is_saved_plan(source) else None))
     for topo in dict.fromkeys(str(request.options["topo"]) for _, request in cells):
         load_topology(topo)  # what is wrong in a machine, or doubtful, is said once and before the rest
-    if any(request.options["data_parallel"] and request.options["system"] is None for _, request in cells):
+    asked = [named(source, request.options) for _, request in cells]
+    stacks = [stack_of(source, options) for options in asked]
+    for stack in dict.fromkeys(stacks):
+        _check_stack(context, stack, [name for name, _ in context.params["sweep"]])
+    if any(
+        options["data_parallel"] and options["system"] is None and stack == OURS
+        for options, stack in zip(asked, stacks, strict=True)
+    ):
         _note(ALSO_DATA_PARALLEL)
     with progress("simulating", len(cells)) as done:
         sweep = run(cells, options["operator_files"], done)

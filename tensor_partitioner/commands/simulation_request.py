@@ -20,7 +20,7 @@ from simulator.baselines.registry import system_named, system_program
 from simulator.report import Settings, data_parallelism, report, simulation_of
 from simulator.simulation import Simulation
 from simulator.systems import SystemProgram, TooFewSamplesError, plan_program
-from tensor_partitioner.commands.planning_options import given_options, is_saved_plan, plan_model
+from tensor_partitioner.commands.planning_options import is_saved_plan, plan_model, training_options
 from topologies import Machine, load_topology
 
 ALSO_DATA_PARALLEL = "also simulating data parallelism; --no-data-parallel leaves it out"
@@ -81,7 +81,8 @@ class SimulationRequest:
     def _plan(self, options: Mapping[str, Any]) -> Plan:
         """Load the plan, or search it; for little time, or within memory, on the machine that is simulated."""
         if is_saved_plan(self.source):
-            return load_plan(self.source)
+            saved = load_plan(self.source)
+            return saved if options["parallel"] is None else search_plan(saved.graph, parallel=options["parallel"])
         about_machine = options["objective"] == "time" or options["memory"] is not None
         return plan_model(self.source, {**options, "output": None}, options["topo"] if about_machine else None)
 
@@ -90,7 +91,7 @@ class SimulationRequest:
         if is_saved_plan(self.source):
             plan = load_plan(self.source)
             return plan.graph, plan.workers
-        return load_model(self.source, **given_options(options)), options["workers"]
+        return load_model(self.source, **training_options(self.source, options)), options["workers"]
 
 
 def _data_parallelism(

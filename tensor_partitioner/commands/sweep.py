@@ -9,7 +9,9 @@ import signal
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -20,7 +22,9 @@ from planner.extensions import load_operators
 from planner.failures import describe_failure
 from planner.report.schema import Report
 from planner.report.tables import busiest, fullest
+from simulator.projection.stack import OURS
 from tensor_partitioner.commands.console import collect_seldom
+from tensor_partitioner.commands.projecting import named, priced, stack_of, step_data
 from tensor_partitioner.commands.simulation_request import SimulationRequest
 from tensor_partitioner.display import exact_bytes, number, percent, quantity, seconds, table
 from topologies import TopologyWarning
@@ -40,15 +44,21 @@ COLUMNS = ("per step", "exposed", "samples/s", "data parallel", "bytes", "fulles
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """One combination of values, as they were written, by option; and its report, or why there is none."""
+    """One combination of values, as they were written, by option; and its step, or why there is none.
+
+    That is a report of what was simulated, or what was `priced` for a framework's stack, as `step_data` says it.
+    """
 
     values: dict[str, str]
     report: Report | None = None
+    priced: dict[str, Any] | None = None
     error: str | None = None
 
     @property
     def is_fine(self) -> bool:
         """True if it could be simulated and fits in memory."""
+        if self.priced is not None:
+            return bool(self.priced["fits"])
         return self.report is not None and not self.report.overfull
 
 
@@ -127,7 +137,12 @@ def _prepare(operators: Sequence[Path]) -> None:
 def _cell(values: dict[str, str], request: SimulationRequest) -> Cell:
     """Simulate in a process of its own, from which an error comes back as what is said of it."""
     try:
-        return Cell(values=values, report=request.run()[1])
+        options = named(request.source, request.options)
+        stack, parallel = stack_of(request.source, options), options["parallel"]
+        if stack == OURS:
+            return Cell(values=values, report=replace(request, options=options).run()[1])
+        step = priced(request.source, options, stack)
+        return Cell(values=values, priced=step_data(request.source, parallel, options, step, stack))
     except Exception as error:
         return Cell(values=values, error=describe_failure(error)[0])
 
@@ -141,13 +156,24 @@ def _result(values: dict[str, str], future: Future[Cell]) -> Cell:
 def sweep_table(sweep: Sweep, title: str) -> Table:
     """Show a row for every cell: what it takes, or why it could not be simulated."""
     names = list(sweep.cells[0].values)
-    rows = [[*cell.values.values(), *_figures(cell.report), _verdict(cell)] for cell in sweep.cells]
+    rows = [[*cell.values.values(), *_figures(cell), _verdict(cell)] for cell in sweep.cells]
     result = table(title, [*names, *COLUMNS, "verdict"], rows)
     result.columns[-1].justify = "left"
     return result
 
 
-def _figures(report: Report | None) -> list[str]:
+def _figures(cell: Cell) -> list[str]:
+    report, step = cell.report, cell.priced
+    if step is not None:
+        return [
+            seconds(step["seconds"]),
+            "-",
+            number(step["samples_per_s"]),
+            "-",
+            "-",
+            quantity(step["needed_bytes"], "B"),
+            "-",
+        ]
     if report is None:
         return ["-"] * len(COLUMNS)
     beside, device, busy = report.data_parallel, fullest(report), busiest(report)
@@ -163,6 +189,8 @@ def _figures(report: Report | None) -> list[str]:
 
 
 def _verdict(cell: Cell) -> str:
+    if cell.priced is not None:
+        return "fits" if cell.is_fine else "OUT OF MEMORY"
     if cell.report is None:
         return f"error: {cell.error}"
     return f"OUT OF MEMORY on {', '.join(cell.report.overfull)}" if cell.report.overfull else "fits"

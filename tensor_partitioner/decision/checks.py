@@ -40,11 +40,11 @@ def require_alike(machine: Cluster) -> None:
     if any(device.spec.measured is not None for device in machine.built.devices):
         raise TopologyError(
             f"{machine.name}: expected a machine that is not calibrated for a projection, found measured times of its "
-            "ranks; decide, and simulate --no-project, go by these"
+            "ranks; decide, and --stack ours, go by these"
         )
     types = sorted({device.spec.name for device in machine.built.devices})
     if len(types) > 1:
         raise TopologyError(
             f"{machine.name}: expected devices of one type for a projection, found {', '.join(types)}; "
-            "decide, and simulate --no-project, simulate unlike ones"
+            "decide, and --stack ours, simulate unlike ones"
         )

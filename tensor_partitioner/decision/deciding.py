@@ -20,7 +20,7 @@ from simulator.projection.blocks import blocks_of, repeated
 from simulator.projection.cluster import Cluster, cluster, cluster_of
 from simulator.projection.network import Grid, Network
 from simulator.projection.result import Projection
-from simulator.projection.stack import Stack, stack_named
+from simulator.projection.stack import OURS, Stack, stack_named
 from tensor_partitioner.decision.bounds import LeastWork, least_bytes, micro_batch_s, with_bubble
 from tensor_partitioner.decision.candidates import KEPT, Shape, by_hand, candidate_name, candidates, family, undivided
 from tensor_partitioner.decision.checks import is_alike, require_types
@@ -73,7 +73,7 @@ def decide(  # noqa: PLR0913 -- the settings by their names
     require_types(model, machine, batch, budget_s, pins)
     whole = cluster_of(machine) if isinstance(machine, Machine) else cluster(machine)
     source, samples = source_of(model, whole, batch, options)
-    if not is_alike(whole):
+    if stack == OURS or not is_alike(whole):
         return Simulating(source, source.whole(batch), whole.built, degrees_of(pins)).decision(budget_s)
     deciding = _Deciding(source, whole, stack_named(stack), stack, degrees_of(pins))
     return deciding.decision(deciding.largest_batch() if samples is None else samples, begin, budget_s)

@@ -19,9 +19,6 @@ SEARCHED = {"bytes": "plan of least bytes", "time": "plan of least time without 
 ALL_ALIKE = ", all devices doing the same work"
 """What the name of a plan ends in that divides nothing."""
 
-SIMULATED = "simulated"
-"""The stack of a decision whose candidates are not projected but simulated, worker by worker."""
-
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True):
     """A frozen record."""

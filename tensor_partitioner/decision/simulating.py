@@ -17,13 +17,13 @@ from planner.plans.plan import Plan
 from planner.report.tables import fullest
 from planner.search.pins import Degree
 from simulator.projection.kernels import is_product
+from simulator.projection.stack import OURS
 from simulator.report import Settings, report, simulation_of
 from simulator.systems import plan_program
 from tensor_partitioner.decision.candidates import candidate_name, divisors, family
 from tensor_partitioner.decision.record import (
     OWN,
     SEARCHED,
-    SIMULATED,
     Candidate,
     Decision,
     Line,
@@ -73,7 +73,7 @@ class Simulating:
         return Decision(
             model=model,
             machine=machine,
-            stack=SIMULATED,
+            stack=OURS,
             verdict=verdict(model, machine, told),
             search=Search(
                 considered=considered,
@@ -85,7 +85,7 @@ class Simulating:
                 seconds=time.monotonic() - began,
             ),
             candidates=told,
-            commands=tuple(commands(self.source, model.batch, machine, told[0], stack=SIMULATED, pins=self.pins)),
+            commands=tuple(commands(self.source, model.batch, machine, told[0], stack=OURS, pins=self.pins)),
         )
 
     def _ways(self) -> Iterator[Parallel]:

@@ -10,11 +10,12 @@ from planner.export.targets import engines_of
 from planner.parallel import Parallel
 from planner.plans.check import MOST_WORKERS
 from planner.search.pins import Degree
-from tensor_partitioner.decision.record import SIMULATED, Candidate, MachineFacts
+from simulator.projection.stack import OURS
+from tensor_partitioner.decision.record import Candidate, MachineFacts
 from tensor_partitioner.replicas import Source, ZooModel
 
 STACK = "compile"
-"""The software that is projected where nothing else is said."""
+"""The stack of named parallelism where nothing else is said."""
 
 OWN_EXECUTOR = "torchrun"
 ENGINES = ("fsdp2", "megatron", "torchtitan", "deepspeed")
@@ -37,8 +38,8 @@ def commands(  # noqa: PLR0913 -- what a decision was made of
         yield from (planning, *running, f"export-plan plan.json --to {OWN_EXECUTOR}")
         return
     named = f"{words} --parallel {best.name}"
-    by = "" if stack in {STACK, SIMULATED} else f" --stack {stack}"
-    yield f"simulate {named} {topo}{' --project' * (stack != SIMULATED)}{by}"
+    by = "" if stack in {STACK, OURS} else f" --stack {stack}"
+    yield f"simulate {named} {topo}{by}"
     held = "".join(f" --pin {quote(pin.asked)}" for pin in pins)
     decided = f"decide {words} {topo}{by}{held} -o plan.json"
     yield f"plan {named} -o plan.json" if isinstance(source, ZooModel) else decided

@@ -67,9 +67,9 @@ def test_unlike_devices_are_simulated(tmp_path, capsys):
     file = tmp_path / "pair.yaml"
     file.write_text(UNLIKE)
     decision = decide("mlp-2-64", file, batch=4)
-    assert (decision.stack, decision.machine.device) == ("simulated", "gk210 and v100-sxm2-16gb")
-    words = shlex.split("transformer-2-64 --heads 4 --sequence 32 --vocabulary 256 --batch 4 --parallel dp=2 --project")
-    assert run(simulate, *words, "--topo", file) == 2
+    assert (decision.stack, decision.machine.device) == ("ours", "gk210 and v100-sxm2-16gb")
+    words = shlex.split("transformer-2-64 --heads 4 --sequence 32 --vocabulary 256 --batch 4 --parallel dp=2")
+    assert run(simulate, *words, "--stack", "eager", "--topo", file) == 2
     assert "expected devices of one type" in capsys.readouterr().err
 
 
@@ -181,11 +181,11 @@ def test_a_batch_that_nobody_gave_fills_the_memory(pins):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--no-project --memory-report", "--memory-report: expected --parallel with it, projected"),
-        ("--project --workers 4", "--workers: expected the 2 of --parallel dp=2, found 4"),
-        ("--project --micro-batches 2", "looks at one replica of --parallel: expected no --micro-batches"),
-        ("--project --prefetch 2", "looks at one replica of --parallel: expected no --prefetch"),
-        ("--stack eager", "--stack: expected --project with it"),
+        ("--stack ours --memory-report", "--memory-report: expected a framework's --stack with it, found the"),
+        ("--workers 4", "--workers: expected the 2 of --parallel dp=2, found 4"),
+        ("--prefetch 2", "--prefetch: expected --stack ours with it, found the stack compile"),
+        ("--sweep overlap=true,false", "overlap: expected --stack ours with it, found the stack compile"),
+        ("--stack egaer", "'egaer'"),
     ],
 )
 def test_what_has_no_meaning_is_not_left_out_silently(words, message, capsys):
@@ -242,7 +242,7 @@ def test_the_command_that_is_named_shows_the_same(capsys):
 
 
 def test_the_sentence_of_a_projection_says_that_it_does_not_fit(capsys):
-    words = ("llama-3.1-8b", "--batch", 64, "--topo", "hgx-h100", "--parallel", "dp=8,micro-batch=1", "--project")
+    words = ("llama-3.1-8b", "--batch", 64, "--topo", "hgx-h100", "--parallel", "dp=8,micro-batch=1")
     assert run(simulate, *words) == 1
     captured = capsys.readouterr()
     by = re.search(r"out of memory by ([\d.]+ .B)", captured.err)[1]

@@ -20,7 +20,7 @@ ASKED = [str(word) for name, value in TINY.items() for word in (f"--{name}", val
 )
 def test_single_precision_is_told_what_half_is_tried_by(machine, told, capsys):
     given = ("transformer-2-64", "--topo", machine, "--batch", "16", *ASKED)
-    for command, rest in ((main, ("--pin", "tp=1")), (simulate, ("--parallel", "dp=8", "--project"))):
+    for command, rest in ((main, ("--pin", "tp=1")), (simulate, ("--parallel", "dp=8"))):
         assert run(command, *given, *rest, "--dtype", "float32") == 0
         shown = capsys.readouterr().out
         assert told in shown

@@ -27,7 +27,7 @@ def test_precisions_are_those_that_the_device_has():
     [
         (plan_command, ("-o",)),
         (export_command, ("--to", "dtensor", "--json")),
-        (simulate_command, ("--topo", "dgx-a100", "--no-project", "-o")),
+        (simulate_command, ("--topo", "dgx-a100", "-o")),
     ],
 )
 def test_named_parallelism_is_of_what_is_trained_as_decided(command, words, tmp_path, capsys):

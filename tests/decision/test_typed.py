@@ -79,7 +79,7 @@ def test_commands_for_a_module_keep_its_pins_and_stack(decided, tmp_path):
     words = ("--topo", "hgx-h100", "--pin", "tp=2", "--stack", "eager")
     decision = decided("model.py:make", "--batch", 16, *words)
     assert "decide model.py:make --batch 16 --topo hgx-h100 --stack eager --pin tp=2 -o plan.json" in decision.commands
-    assert decision.commands[0].endswith("--topo hgx-h100 --project --stack eager")
+    assert decision.commands[0].endswith("--topo hgx-h100 --stack eager")
     run_all(decision)
 
 

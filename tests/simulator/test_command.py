@@ -17,7 +17,10 @@ from tensor_partitioner.commands.plan import main as plan
 from tensor_partitioner.commands.simulate import main
 from tensor_partitioner.commands.simulation_request import ALSO_DATA_PARALLEL
 
-MODEL = ("mlp-2-16", "--batch", "8", "--workers", "4", "--topo", "uniform-8")
+MODEL = (
+    *("mlp-2-16", "--batch", "8", "--workers", "4", "--dtype", "float32", "--optimizer", "momentum"),
+    *("--topo", "uniform-8"),
+)
 
 
 def run(*arguments, command=main):
@@ -152,12 +155,12 @@ def test_what_a_sweep_refuses(arguments, message, capsys):
 def test_a_sweep_of_a_saved_plan_leaves_its_graph_alone(saved, capsys):
     assert run(saved, "--topo", "uniform-8", "--sweep", "batch=8,16") == 2
     assert re.search(
-        r"--sweep batch: expected one of collectives, data-parallel, overlap, prefetch, system, topo\n",
+        r"--sweep batch: expected one of collectives, data-parallel, overlap, prefetch, stack, system, topo\n",
         capsys.readouterr().err,
     )
 
 
-@pytest.mark.parametrize("system", ["ideal", "op-placement", "zero-3"])
+@pytest.mark.parametrize("system", ["ideal", "op-placement"])
 def test_a_system_runs_a_model_and_a_plan(saved, system, tmp_path, capsys):
     of_model, of_plan = tmp_path / "one.json", tmp_path / "other.json"
     assert run(*MODEL, "--system", system, "--json", of_model, "--trace", tmp_path / "t.json") == 0
@@ -180,20 +183,49 @@ def test_a_system_runs_on_all_devices_and_swaps_to_their_host(tmp_path):
 
 def test_a_system_that_is_a_plan_is_saved(tmp_path):
     path = tmp_path / "r.json"
-    assert run(*MODEL, "--system", "zero-2", "--no-data-parallel", "-o", tmp_path / "zero.json", "--json", path) == 0
+    assert run(*MODEL, "--system", "tofu", "--no-data-parallel", "-o", tmp_path / "tofu.json", "--json", path) == 0
     assert read_reports(path)[0].data_parallel is None
-    assert load_plan(tmp_path / "zero.json").search.searcher == "zero-2"
+    assert load_plan(tmp_path / "tofu.json").search.placements == "S"
+
+
+NAMED = {"data-parallel": "dp=4", "zero-1": "dp=4,zero=1", "zero-3": "dp=4,zero=3", "1f1b": "pp=4"}
+
+
+@pytest.mark.parametrize("stack", ["compile", "megatron", "ours"])
+@pytest.mark.parametrize("system", NAMED)
+def test_systems_that_are_named_parallelism_are_that(saved, system, stack, tmp_path):
+    """Whatever spells it, and whatever it is a model or a plan's graph, a question has one answer."""
+    spelled = (("--system", system), ("--parallel", NAMED[system], "--workers", "4")), ("--stack", stack, "--json")
+    asked = [(*MODEL, *how) for how in spelled[0]] + [(saved, "--topo", "uniform-8", *spelled[0][0])]
+    answers = []
+    for number, question in enumerate(asked):
+        file = tmp_path / f"{number}.json"
+        assert run(*question, *spelled[1], file) == 0
+        answer = json.loads(file.read_text())
+        answers.append({name: answer[name] for name in answer if name not in ("model", "plan", "searcher")})
+    assert answers[0] == answers[1] == answers[2]
 
 
 def test_the_largest_batch_is_found(tmp_path):
     """Of a model that is planned, of one that a system runs, and among those that micro-batches divide."""
-    pipelined = ("--system", "1f1b", "--micro-batches", 16)
-    for options in (("--search", "data-parallel", "--workers", 8), ("--system", "data-parallel"), pipelined):
+    ours, pipelined = ("--stack", "ours"), ("--system", "1f1b", "--micro-batches", 16)
+    searched, data = ("--search", "data-parallel", "--workers", 8), ("--system", "data-parallel")
+    for options in (searched, (*data, *ours), (*pipelined, *ours)):
         path, asked = tmp_path / "r.json", ("mlp-4-64", "--topo", "p2.8xlarge", *options)
         assert run(*asked, "--largest-batch", "--json", path) == 0
         (report,) = read_reports(path)
         assert not report.overfull
         assert run(*asked, "--batch", 2 * report.batch) == 1
+
+
+@pytest.mark.parametrize("options", [("--system", "data-parallel"), ("--parallel", "pp=8", "--micro-batches", "16")])
+def test_the_largest_batch_is_found_for_a_stack(options, tmp_path):
+    path, asked = tmp_path / "r.json", ("mlp-4-64", "--topo", "p2.8xlarge", *options)
+    assert run(*asked, "--largest-batch", "--json", path) == 0
+    step = json.loads(path.read_text())
+    assert step["fits"]
+    assert run(*asked, "--batch", step["samples"]) == 0
+    assert run(*asked, "--batch", 2 * step["samples"]) == 1
 
 
 def test_where_memory_is_unlimited_there_is_no_largest_batch(capsys):
