@@ -68,8 +68,9 @@ class SimulationRequest:
         return program
 
     def _of_batch(self, machine: Machine, batch: int) -> SystemProgram:
-        if batch < (self.options["micro_batches"] or 1):
-            raise TooFewSamplesError(f"expected a sample for every micro-batch, found {batch}")
+        parallel, count = self.options["parallel"], self.options["micro_batches"] or 1
+        if batch < count * (1 if parallel is None else parallel.dp):
+            raise TooFewSamplesError(f"expected a sample for every worker and micro-batch, found {batch}")
         return self._program(machine, {**self.options, "batch": batch})
 
     def _program(self, machine: Machine, options: Mapping[str, Any]) -> SystemProgram:

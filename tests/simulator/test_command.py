@@ -218,7 +218,7 @@ def test_the_largest_batch_is_found(tmp_path):
         assert run(*asked, "--batch", 2 * report.batch) == 1
 
 
-@pytest.mark.parametrize("options", [("--system", "data-parallel"), ("--parallel", "pp=8", "--micro-batches", "16")])
+@pytest.mark.parametrize("options", [("--system", "data-parallel"), ("--parallel", "pp=4", "--micro-batches", "16")])
 def test_the_largest_batch_is_found_for_a_stack(options, tmp_path):
     path, asked = tmp_path / "r.json", ("mlp-4-64", "--topo", "p2.8xlarge", *options)
     assert run(*asked, "--largest-batch", "--json", path) == 0
