@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from planner.explanations.words import Words, layer_of
+from planner.explanations.words import Words
 from planner.graph.ir import ITEM_BYTES, Node
 from planner.plans.plan import Plan
 from planner.plans.traffic import Traffic
@@ -39,7 +39,8 @@ def moved_bytes(plan: Plan, words: Words) -> Iterator[Moved]:
                 for alike in (nodes, *others) if nbytes else ():
                     node = alike[place]
                     moved = _corresponding(name, work.node, node)
-                    yield Moved(node.name, WEIGHTS if moved in copies else _kind(moved, words), layer_of(moved), nbytes)
+                    kind = WEIGHTS if moved in copies else _kind(moved, words)
+                    yield Moved(node.name, kind, words.alike.layer_of(moved), nbytes)
 
 
 def _corresponding(tensor: str, node: Node, other: Node) -> str:

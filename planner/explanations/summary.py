@@ -7,7 +7,7 @@ FSDP where these have one. All is data that can be written as JSON.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 import topologies
 from planner.explanations import summary_tables  # noqa: F401  # how a summary shows itself
-from planner.explanations.causes import bytes_by_cause, moved_bytes
+from planner.explanations.alike import Alike, pattern_of
+from planner.explanations.causes import bytes_by_cause, is_copy_of_weights, moved_bytes
 from planner.explanations.engines import Engines
 from planner.explanations.seconds import predicted
 from planner.explanations.summary_records import Cause, OperatorGroup, ParameterGroup, Spent, Summary
-from planner.explanations.words import Words, layer_of, over_ways, pattern_of, placement_word
+from planner.explanations.words import Words, over_ways, placement_word
 from planner.graph.facts import phases
 from planner.graph.ir import ITEM_BYTES, Node
 from planner.layout import Strategy, elements, owned_by_all
@@ -36,7 +37,7 @@ def summary(plan: Plan | str | Path, machine: topologies.Machine | None = None) 
     >>> import planner
     >>> plan = planner.plan(planner.model("mlp-2-16", batch=8), workers=4)
     >>> [(group.pattern, group.split, group.held_bytes) for group in planner.summary(plan).parameters]
-    [('fc*.w', 'columns over 4', 256), ('fc*.w', 'rows over 2, columns over 2', 256)]
+    [('fc1.w', 'columns over 4', 256), ('fc2.w', 'rows over 2, columns over 2', 256)]
     """
     plan = plan_of(plan)
     summarized = _Summarized(plan)
@@ -64,23 +65,24 @@ class _Summarized:
     def parameters(self) -> Iterator[ParameterGroup]:
         """Yield the groups of parameters: trained and frozen weights, in the graph's order."""
         tensors = self._plan.graph.tensors
-        groups: dict[tuple[object, ...], list[str]] = {}
-        alike = Counter[str]()
+        groups, alike = dict[tuple[object, ...], list[str]](), defaultdict[object, list[str]](list)
+        group_of = self._words.alike.group_of
         for name, tensor in tensors.items():
             if tensor.role == "weight" and tensor.init is not None:
                 lying = (self._plan.layouts[state] for state in self._states.get(name, ()))
-                key = pattern_of(name), tensor.shape, tensor.dtype, self._plan.layouts[name], *lying
+                key = group_of(name), tensor.shape, tensor.dtype, self._plan.layouts[name], *lying
                 groups.setdefault((*key, self._engines.megatron(name), self._engines.fsdp(name)), []).append(name)
-                alike[pattern_of(name)] += 1
-        yield from (self._parameter_group(names, alike[pattern_of(names[0])]) for names in groups.values())
+                alike[group_of(name)].append(name)
+        yield from (self._parameter_group(names, alike[group_of(names[0])]) for names in groups.values())
 
-    def _parameter_group(self, names: Sequence[str], layers: int) -> ParameterGroup:
+    def _parameter_group(self, names: Sequence[str], every: Sequence[str]) -> ParameterGroup:
+        """Return those of `every` corresponding parameter that lie alike."""
         first = names[0]
         tensor, states = self._plan.graph.tensors[first], self._states.get(first, ())
         return ParameterGroup(
-            pattern=pattern_of(first) if layers > 1 else first,
+            pattern=pattern_of(every),
             names=tuple(names),
-            layers=layers,
+            layers=len(every),
             shape=tensor.shape,
             dtype=tensor.dtype,
             layout=tuple(map(str, self._plan.layouts[first])),
@@ -89,11 +91,18 @@ class _Summarized:
             dtensor=self._engines.dtensor(first),
             megatron=self._engines.megatron(first),
             fsdp=self._engines.fsdp(first),
-            is_contracted=any(self._words.contracts(node) for node in self._words.readers(first)),
+            is_contracted=any(map(self._words.contracts, self._readers(first))),
             nbytes=len(names) * tensor.nbytes,
             held_bytes=len(names) * int(self._held_bytes((first,)).max()),
             state_held_bytes=len(names) * int(self._held_bytes(states).max()),
         )
+
+    def _readers(self, weight: str) -> Iterator[Node]:
+        """Yield the nodes that read a weight, or a copy of it."""
+        for node in self._words.readers(weight):
+            yield node
+            if is_copy_of_weights(node, self._words):
+                yield from self._words.readers(node.outputs[0])
 
     def held_by_fullest_worker(self) -> tuple[int, int]:
         """Return the bytes of parameters and of their state that the worker holds which holds most of both."""
@@ -121,7 +130,7 @@ class _Summarized:
 
     def operators(self) -> Iterator[OperatorGroup]:
         """Yield the groups of nodes, in the graph's order."""
-        groups: dict[tuple[str, str, str, Strategy], list[Node]] = {}
+        groups: dict[tuple[Hashable, str, str, Strategy], list[Node]] = {}
         graph, strategies = self._plan.graph, self._plan.strategies
         updated, phase_of = frozenset(graph.updates.values()), phases(graph)
         bytes_of = Counter[str]()
@@ -131,11 +140,12 @@ class _Summarized:
             phase = "update" if updated.intersection(node.outputs) else phase_of[node.name]
             if phase == "update" and node.op == "add_n":  # of gradients, behind the last node that makes one
                 phase = "backward"
-            groups.setdefault((pattern_of(node.name, 1), node.op, phase, strategies[node.name]), []).append(node)
-        for (pattern, op, phase, strategy), nodes in groups.items():
+            group = self._words.alike.group_of(node.name)
+            groups.setdefault((group, node.op, phase, strategies[node.name]), []).append(node)
+        for (_, op, phase, strategy), nodes in groups.items():
             words = [self._words.of_choice(nodes[0], choice) for choice in strategy]
             yield OperatorGroup(
-                pattern=pattern if len(nodes) > 1 else nodes[0].name,
+                pattern=pattern_of([node.name for node in nodes]),
                 op=op,
                 phase=phase,
                 names=tuple(node.name for node in nodes),
@@ -171,9 +181,9 @@ def _spent(plan: Plan, machine: topologies.Machine | None) -> Iterator[Spent]:
             yield from _communication(of_search.level_s, of_search.latency_s)
         return
     if (prediction := predicted(plan, machine)) is not None:
-        computing = defaultdict[str, float](float)
+        computing, alike = defaultdict[str, float](float), Alike(plan.graph)
         for name, seconds in prediction.compute_s.items():
-            computing[layer_of(name)] += seconds
+            computing[alike.layer_of(name)] += seconds
         for layers in sorted(computing, key=lambda layers: -computing[layers]):
             yield Spent(f"computing {layers}", computing[layers])
         yield from _communication(prediction.level_s, prediction.latency_s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +13,8 @@ from rich.table import Table
 
 import topologies
 from planner.errors import PlanError
-from planner.explanations.words import Words, over_ways, pattern_of, placement_word
+from planner.explanations.alike import pattern_of
+from planner.explanations.words import Words, over_ways, placement_word
 from planner.graph.ir import ROLES, Graph
 from planner.planning import Request, planned, request_of
 from planner.plans.plan import Plan
@@ -159,7 +160,7 @@ def changes_between(plan: Plan, other: Plan, words: Words) -> tuple[Change, ...]
 
     What a weight is updated to lies as the weight does, and is left out.
     """
-    groups, updated = dict[tuple[str, str, str, str], list[str]](), frozenset(plan.graph.updates.values())
+    groups, updated = dict[tuple[str, Hashable, str, str], list[str]](), frozenset(plan.graph.updates.values())
     for name, tensor in plan.graph.tensors.items():
         if name in updated:
             continue
@@ -170,10 +171,10 @@ def changes_between(plan: Plan, other: Plan, words: Words) -> tuple[Change, ...]
             for side in (plan, other)
         )
         if before != after:
-            groups.setdefault((tensor.role, pattern_of(name), before, after), []).append(name)
+            groups.setdefault((tensor.role, words.alike.group_of(name), before, after), []).append(name)
     changes = [
-        Change(pattern if len(names) > 1 else names[0], role, tuple(names), before, after)
-        for (role, pattern, before, after), names in groups.items()
+        Change(pattern_of(names), role, tuple(names), before, after)
+        for (role, _, before, after), names in groups.items()
     ]
     return tuple(sorted(changes, key=lambda change: (_rank(change.role), -len(change.names))))
 

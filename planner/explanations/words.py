@@ -7,10 +7,10 @@ without contracting it; the vocabulary is what whole numbers choose from.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import tdl
+from planner.explanations.alike import Alike
 from planner.graph.ir import FLOATING, Graph, Node
 from planner.layout import EVERYWHERE, PARTIAL, REPLICATE, TERMS, Placement, Shard, Signature, group_of
 from planner.search.alternatives.labels import Labelling, is_weight_or_state
@@ -21,9 +21,6 @@ SAMPLES, POSITIONS, HEADS, VOCABULARY = "samples", "positions", "heads", "vocabu
 REPLICATED, TERMS_OF_SUM, WHOLE = "replicated", "terms of a sum", "whole"
 ALIKE, ON_ONE, STAGE = "the same on all", "on one worker", "stage "
 CONVOLUTION = "convolution"
-NUMBERED = re.compile(r"[a-zA-Z_]*\d+")
-"""A part of a name that may number a layer."""
-
 Member = tuple[str, str, int | str]
 """A dimension of ("tensor", name), or a variable of ("node", name)."""
 
@@ -32,7 +29,7 @@ class Words:
     """What the dimensions of a graph's tensors and the choices of its nodes are called."""
 
     def __init__(self, graph: Graph, signatures: Mapping[str, Signature]) -> None:
-        self.graph, self.signatures = graph, signatures
+        self.graph, self.signatures, self.alike = graph, signatures, Alike(graph)
         self._labelling = Labelling(CoarseGraph(graph, signatures, {}, (), (), {}))
         self._readers: dict[str, list[Node]] = {}
         for node in graph.nodes:
@@ -191,25 +188,3 @@ def over_ways(words: Sequence[str], ways: Sequence[int]) -> str:
     return (
         ", ".join(word if word.startswith(STAGE) else f"{word} over {way}" for word, way in together.items()) or WHOLE
     )
-
-
-def pattern_of(name: str, kept: int = 2) -> str:
-    """Return a name without the numbers of layers, as a glob: `h.*.mlp.c_fc.weight`, `l*.mlp.up.w`.
-
-    Numbers in the last `kept` parts of a name tell apart what is in a layer, unless there are no others.
-    """
-    parts = name.split(".")
-    numbered = [n for n, part in enumerate(parts) if NUMBERED.fullmatch(part) and (n < len(parts) - 1 or kept == 1)]
-    layers = [n for n in numbered if n < len(parts) - kept or (kept == 1 and parts[n].isdecimal())] or numbered[:1]
-    return ".".join(_without_number(part) if n in layers else part for n, part in enumerate(parts))
-
-
-def layer_of(name: str) -> str:
-    """Return the part of a network that a name belongs to, as a glob: `h.*.mlp`, `embedding`."""
-    parts = name.split(".")
-    numbered = next((n for n, part in enumerate(parts[:-1]) if NUMBERED.fullmatch(part)), -1)
-    return ".".join(map(_without_number, parts[: max(1, min(numbered + 2, len(parts) - 1))]))
-
-
-def _without_number(part: str) -> str:
-    return re.sub(r"\d+$", "*", part)

@@ -10,6 +10,7 @@ asked in turn, in one process.
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -19,7 +20,6 @@ from typing import Any
 
 import planner
 from planner.errors import PlanError
-from planner.explanations.words import pattern_of
 from planner.graph.ir import Graph
 from planner.layout import Signature, signatures
 from results.experiment import Pages, machine, publish, table
@@ -44,7 +44,7 @@ def drawn_pin(graph: Graph, by_node: Mapping[str, Signature], chance: random.Ran
     else:
         node = chance.choice([node for node in graph.nodes if node.forward is None])
         name, option = node.name, chance.choice(list(by_node[node.name].description.strategies))
-    return f"{pattern_of(name) if chance.random() < 0.5 else name}={option}"
+    return f"{re.sub('[0-9]+', '*', name) if chance.random() < 0.5 else name}={option}"
 
 
 def timed(ask: Callable[[], Any]) -> tuple[Any, float]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from planner.explanations.alike import Alike
 from planner.explanations.alternatives import costliest, rejected
 from planner.explanations.seconds import predicted
 from planner.explanations.summary import summary
 from planner.explanations.summary_records import OperatorGroup, ParameterGroup, Summary
-from planner.explanations.words import Words, layer_of, over_ways
+from planner.explanations.words import Words, over_ways
 from planner.graph.facts import batch_size
 from planner.plans.plan import Plan
 from planner.plans.search_record import SearchRecord
@@ -83,7 +84,7 @@ def _layers(plan: Plan, whole: Summary, machine: Machine | None) -> Iterator[Lay
     others = dict(_alternatives(plan)) if len(plan.graph.nodes) <= MOST_NODES else {}
     tensors: dict[str, list[Tensor]] = {}
     operators: dict[str, list[Operator]] = {}
-    alike = Counter(group.pattern for group in whole.parameters)
+    alike, layer_of = Counter(group.pattern for group in whole.parameters), Alike(plan.graph).layer_of
     for group in whole.parameters:
         tensors.setdefault(layer_of(group.names[0]), []).append(_tensor(group, is_only=alike[group.pattern] == 1))
     for unit in whole.operators:

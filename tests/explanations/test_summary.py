@@ -1,6 +1,6 @@
 """Summaries against PyTorch's own layers and DTensor, the plan's own sums, and named parallelism as it is known."""
 
-import fnmatch
+from fnmatch import fnmatchcase
 
 import msgspec
 import pytest
@@ -10,10 +10,12 @@ from torch.distributed.tensor import Replicate, Shard
 
 import planner
 import topologies
+from planner.explanations.alike import pattern_of
 from planner.explanations.seconds import predicted
-from planner.explanations.words import layer_of, over_ways, pattern_of
+from planner.explanations.words import over_ways
 from planner.layout import Shard as Sharded
 from planner.layout import elements, owned
+from tests.decision.test_names import opaque
 from tests.explanations.plans import any_plan
 
 GPT = planner.model("transformer-2-128", batch=8)
@@ -71,7 +73,7 @@ def test_the_fullest_worker_holds_what_its_regions_hold(plan):
 @settings(max_examples=10, deadline=None)
 def test_a_pattern_is_a_glob_of_its_names(plan):
     for group in planner.summary(plan).parameters:
-        assert all(fnmatch.fnmatchcase(name, group.pattern) for name in group.names)
+        assert all(fnmatchcase(name, group.pattern) for name in group.names)
 
 
 def test_tensor_parallelism_in_the_words_of_megatron():
@@ -142,20 +144,26 @@ def test_heads_and_dtensor_of_a_module():
 
 
 @pytest.mark.parametrize(
-    ("name", "pattern", "layer"),
+    ("names", "pattern"),
     [
-        ("h.11.mlp.c_fc.weight", "h.*.mlp.c_fc.weight", "h.*.mlp"),
-        ("l0.mlp.up.w", "l*.mlp.up.w", "l*.mlp"),
-        ("layers.3.mlp.0.weight", "layers.*.mlp.0.weight", "layers.*.mlp"),
-        ("stage1.unit2.conv1.w", "stage*.unit*.conv1.w", "stage*.unit*"),
-        ("wte.weight", "wte.weight", "wte"),
-        ("fc1.w", "fc*.w", "fc*"),
-        ("norm", "norm", "norm"),
+        (("h.9.mlp.weight", "h.10.mlp.weight"), "h.*.mlp.weight"),
+        (("l0.mlp.up.w", "l1.mlp.up.w"), "l*.mlp.up.w"),
+        (("left.w", "right.w"), "*t.w"),
+        (("first.up.w", "second.w"), "*.w"),
+        (("wte.weight",), "wte.weight"),
     ],
 )
-def test_layers_are_told_from_what_is_in_them(name, pattern, layer):
-    assert pattern_of(name) == pattern
-    assert layer_of(name) == layer
+def test_a_pattern_matches_all_names_of_a_group(names, pattern):
+    assert pattern_of(names) == pattern
+    assert all(fnmatchcase(name, pattern) for name in names)
+
+
+def test_layers_are_groups_whatever_they_are_called():
+    graph = planner.model("transformer-4-64", heads=4, sequence=16, vocabulary=64, batch=8)
+    plans = planner.plan(graph, 2), planner.plan(opaque(graph, seed=1), 2)
+    groups, others = ([len(group.names) for group in planner.summary(plan).parameters] for plan in plans)
+    assert groups == others
+    assert max(groups) == 4
 
 
 def test_words_add_up_over_steps():
