@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 import topologies
 from planner.explanations import summary_tables  # noqa: F401  # how a summary shows itself
 from planner.explanations.alike import Alike, pattern_of
-from planner.explanations.causes import bytes_by_cause, is_copy_of_weights, moved_bytes
+from planner.explanations.causes import bytes_by_cause, moved_bytes
 from planner.explanations.engines import Engines
 from planner.explanations.seconds import predicted
 from planner.explanations.summary_records import Cause, OperatorGroup, ParameterGroup, Spent, Summary
@@ -91,18 +91,11 @@ class _Summarized:
             dtensor=self._engines.dtensor(first),
             megatron=self._engines.megatron(first),
             fsdp=self._engines.fsdp(first),
-            is_contracted=any(map(self._words.contracts, self._readers(first))),
+            is_contracted=any(self._words.contracts(node) for node in self._words.readers(first)),
             nbytes=len(names) * tensor.nbytes,
             held_bytes=len(names) * int(self._held_bytes((first,)).max()),
             state_held_bytes=len(names) * int(self._held_bytes(states).max()),
         )
-
-    def _readers(self, weight: str) -> Iterator[Node]:
-        """Yield the nodes that read a weight, or a copy of it."""
-        for node in self._words.readers(weight):
-            yield node
-            if is_copy_of_weights(node, self._words):
-                yield from self._words.readers(node.outputs[0])
 
     def held_by_fullest_worker(self) -> tuple[int, int]:
         """Return the bytes of parameters and of their state that the worker holds which holds most of both."""

@@ -92,8 +92,12 @@ class Words:
         return next((at[dim] for name, at in self._labelling.places[node.name] if name == tensor), None)
 
     def readers(self, name: str) -> Sequence[Node]:
-        """Return the nodes of the forward pass that read a tensor, and those that update it."""
-        return self._readers.get(name, ())
+        """Return the nodes of the forward pass that read a tensor, or a weight's copy, and those that update it."""
+        nodes = self._readers.get(name, ())
+        copies = (
+            n.outputs[0] for n in nodes if n.inputs == (name,) and self.graph.tensors[n.outputs[0]].role == "weight"
+        )
+        return [*nodes, *(reader for copy in copies for reader in self.readers(copy))]
 
     def has_samples(self, name: str) -> bool:
         """Whether a tensor has a part for every sample."""
@@ -107,7 +111,7 @@ class Words:
         shape = self.graph.tensors[name].shape
         if len(shape) <= 2:
             return ("elements",)[dim] if len(shape) == 1 else ("rows", "columns")[dim]
-        for node in self._readers.get(name, ()):
+        for node in self.readers(name):
             signature, variable = self.signatures[node.name], self.variable_of(node, name, dim)
             if variable is not None and self.contracts(node):
                 side = "input" if variable in signature.description.reduction_variables else "output"
