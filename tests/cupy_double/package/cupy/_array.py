@@ -59,6 +59,15 @@ def unwrapped(value):
     return value
 
 
+MINIMA = ("amin", "min", "ptp")
+
+
+def _require_no_output(name, kwargs):
+    """Raise what CuPy raises where the smallest of elements are written: it takes the output for a dtype."""
+    if name in MINIMA and kwargs.get("out") is not None:
+        raise TypeError("operand type(s) all returned NotImplemented from __array_ufunc__(<ufunc 'equal'>)")
+
+
 def _is_view(name, array):
     """Whether a function only looks at an array otherwise, and copies nothing."""
     copies = name in ("reshape", "ravel") and not (isinstance(array, ndarray) and array._host.flags.c_contiguous)
@@ -71,6 +80,7 @@ def function(what, name, numpys):
 
     def call(*args, **kwargs):
         _names.require_arguments(f"{what}.{name}", known, args, kwargs)
+        _require_no_output(name, kwargs)
         if not _is_view(name, args[0] if args else None):
             _memory.LAUNCHES[name] += 1
         if name in WAITING or (name in HOLDERS and isinstance(args[0], np.ndarray)):
@@ -206,6 +216,7 @@ class ndarray:  # noqa: N801  # CuPy's name
 
         def call(*args, **kwargs):
             _names.require_arguments(f"cupy.ndarray.{name}", known, args, kwargs)
+            _require_no_output(name, kwargs)
             if not _is_view(name, self):
                 _memory.LAUNCHES[name] += 1
                 _streams.current()._drain()
