@@ -22,6 +22,7 @@ from executor.kernels.call import Range
 from executor.kernels.matrix import letters_of_product
 from executor.kernels.window import Framed, Window, dilation, local_ranges, windows
 from executor.torch.attention import AT_ONCE, ATTENTION
+from executor.torch.computed import widened
 from executor.torch.elementwise import ELEMENTWISE
 from executor.torch.formats import PRODUCTS
 from executor.torch.normal import NORMAL
@@ -110,7 +111,7 @@ def einsum(call: KernelCall, *, adds: bool = False) -> None:
     """Einstein sum in explicit form, of two operands as a product that is written where it belongs, if it can be."""
     equation, (tensors, (out,)) = str(call.attributes["equation"]), tensors_of(call)
     if (product := _product(equation, *(array.shape for array in call.inputs))) is None:
-        result = torch.einsum(equation, *tensors)
+        result = torch.einsum(equation, *map(widened, tensors))  # between two products nothing is rounded
     else:
         a, b = (factor.of(tensor) for factor, tensor in zip(product.factors, tensors, strict=True))
         is_in_place = any(tensor.data_ptr() == out.data_ptr() for tensor in tensors)

@@ -59,8 +59,11 @@ def batch_norm_var(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
 
 
 def batch_norm_backward_reduce(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
-    """Gradients of weight and bias: sums of grad * normalized x and of grad."""
-    grad, x, centre, variance = *operands[:2], *map(widened, operands[2:])
+    """Gradients of weight and bias: sums of grad * normalized x and of grad.
+
+    On a GPU PyTorch rounds every product to the dtype of x, so that all is in single precision.
+    """
+    grad, x, centre, variance = map(widened, operands)
     statistics = None, None, centre, _inverse_deviation(call, variance)
     like, wanted = centre, (False, True, True)  # a weight, of which a GPU asks the dtype alone
     gradients = aten.native_batch_norm_backward(grad, x, like, *statistics, True, call.number("eps"), wanted)

@@ -152,6 +152,7 @@ def main() -> int:
     if name in ("torch", "eager", "compiled"):
         import_module("executor.torch")
     allow_tf32(xp, allowed=False)
+    single_rank(1).use_device(xp)
     ours = name in ("arrays", "torch")
     side = of_executor(plan, name, xp) if ours else of_torch(plan, xp, compiles=name == "compiled")
     for row in measured(run, side, xp):

@@ -103,6 +103,7 @@ class Execution:
         xp = agree(self.ranks, self._array_module)
         require_alike(self.ranks, {"array module": xp.__name__})
         plans = self._plans()
+        allow_tf32(xp, self.options["tf32"])  # once plans and weights have loaded what they need of PyTorch
         options = dict(self.options)
         if folder := options["resume"]:  # one checkpoint for all ranks, whatever the folder looks like to each
             options["resume"] = self.ranks.broadcast(on_first_rank(self.ranks, lambda: self._resumed(folder)))
@@ -163,7 +164,6 @@ class Execution:
         check_written([self.options[name] for name in written], (*self.paths, *read))
         check_one_plan(len(self.paths), self.options)
         xp = array_module(self.options["backend"])
-        allow_tf32(xp, self.options["tf32"])
         self.ranks.use_device(xp)
         load_operators(self.options["operator_files"])
         if self.options["weights"] and self.options["weights"].suffix not in READERS:
