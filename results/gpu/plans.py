@@ -22,7 +22,6 @@ from planner.plans.plan_json import load_plan
 from planner.report.schema import Report, finite, read_reports
 from results.experiment import launcher
 from results.gpu.processes import Process, run_all
-from results.gpu.processes import run as run_process
 from results.gpu.settings import LIBRARIES, Run, this_run
 
 STEPS, AT_ONCE, MOST_S = 2, 3, 60.0
@@ -56,9 +55,8 @@ class Job:
 
     def rows(self, run: Run) -> Iterator[dict[str, Any]]:
         """Yield a row for every plan."""
-        reports = (
-            {report.plan: report for report in read_reports(self.written(run))} if self.written(run).exists() else {}
-        )
+        written = self.written(run)
+        reports = {report.plan: report for report in read_reports(written)} if written.exists() else {}
         for path in self.plans:
             yield {"transport": self.transport, "kernels": self.kernels} | compared(path, reports.get(path.name))
 
@@ -67,14 +65,14 @@ def jobs(run: Run) -> Iterator[Job]:
     """Yield the first plans of all ranks by each transport and library that is installed, then the others."""
     count = run.scale.first_plans
     for part, places in (("first", slice(count)), ("others", slice(count, None))):
-        for ranks in run.scale.ranks:
-            for transport, kernels in run.scale.jobs:
+        for transport, kernels in run.scale.jobs:
+            for ranks in run.scale.ranks:
                 if kernels in LIBRARIES:
                     yield Job(ranks, transport, kernels, part, tuple(run.plans(ranks)[places]))
 
 
 def warm_up(run: Run) -> Process:
-    """Return a job of one rank for the graphs of the first plans, which compiles kernels that all others find."""
+    """Return a job of one rank for the graphs of the first plans: it compiles the kernels that others find, then."""
     for ranks in run.scale.ranks:
         for path in run.plans(ranks)[: run.scale.first_plans]:
             single_worker(load_plan(path)).save(run.random / f"k1-{path.name}")
@@ -120,12 +118,9 @@ def main() -> int:
     by_name = {job.name: job for job in jobs(run) if job.plans}
     failed: dict[str, str] = {}
     rows: list[dict[str, Any]] = []
-    if run.on_gpu:
-        failed |= {
-            ended.name: ended.failure for ended in [run_process(warm_up(run), run.work, run.until)] if ended.failure
-        }
-    for ended in run_all([job.process(run) for job in by_name.values()], run.work, run.until, AT_ONCE):
-        rows += by_name[ended.name].rows(run)
+    before = [warm_up(run)] if run.on_gpu else []
+    for ended in run_all([*before, *(job.process(run) for job in by_name.values())], run.work, run.until, AT_ONCE):
+        rows += by_name[ended.name].rows(run) if ended.name in by_name else ()
         failed |= {ended.name: ended.failure} if ended.failure else {}
         run.write("plans", {"steps": STEPS, "failed": failed, "rows": sorted(rows, key=itemgetter("workers"))})
     return 0 if rows and all(row["equal"] for row in rows) and not failed else 1
