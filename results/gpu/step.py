@@ -100,8 +100,10 @@ def timed(side: Side, budget_s: float) -> Row:
 
 
 def launches(side: Side) -> Mapping[str, int]:
-    """Count what a step does on the device: kernels, copies and fills."""
+    """Count what a step does on the device: kernels, copies and fills; nothing where PyTorch sees no device."""
     torch = import_module("torch")
+    if not torch.cuda.is_available():
+        return {}
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         side.step()
         side.clock.wait()
