@@ -50,19 +50,14 @@ def _output(call: KernelCall) -> torch.Tensor:
     return tensors_of(call)[1][0]
 
 
-def mm(call: KernelCall) -> None:
-    """Matrix product of two matrices, either one transposed."""
-    torch.mm(*_factors(call), out=_output(call))
+def product(call: KernelCall) -> None:
+    """Matrix product of two matrices, or of two batches of matrices, either one transposed."""
+    torch.matmul(*_factors(call), out=_output(call))
 
 
 def add_mm(call: KernelCall) -> None:
     """Add the product of two matrices to the output."""
     _output(call).addmm_(*_factors(call))
-
-
-def bmm(call: KernelCall) -> None:
-    """Matrix products of two batches of matrices, either one transposed."""
-    torch.bmm(*_factors(call), out=_output(call))
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,16 +256,6 @@ def _gradient(function: Callable[..., object], *constants: float) -> Kernel:
     return kernel
 
 
-def silu(call: KernelCall) -> None:
-    """X times its logistic function."""
-    _output(call).copy_(aten.silu(*tensors_of(call)[0]))
-
-
-def silu_backward(call: KernelCall) -> None:
-    """Gradient of silu."""
-    _output(call).copy_(aten.silu_backward(*tensors_of(call)[0]))
-
-
 TORCH_KERNELS: dict[str, Kernel] = {
     **NORMALIZATION,
     **NORMAL,
@@ -280,9 +265,7 @@ TORCH_KERNELS: dict[str, Kernel] = {
     **POOLING,
     **UPDATES,
     **ELEMENTWISE,
-    "mm": _of_floats("mm", mm),
-    "bmm": _of_floats("bmm", bmm),
-    "einsum": _of_floats("einsum", einsum),
+    **{op: _of_floats(op, kernel) for op, kernel in {"mm": product, "bmm": product, "einsum": einsum}.items()},
     "convolution": convolution,
     "convolution_backward_input": convolution_backward_input,
     "convolution_backward_weight": convolution_backward_weight,
@@ -294,8 +277,8 @@ TORCH_KERNELS: dict[str, Kernel] = {
     "tanh_backward": _gradient(aten.tanh_backward.grad_input),
     "gelu": gelu,
     "gelu_backward": gelu_backward,
-    "silu": silu,
-    "silu_backward": silu_backward,
+    "silu": _into(aten.silu.out),
+    "silu_backward": _gradient(aten.silu_backward.grad_input),
 }
 """PyTorch's kernel of an operator, by the operator's name."""
 
