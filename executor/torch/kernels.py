@@ -25,6 +25,7 @@ from executor.torch.attention import AT_ONCE, ATTENTION
 from executor.torch.computed import widened
 from executor.torch.elementwise import ELEMENTWISE
 from executor.torch.formats import PRODUCTS
+from executor.torch.graphs import captured
 from executor.torch.normal import NORMAL
 from executor.torch.normalization import NORMALIZATION
 from executor.torch.pooling import POOLING
@@ -294,6 +295,7 @@ KERNEL_SET = KernelSet(
     several={op: update.several for op, update in UPDATES.items()},
     obstacle=obstacle,
     products=PRODUCTS,
+    capture=captured,
     held_bytes=torch.cuda.memory_reserved,
     release=torch.cuda.empty_cache,
 )

@@ -77,6 +77,7 @@ EXAMPLES = (
 @click.option("--json", "json_path", type=WRITTEN, help="Write the report; of several plans, an array.")
 @click.option("--trace", "trace_path", type=WRITTEN, help="Write the last plan's last step for ui.perfetto.dev.")
 @click.option("--tasks", is_flag=True, help="Put the seconds of every task of the last step into the report.")
+@click.option("--graphs", is_flag=True, help="Launch steps of one GPU, by PyTorch's kernels, as a CUDA graph.")
 @click.option("--memory", is_flag=True, help="Measure what kernels allocate outside the arena (slower).")
 @click.pass_obj
 def execute(ranks: Cluster, /, plans: tuple[Path, ...], **options: Any) -> int:
