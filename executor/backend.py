@@ -75,12 +75,17 @@ def advice(xp: Any) -> str:
 
 
 def allow_tf32(xp: ModuleType, allowed: bool) -> None:
-    """Let float32 products on GPUs round their factors to TF32, 10 bits, or not; CuPy's, and PyTorch's where loaded."""
+    """Let float32 products on GPUs round their factors to TF32, 10 bits, or not; CuPy's, and PyTorch's where loaded.
+
+    PyTorch's sums of 16-bit products are rounded once, at their end.
+    """
     if xp is np:
         return
     os.environ["CUPY_TF32"] = str(int(allowed))  # read at the first product
     if (torch := sys.modules.get("torch")) is not None:
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
+        products = torch.backends.cuda.matmul
+        products.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
+        products.allow_fp16_reduced_precision_reduction = products.allow_bf16_reduced_precision_reduction = False
 
 
 def require_dtypes(xp: ModuleType, dtypes: Iterable[str]) -> None:

@@ -24,6 +24,7 @@ from executor.cluster import Cluster
 from executor.data import DataSet
 from executor.kernels import LIBRARIES
 from executor.logs import Log
+from executor.process.launch import agree
 from executor.schedules import CONSTANT, Schedule
 from executor.training import RankPrograms, Score, Trainer, right_answers, whole_input
 from executor.weights import Weights
@@ -33,6 +34,9 @@ from planner.graph.facts import classification
 from planner.program.tasks import Compute, Task
 from planner.report.schema import CheckResult, TaskSeconds
 from planner.report.task_seconds import Duration, task_seconds
+
+WARM_UP = 2
+"""Steps that run before one is captured as a graph."""
 
 KERNEL_TEMPORARIES = "temporaries inside kernels, at their peak"
 
@@ -66,7 +70,7 @@ class JobRequest:
 
     Held-out samples are scored `evaluate_every` so often, and at the end; checkpoints are written likewise, into the
     folder `checkpoint`. Training begins with `weights`; `save_weights` is where those go that it ends with. Of a GPU's
-    memory `planned_bytes` are to be in use.
+    memory `planned_bytes` are to be in use. With `graphs` steps are launched as a graph of the device's once a few ran.
     """
 
     steps: int
@@ -88,6 +92,7 @@ class JobRequest:
     trace: bool = False
     tasks: bool = False
     measure_memory: bool = False
+    graphs: bool = False
     planned_bytes: int | None = None
 
     @property
@@ -159,6 +164,8 @@ class Job:
         self._graph = programs.plan.graph
         self._trainer = Trainer(programs, cluster, request.xp, request.transport, request.schedule)
         self._result = JobResult(request.first_step, self._trainer.kernels.library)
+        if request.graphs:
+            agree(cluster, self._trainer.worker.require_capture)
         self._saver: Saver | None = None
         if request.checkpoint is not None:
             self._saver = Saver(request.checkpoint, self._trainer, request.data.identity, request.schedule.text)
@@ -221,6 +228,8 @@ class Job:
     def _step(self, step: int) -> tuple[list[float], NDArray[np.int64]]:
         """Load a step's inputs and run it; only running is timed, and all ranks start together."""
         self._trainer.load(self._data, step)
+        if self._request.graphs and step == self._request.first_step + WARM_UP:
+            self._trainer.worker.capture()
         synchronize(self._request.xp)
         self._cluster.barrier()
         request, last = self._request, step == self._request.steps - 1

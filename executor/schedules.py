@@ -9,7 +9,9 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from executor.values import Array, ArrayModule
 from planner.errors import InputError
 from planner.graph.ir import Value
 from planner.program.tasks import Kernel
@@ -84,7 +86,9 @@ class Rate:
     """The attributes of the kernels that update, learning rates above all, which change between steps."""
 
     def __init__(self) -> None:
-        self._updates: list[tuple[Kernel, dict[str, Value]]] = []
+        self._updates: list[tuple[Kernel, dict[str, Any]]] = []
+        self._elements: dict[float, Array] = {}
+        self._factor = 1.0
 
     def applied(self, kernel: Kernel) -> Mapping[str, Value]:
         """Return a kernel's attributes, which change from now on if there is a learning rate among them."""
@@ -95,10 +99,19 @@ class Rate:
 
     def multiply(self, factor: float) -> None:
         """Multiply every kernel's planned learning rate for the step to come."""
+        self._factor = factor
+        for planned, element in self._elements.items():
+            element.fill(planned * factor)
         for kernel, attributes in self._updates:
             rate = kernel.attributes[LEARNING_RATE]
             assert isinstance(rate, int | float), kernel.node
-            attributes[LEARNING_RATE] = rate * factor
+            attributes[LEARNING_RATE] = self._elements.get(rate, rate * factor)
+
+    def move(self, xp: ArrayModule) -> None:
+        """Keep rates from now on in arrays of rank 0, in single precision, where a captured step reads them."""
+        rates = (kernel.attributes[LEARNING_RATE] for kernel, _ in self._updates)
+        self._elements = {rate: xp.empty((), "float32") for rate in rates if isinstance(rate, int | float)}
+        self.multiply(self._factor)
 
     def change(self, attributes_of: Mapping[str, Mapping[str, Value]]) -> None:
         """Give the kernels of nodes other attributes for the steps to come."""

@@ -6,17 +6,19 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, groupby, pairwise
+from types import ModuleType
 
 import numpy as np
 
 from executor.arena import Arena, Memory
 from executor.backend import on_one_stream, synchronize
 from executor.clocks import HOST_CLOCK, Clock
-from executor.exchange import Action, in_order
+from executor.exchange import Action, in_order, nothing
 from executor.kernel_calls import KernelCalls, kernel_calls
 from executor.kernels import LIBRARIES, KernelSet
-from executor.schedules import Rate
+from executor.schedules import LEARNING_RATE, Rate
 from executor.transport import Transport
+from planner.errors import InputError
 from planner.program.tasks import Compute, Receive, Send, Task, Wait, WorkerProgram, distinct
 
 
@@ -38,10 +40,12 @@ class Worker:
         self.program = program
         self.memory = Memory(arena, program)
         self.transport = transport(self.memory)
-        self._calls = KernelCalls(self.memory, kernels, rate or Rate())
+        self._rate, self._kernels = rate or Rate(), kernels
+        self._calls = KernelCalls(self.memory, kernels, self._rate)
         self._at_once: list[range] = []
         actions = enumerate(self._actions_of(program.tasks))
         self._actions = [self.transport.ordered(number, action) for number, action in actions]
+        self._launch: Action | None = None
         self._finish = self.transport.finish()
 
     @property
@@ -51,6 +55,26 @@ class Worker:
         if self._calls.scratch.nbytes:
             sizes["partial results of one kernel call before they are combined"] = self._calls.scratch.nbytes
         return sizes
+
+    def capture(self) -> None:
+        """Launch what all tasks queue at once from now on, once they ran; see `require_capture`.
+
+        Runs that look, or that a device times, do not.
+        """
+        capture = self.require_capture()
+        self._rate.move(self.memory.xp)
+        with np.errstate(all="ignore"), on_one_stream(self.memory.xp):
+            self._launch = capture(self.memory.xp, in_order(self._actions))
+
+    def require_capture(self) -> Callable[[ModuleType, Action], Action]:
+        """Return what captures tasks as a graph of the device's; InputError where none can."""
+        tasks, capture = self.program.tasks, self._kernels.capture
+        ops = {kernel.op for kernel, _ in kernel_calls(tasks) if LEARNING_RATE in kernel.attributes}
+        if self.memory.xp is np or not all(isinstance(task, Compute) for task in tasks):
+            raise InputError("--graphs: expected a plan of one worker on a GPU: leave it out")
+        if capture is None or not ops <= self._kernels.several.keys():
+            raise InputError("--graphs: expected kernels of PyTorch's, its optimizers' too: use --kernels torch")
+        return capture
 
     def run(self, clock: Clock = HOST_CLOCK, looks: Iterable[tuple[int, Action]] = ()) -> list[float]:
         """Run one iteration; return the moment (perf_counter seconds) before the first task and after each task.
@@ -64,7 +88,9 @@ class Worker:
             before[position].append(look)
         with np.errstate(all="ignore"), on_one_stream(self.memory.xp):  # what is no number is a result like others
             started, readings, waits = time.perf_counter(), [clock.read()], [0]
-            for position, action in enumerate(self._actions):
+            launch = None if before or clock.is_device else self._launch
+            actions = self._actions if launch is None else [launch, *[nothing] * (len(self._actions) - 1)]
+            for position, action in enumerate(actions):
                 for look in before.get(position, ()):
                     look()
                 action()
@@ -80,15 +106,15 @@ class Worker:
         if self._actions and not clock.is_device:
             moments[-1] = ended
         self._keep_waits_within(moments, waits)
-        self.divide(moments, waits)
+        self.divide(moments, waits, whole=launch is not None)
         return moments
 
-    def divide(self, moments: list[float], waits: Sequence[int] | None = None) -> None:
-        """Divide the time of tasks that one action does among them, by the bytes that they touch.
+    def divide(self, moments: list[float], waits: Sequence[int] | None = None, *, whole: bool = False) -> None:
+        """Divide the time of tasks that one action does, or of the `whole` step, among them, by the bytes they touch.
 
         They are left as they are where one waited: of the first tasks there are so many `waits`.
         """
-        for group in self._at_once:
+        for group in [range(len(self._actions))] if whole else self._at_once:
             if waits is not None and waits[group.start] != waits[group.stop]:
                 continue
             start, stop = moments[group.start], moments[group.stop]
@@ -114,11 +140,11 @@ class Worker:
         actions = [by_task[id(task)] for task in tasks]
         for number, neighbours in enumerate(pairwise(tasks)):
             if (action := self._calls.at_once(*neighbours)) is not None:
-                actions[number : number + 2] = [in_order([]), action]
+                actions[number : number + 2] = [nothing, action]
                 self._at_once.append(range(number, number + 2))
         for numbers in alike(tasks):
             if (action := self._calls.several([tasks[number] for number in numbers])) is not None:
-                actions[numbers.start : numbers.stop] = [*[in_order([])] * (len(numbers) - 1), action]
+                actions[numbers.start : numbers.stop] = [*[nothing] * (len(numbers) - 1), action]
                 self._at_once.append(numbers)
         return actions
 

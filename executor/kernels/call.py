@@ -98,6 +98,7 @@ class KernelCall:
         return stop - start
 
 
+Action = Callable[[], None]
 Kernel = Callable[[KernelCall], None]
 
 NARROW = ("float16", "bfloat16")
@@ -138,7 +139,8 @@ class KernelSet:
     whose the kernels are. Of two calls of the same operands, one behind the other, `at_once` has functions, by their
     operators, that write the results of both. Of neighbouring calls of one operator on a GPU `several` has functions
     that return one action for all of them, or None. `obstacle` says why arrays of a module cannot be
-    computed with. `products` are of formats that no tensor of a graph has, by name. Of the device's memory the library
+    computed with. `products` are of formats that no tensor of a graph has, by name. `capture` returns an action
+    that launches at once what another queues on a device, without running that. Of the device's memory the library
     holds so many `held_bytes` for temporaries, and gives back by `release` what it holds unused.
     """
 
@@ -150,6 +152,7 @@ class KernelSet:
     several: Mapping[str, Callable[[Sequence[KernelCall]], Callable[[], None] | None]] = field(default_factory=dict)
     obstacle: Callable[[ModuleType], str | None] = lambda _xp: None
     products: Mapping[str, MakeProduct] = field(default_factory=dict)
+    capture: Callable[[ModuleType, Action], Action] | None = None
     held_bytes: Callable[[], int] = lambda: 0
     release: Callable[[], None] = lambda: None
 

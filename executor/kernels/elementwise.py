@@ -141,20 +141,18 @@ def cast(call: KernelCall) -> None:
     xp.copyto(out, x, casting="unsafe")
 
 
+UNARY = {"tanh": "tanh", "exp": "exp", "log": "log", "neg": "negative"}
+BINARY = {"add": "add", "sub": "subtract", "mul": "multiply", "div": "divide"}
+"""Names of an array module's functions, by operator."""
+
 KERNELS: dict[str, Kernel] = {
     "relu": relu,
     "sigmoid": Blocked(sigmoid),
-    "tanh": _unary("tanh"),
-    "exp": _unary("exp"),
-    "log": _unary("log"),
-    "neg": _unary("negative"),
+    **{op: _unary(name) for op, name in UNARY.items()},
     "threshold_backward": Blocked(threshold_backward),
     "sigmoid_backward": Blocked(sigmoid_backward),
     "tanh_backward": Blocked(tanh_backward),
-    "add": _binary("add"),
-    "sub": _binary("subtract"),
-    "mul": _binary("multiply"),
-    "div": _binary("divide"),
+    **{op: _binary(name) for op, name in BINARY.items()},
     "add_n": Blocked(add_n),
     "scale": scale,
     "cast": cast,

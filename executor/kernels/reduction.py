@@ -22,16 +22,7 @@ def mean(call: KernelCall) -> None:
 
 
 def _reduced(function: str) -> Kernel:
-    """Return the kernel of an array-module function that reduces the dimensions `dims`."""
-
-    def kernel(call: KernelCall) -> None:
-        getattr(call.xp, function)(call.inputs[0], axis=call.integers("dims"), out=call.outputs[0])
-
-    return kernel
-
-
-def _truth(function: str) -> Kernel:
-    """Return the same of one whose results are truth values."""
+    """Return the kernel of an array-module function that reduces the dimensions `dims`; CuPy's `amin` has no output."""
 
     def kernel(call: KernelCall) -> None:
         call.xp.copyto(call.outputs[0], getattr(call.xp, function)(call.inputs[0], axis=call.integers("dims")))
@@ -102,8 +93,7 @@ def expand(call: KernelCall) -> None:
 KERNELS: dict[str, Kernel] = {
     "sum": reduce_sum,
     "mean": mean,
-    **{name: _reduced(name) for name in ("amax", "amin", "prod")},
-    **{name: _truth(name) for name in ("any", "all")},
+    **{name: _reduced(name) for name in ("amax", "amin", "prod", "any", "all")},
     "var": var,
     "var_backward": var_backward,
     "count_extremes": count_extremes,

@@ -7,7 +7,8 @@ do that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -15,12 +16,8 @@ import torch
 from executor.kernels import KERNELS, Kernel, KernelCall, run
 from executor.torch.tensors import tensors_of
 
-Tensors = tuple[torch.Tensor, ...]
-Computation = Callable[[KernelCall, list[torch.Tensor]], Tensors]
-"""What a kernel's outputs are to be, by its call and operands."""
-
-Writing = Callable[[KernelCall, list[torch.Tensor], torch.Tensor], object]
-"""Writes a kernel's only output, in the end, as it may be the memory of an operand."""
+Writing = Callable[..., object]
+"""Is given a call, its operands and each output, which it writes in the end: that may be the memory of an operand."""
 
 WIDE = (torch.float32, torch.float64)
 NARROW = (torch.float16, torch.bfloat16)
@@ -50,35 +47,21 @@ def sum_over(x: torch.Tensor, dims: tuple[int, ...], out: torch.Tensor) -> None:
         torch.sum(x, dims, dtype=out.dtype, out=out)
 
 
-def computed(computations: Mapping[str, Computation]) -> dict[str, Kernel]:
-    """Return the kernels of operators that these functions compute."""
-    return {op: _kernel(op, _copying(compute)) for op, compute in computations.items()}
+def copy_all(outs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
+    """Write the results into outputs."""
+    for out, result in zip(outs, results, strict=True):
+        out.copy_(result)
 
 
 def written(functions: Mapping[str, Writing]) -> dict[str, Kernel]:
-    """Return the kernels of operators whose output these functions write."""
-    return {op: _kernel(op, _in_place(write)) for op, write in functions.items()}
+    """Return the kernels of operators whose outputs these functions write."""
+    return {op: partial(_written, op, write) for op, write in functions.items()}
 
 
-def _kernel(op: str, act: Callable[[KernelCall, list[torch.Tensor]], object]) -> Kernel:
-    def kernel(call: KernelCall) -> None:
-        if call.once(_are_computed):
-            operands = tensors_of(call)[0]
-            most = max(tensor.numel() for tensor in operands)
-            act(call, [tensor if tensor.numel() == most else widened(tensor) for tensor in operands])
-        else:
-            run(KERNELS[op], call)
-
-    return kernel
-
-
-def _copying(compute: Computation) -> Callable[[KernelCall, list[torch.Tensor]], object]:
-    def act(call: KernelCall, operands: list[torch.Tensor]) -> None:
-        for out, result in zip(tensors_of(call)[1], compute(call, operands), strict=True):
-            out.copy_(result)
-
-    return act
-
-
-def _in_place(write: Writing) -> Callable[[KernelCall, list[torch.Tensor]], object]:
-    return lambda call, operands: write(call, operands, tensors_of(call)[1][0])
+def _written(op: str, write: Writing, call: KernelCall) -> None:
+    if call.once(_are_computed):
+        operands, outs = tensors_of(call)
+        most = max(tensor.numel() for tensor in operands)
+        write(call, [tensor if tensor.numel() == most else widened(tensor) for tensor in operands], *outs)
+    else:
+        run(KERNELS[op], call)

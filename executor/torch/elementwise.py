@@ -61,23 +61,8 @@ def cast(call: KernelCall) -> None:
         KERNELS["cast"](call)
 
 
-FUNCTIONS: dict[str, Compute] = {
-    "add": torch.add,
-    "sub": torch.sub,
-    "mul": torch.mul,
-    "div": torch.div,
-    "neg": torch.neg,
-    "abs": torch.abs,
-    "exp": torch.exp,
-    "log": torch.log,
-    "sqrt": torch.sqrt,
-    "rsqrt": torch.rsqrt,
-    "square": torch.square,
-    "reciprocal": torch.reciprocal,
-    "sin": torch.sin,
-    "cos": torch.cos,
-}
-"""Functions of the operands alone, by operator."""
+PLAIN = ("add", "sub", "mul", "div", "neg", "abs", "exp", "log", "sqrt", "rsqrt", "square", "reciprocal", "sin", "cos")
+"""Operators of the operands alone, which PyTorch's functions are called like."""
 
 OF_NUMBERS: dict[str, tuple[Compute, str]] = {
     "scale": (torch.mul, "factor"),
@@ -87,7 +72,7 @@ OF_NUMBERS: dict[str, tuple[Compute, str]] = {
 """Functions of an operand and an attribute."""
 
 ELEMENTWISE: dict[str, Kernel] = {
-    **{op: _kernel(op, function) for op, function in FUNCTIONS.items()},
+    **{op: _kernel(op, getattr(torch, op)) for op in PLAIN},
     **{op: _kernel(op, function, name) for op, (function, name) in OF_NUMBERS.items()},
     "add_n": add_n,
     "cast": cast,

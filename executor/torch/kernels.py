@@ -22,8 +22,10 @@ from executor.kernels.call import Range
 from executor.kernels.matrix import letters_of_product
 from executor.kernels.window import Framed, Window, dilation, local_ranges, windows
 from executor.torch.attention import AT_ONCE, ATTENTION
+from executor.torch.computed import widened
 from executor.torch.elementwise import ELEMENTWISE
 from executor.torch.formats import PRODUCTS
+from executor.torch.graphs import captured
 from executor.torch.normal import NORMAL
 from executor.torch.normalization import NORMALIZATION
 from executor.torch.pooling import POOLING
@@ -49,19 +51,14 @@ def _output(call: KernelCall) -> torch.Tensor:
     return tensors_of(call)[1][0]
 
 
-def mm(call: KernelCall) -> None:
-    """Matrix product of two matrices, either one transposed."""
-    torch.mm(*_factors(call), out=_output(call))
+def product(call: KernelCall) -> None:
+    """Matrix product of two matrices, or of two batches of matrices, either one transposed."""
+    torch.matmul(*_factors(call), out=_output(call))
 
 
 def add_mm(call: KernelCall) -> None:
     """Add the product of two matrices to the output."""
     _output(call).addmm_(*_factors(call))
-
-
-def bmm(call: KernelCall) -> None:
-    """Matrix products of two batches of matrices, either one transposed."""
-    torch.bmm(*_factors(call), out=_output(call))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +107,7 @@ def einsum(call: KernelCall, *, adds: bool = False) -> None:
     """Einstein sum in explicit form, of two operands as a product that is written where it belongs, if it can be."""
     equation, (tensors, (out,)) = str(call.attributes["equation"]), tensors_of(call)
     if (product := _product(equation, *(array.shape for array in call.inputs))) is None:
-        result = torch.einsum(equation, *tensors)
+        result = torch.einsum(equation, *map(widened, tensors))  # between two products nothing is rounded
     else:
         a, b = (factor.of(tensor) for factor, tensor in zip(product.factors, tensors, strict=True))
         is_in_place = any(tensor.data_ptr() == out.data_ptr() for tensor in tensors)
@@ -260,16 +257,6 @@ def _gradient(function: Callable[..., object], *constants: float) -> Kernel:
     return kernel
 
 
-def silu(call: KernelCall) -> None:
-    """X times its logistic function."""
-    _output(call).copy_(aten.silu(*tensors_of(call)[0]))
-
-
-def silu_backward(call: KernelCall) -> None:
-    """Gradient of silu."""
-    _output(call).copy_(aten.silu_backward(*tensors_of(call)[0]))
-
-
 TORCH_KERNELS: dict[str, Kernel] = {
     **NORMALIZATION,
     **NORMAL,
@@ -279,9 +266,7 @@ TORCH_KERNELS: dict[str, Kernel] = {
     **POOLING,
     **UPDATES,
     **ELEMENTWISE,
-    "mm": _of_floats("mm", mm),
-    "bmm": _of_floats("bmm", bmm),
-    "einsum": _of_floats("einsum", einsum),
+    **{op: _of_floats(op, kernel) for op, kernel in {"mm": product, "bmm": product, "einsum": einsum}.items()},
     "convolution": convolution,
     "convolution_backward_input": convolution_backward_input,
     "convolution_backward_weight": convolution_backward_weight,
@@ -293,8 +278,8 @@ TORCH_KERNELS: dict[str, Kernel] = {
     "tanh_backward": _gradient(aten.tanh_backward.grad_input),
     "gelu": gelu,
     "gelu_backward": gelu_backward,
-    "silu": silu,
-    "silu_backward": silu_backward,
+    "silu": _into(aten.silu.out),
+    "silu_backward": _gradient(aten.silu_backward.grad_input),
 }
 """PyTorch's kernel of an operator, by the operator's name."""
 
@@ -310,6 +295,7 @@ KERNEL_SET = KernelSet(
     several={op: update.several for op, update in UPDATES.items()},
     obstacle=obstacle,
     products=PRODUCTS,
+    capture=captured,
     held_bytes=torch.cuda.memory_reserved,
     release=torch.cuda.empty_cache,
 )

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from executor.kernels import Kernel, KernelCall
-from executor.torch.computed import Tensors, computed, written
+from executor.kernels import KernelCall
+from executor.torch.computed import copy_all, written
 from executor.torch.tensors import spread
 
 native_batch_norm = torch.ops.aten.native_batch_norm
@@ -73,24 +73,26 @@ def normalize(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor)
     torch.addcmul(bias, normal.values(), weight, out=out)
 
 
-def backward_weights(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
+def backward_weights(call: KernelCall, operands: list[torch.Tensor], *outs: torch.Tensor) -> None:
     """Gradients of weight and bias: sums of grad * normalized x and of grad."""
     grad, normal = operands[0], Normal(call, *operands[1:])
     weights = tuple(range(normal.centre.ndim, normal.x.ndim))
     if not normal.are_rows or call.integers("weights") != weights or not weights:
-        return normal.summed(normal.values().mul_(grad), "weights"), normal.summed(grad, "weights")
+        copy_all(outs, (normal.summed(normal.values().mul_(grad), "weights"), normal.summed(grad, "weights")))
+        return
     shape = normal.x.shape[normal.centre.ndim :]
     like = normal.x.new_empty(shape)  # of the weight and the bias, which these gradients do not read
     statistics = normal.spread(normal.centre, "statistics"), normal.inverse
     gradients = native_layer_norm_backward(grad, normal.x, shape, *statistics, like, like, (False, True, True))
-    return tuple(gradients[1:])
+    copy_all(outs, gradients[1:])
 
 
-def backward_statistics(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
+def backward_statistics(call: KernelCall, operands: list[torch.Tensor], *outs: torch.Tensor) -> None:
     """Sum grad * weight * normalized x, and grad * weight, for each mean and variance."""
     normal = Normal(call, *operands[1:4])
     weighted = operands[0] * normal.spread(operands[4], "weights")
-    return normal.summed(normal.values().mul_(weighted), "statistics"), normal.summed(weighted, "statistics")
+    products = normal.values().mul_(weighted)
+    copy_all(outs, (normal.summed(products, "statistics"), normal.summed(weighted, "statistics")))
 
 
 def backward(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
@@ -101,13 +103,13 @@ def backward(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) 
     torch.mul(weighted.sub_(normal.values(products, sums)), normal.inverse, out=out)
 
 
-NORMAL: dict[str, Kernel] = {
-    **computed(
-        {
-            "normalize_backward_weights": backward_weights,
-            "normalize_backward_statistics": backward_statistics,
-        }
-    ),
-    **written({"var": variance, "normalize": normalize, "normalize_backward": backward}),
-}
+NORMAL = written(
+    {
+        "var": variance,
+        "normalize": normalize,
+        "normalize_backward": backward,
+        "normalize_backward_weights": backward_weights,
+        "normalize_backward_statistics": backward_statistics,
+    }
+)
 """Kernels by operator."""

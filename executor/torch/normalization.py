@@ -6,8 +6,8 @@ import math
 
 import torch
 
-from executor.kernels import Kernel, KernelCall
-from executor.torch.computed import Tensors, computed, sum_over, widened, written
+from executor.kernels import KernelCall
+from executor.torch.computed import copy_all, sum_over, widened, written
 
 aten = torch.ops.aten
 
@@ -51,20 +51,23 @@ def batch_norm(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor
         out.copy_(aten.native_batch_norm(x, *settings)[0])
 
 
-def batch_norm_var(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
+def batch_norm_var(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
     """Sum of squared deviations from `mean` per channel, over the whole tensor's `count`."""
     x, centre = operands
     deviation = x - _channels(centre, x)
-    return (_summed(deviation.mul_(deviation)) / call.number("count"),)
+    torch.div(_summed(deviation.mul_(deviation)), call.number("count"), out=out)
 
 
-def batch_norm_backward_reduce(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
-    """Gradients of weight and bias: sums of grad * normalized x and of grad."""
-    grad, x, centre, variance = *operands[:2], *map(widened, operands[2:])
+def batch_norm_backward_reduce(call: KernelCall, operands: list[torch.Tensor], *outs: torch.Tensor) -> None:
+    """Gradients of weight and bias: sums of grad * normalized x and of grad.
+
+    On a GPU PyTorch rounds every product to the dtype of x, so that all is in single precision.
+    """
+    grad, x, centre, variance = map(widened, operands)
     statistics = None, None, centre, _inverse_deviation(call, variance)
     like, wanted = centre, (False, True, True)  # a weight, of which a GPU asks the dtype alone
     gradients = aten.native_batch_norm_backward(grad, x, like, *statistics, True, call.number("eps"), wanted)
-    return tuple(gradients[1:])
+    copy_all(outs, gradients[1:])
 
 
 def batch_norm_backward(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
@@ -77,13 +80,14 @@ def batch_norm_backward(call: KernelCall, operands: list[torch.Tensor], out: tor
     torch.addcmul(through, grad, _channels(scale, x), out=out)
 
 
-NORMALIZATION: dict[str, Kernel] = {
-    **computed(
-        {
-            "batch_norm_var": batch_norm_var,
-            "batch_norm_backward_reduce": batch_norm_backward_reduce,
-        }
-    ),
-    **written({"sum": reduce_sum, "mean": mean, "batch_norm": batch_norm, "batch_norm_backward": batch_norm_backward}),
-}
+NORMALIZATION = written(
+    {
+        "sum": reduce_sum,
+        "mean": mean,
+        "batch_norm": batch_norm,
+        "batch_norm_var": batch_norm_var,
+        "batch_norm_backward_reduce": batch_norm_backward_reduce,
+        "batch_norm_backward": batch_norm_backward,
+    }
+)
 """Kernels by operator."""

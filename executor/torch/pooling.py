@@ -1,4 +1,4 @@
-"""PyTorch's kernel for the gradient of maximum pooling, of whole images without padding.
+"""PyTorch's kernels for maximum pooling of whole images.
 
 Its forward pass, which finds maxima and places at once, takes longer on a processor than that on arrays.
 """
@@ -9,34 +9,61 @@ from collections.abc import Mapping
 from functools import partial
 from typing import cast
 
+import numpy as np
 import torch
 
 from executor.kernels import KERNELS, Kernel, KernelCall, run
 from executor.kernels.window import dilation
 from executor.torch.computed import are_computed
-from executor.torch.tensors import tensor_of
+from executor.torch.tensors import tensors_of
 
-BACKWARD = "max_pool2d_with_indices_backward"
+aten = torch.ops.aten
+FORWARD, BACKWARD = "max_pool2d_with_indices", "max_pool2d_with_indices_backward"
+
+
+def _is_whole(call: KernelCall, tensors: list[torch.Tensor], image: torch.Tensor) -> bool:
+    """True for dense images of which a call has all windows, each narrower than the image."""
+    extents, (_, across) = cast("Mapping[str, int]", call.attributes["extents"]), call.pair("kernel")
+    is_whole = all(call.ranges[name] == (0, extents[name]) for name in ("y", "x", "dy", "dx") if name in extents)
+    is_dense = image.is_contiguous() and are_computed(call, tensors)
+    return is_whole and is_dense and image.is_floating_point() and (across - 1) * dilation(call)[1] < image.shape[3]
+
+
+def _starts(call: KernelCall, image: torch.Tensor, windows: torch.Tensor) -> torch.Tensor:
+    """Return the places in an image, row by row, at which windows start; in the padding that is before others."""
+    (down, across), padding, width = call.pair("stride"), call.pair("padding"), image.shape[3]
+    rows, columns = map(partial(torch.arange, device=image.device), windows.shape[2:])
+    return (rows[:, None] * down - padding[0]) * width + (columns * across - padding[1])
+
+
+def max_pool2d_with_indices(call: KernelCall) -> None:
+    """Return each window's maximum, and the offset inside the whole window where it first occurs."""
+    (image,), (values, offsets) = tensors_of(call)
+    if call.xp is np or not _is_whole(call, [image], image):
+        run(KERNELS[FORWARD], call)
+        return
+    kernel, steps, width = call.pair("kernel"), dilation(call), image.shape[3]
+    maxima, places = aten.max_pool2d_with_indices(image, kernel, call.pair("stride"), call.pair("padding"), steps)
+    values.copy_(maxima)
+    distances = places.sub_(_starts(call, image, values))
+    rows = distances.div(steps[0] * width, rounding_mode="floor").mul_(kernel[1])
+    offsets.copy_(rows.add_(distances.remainder_(width).div_(steps[1], rounding_mode="floor")))
 
 
 def max_pool2d_with_indices_backward(call: KernelCall) -> None:
     """Give each window's gradient to the element where its maximum first occurred."""
-    (grad, offsets), out = map(tensor_of, call.inputs), tensor_of(call.outputs[0])
-    extents = cast("Mapping[str, int]", call.attributes["extents"])
-    is_whole = all(call.ranges[name] == (0, extents[name]) for name in ("y", "x", "dy", "dx"))
-    is_dense = out.is_contiguous() and are_computed(call, [grad, offsets, out])
-    if not (is_whole and is_dense) or any(call.pair("padding")):
+    (grad, offsets), (out,) = tensors_of(call)
+    if not _is_whole(call, [grad, offsets, out], out):
         run(KERNELS[BACKWARD], call)
         return
-    kernel, stride, steps, width = call.pair("kernel"), call.pair("stride"), dilation(call), out.shape[3]
-    places = partial(torch.arange, device=grad.device)
-    (down, across), (rows, columns) = map(places, kernel), map(places, grad.shape[2:])
-    of_offset = (down[:, None] * (steps[0] * width) + across * steps[1]).flatten()
-    of_window = rows[:, None] * (stride[0] * width) + columns * stride[1]
-    maxima = of_offset.index_select(0, offsets.flatten()).view(offsets.shape).add_(of_window)
-    geometry = kernel, stride, (0, 0), steps, False
-    torch.ops.aten.max_pool2d_with_indices_backward.grad_input(grad, out, *geometry, maxima, grad_input=out)
+    kernel, steps, width = call.pair("kernel"), dilation(call), out.shape[3]
+    down, across = map(partial(torch.arange, device=grad.device), kernel)
+    nowhere = down.new_full((1,), -out.numel())  # the offset of what is no number is behind all others
+    of_offset = torch.cat(((down[:, None] * (steps[0] * width) + across * steps[1]).flatten(), nowhere))
+    places = of_offset.index_select(0, offsets.flatten()).view(offsets.shape).add_(_starts(call, out, grad))
+    geometry = kernel, call.pair("stride"), call.pair("padding"), steps, False
+    aten.max_pool2d_with_indices_backward.grad_input(grad, out, *geometry, places.clamp_(min=-1), grad_input=out)
 
 
-POOLING: dict[str, Kernel] = {BACKWARD: max_pool2d_with_indices_backward}
+POOLING: dict[str, Kernel] = {FORWARD: max_pool2d_with_indices, BACKWARD: max_pool2d_with_indices_backward}
 """Kernels by operator."""

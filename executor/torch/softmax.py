@@ -5,23 +5,21 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from executor.kernels import Kernel, KernelCall
+from executor.kernels import KernelCall
 from executor.kernels.softmax import dim_of
-from executor.torch.computed import Tensors, computed, sum_over, widened, written
+from executor.torch.computed import sum_over, widened, written
 
 SHORT = range(8, 32)
 """Elements of rows of which PyTorch finds the greatest one by one on a processor, half as fast as of both halves."""
 
 
-def amax(call: KernelCall, operands: list[torch.Tensor]) -> Tensors:
+def amax(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
     """Greatest of the elements along `dims`."""
     (x,), dims = operands, call.integers("dims")
-    if not dims:
-        return (x,)
     if call.xp is np and dims == (x.ndim - 1,) and x.shape[-1] in SHORT:
         half = (x.shape[-1] + 1) // 2
         x = torch.maximum(x[..., :half], x[..., -half:])
-    return (x.amax(dims),)
+    out.copy_(x.amax(dims) if dims else x)
 
 
 def sum_exp(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
@@ -59,16 +57,14 @@ def cross_entropy_backward(call: KernelCall, operands: list[torch.Tensor], out: 
     torch.mul(gradient, call.number("factor"), out=out)
 
 
-SOFTMAX: dict[str, Kernel] = {
-    **computed({"amax": amax}),
-    **written(
-        {
-            "sum_exp": sum_exp,
-            "softmax": softmax,
-            "softmax_backward_sum": softmax_backward_sum,
-            "softmax_backward": softmax_backward,
-            "cross_entropy_backward": cross_entropy_backward,
-        }
-    ),
-}
+SOFTMAX = written(
+    {
+        "amax": amax,
+        "sum_exp": sum_exp,
+        "softmax": softmax,
+        "softmax_backward_sum": softmax_backward_sum,
+        "softmax_backward": softmax_backward,
+        "cross_entropy_backward": cross_entropy_backward,
+    }
+)
 """Kernels by operator."""

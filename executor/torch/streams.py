@@ -19,7 +19,8 @@ def on_stream_of(xp: ArrayModule) -> Iterator[None]:
         return
     device = torch.device("cuda", xp.cuda.Device().id)
     external: Any = torch.cuda.ExternalStream
-    stream = external(xp.cuda.get_current_stream().ptr, device)
+    pointer = xp.cuda.get_current_stream().ptr  # of the null stream 0, for which PyTorch makes another
+    stream = external(pointer, device) if pointer else torch.cuda.default_stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream):
         yield

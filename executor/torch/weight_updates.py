@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
 from executor.kernels import KERNELS, KernelCall, run
+from executor.schedules import LEARNING_RATE
 from executor.torch.computed import are_computed
-from executor.torch.tensors import tensors_of
+from executor.torch.tensors import tensor_of, tensors_of
 from planner.graph.ir import Value
 
 LEAST = 1 << 14
@@ -76,13 +78,20 @@ class Update:
 
 def _settings(call: KernelCall) -> tuple[Value, ...]:
     """Return what is equal in updates that are done at once: attributes and the dtype."""
-    return call.inputs[0].dtype.name, *(value for name, value in call.attributes.items() if name != "extents")
+    settings = (value for name, value in call.attributes.items() if name != "extents")
+    return call.inputs[0].dtype.name, *(value if isinstance(value, Hashable) else id(value) for value in settings)
+
+
+def _rate(call: KernelCall) -> Any:
+    """Return the learning rate: a number, or the tensor where a captured step reads it."""
+    rate: Any = call.attributes[LEARNING_RATE]
+    return rate if isinstance(rate, int | float) else tensor_of(rate)
 
 
 def _sgd(call: KernelCall, gradients: Tensors, updated: list[Tensors]) -> None:
     weights, *velocities = updated
     torch._fused_sgd_(
-        weights, gradients, *(velocities or [[]]), lr=call.number("lr"), momentum=call.number("momentum", 0.0),
+        weights, gradients, *(velocities or [[]]), lr=_rate(call), momentum=call.number("momentum", 0.0),
         weight_decay=0.0, dampening=0.0, nesterov=False, maximize=False, is_first_step=False,
     )  # fmt: skip
 
@@ -93,7 +102,7 @@ def _adam(function: Callable[..., object]) -> Callable[[KernelCall, Tensors, lis
         count = tensors_of(call)[0][4].to(torch.float32)
         function(
             weights, gradients, *means, [], [count] * len(weights),
-            lr=call.number("lr"), beta1=call.number("beta1"), beta2=call.number("beta2"), eps=call.number("eps"),
+            lr=_rate(call), beta1=call.number("beta1"), beta2=call.number("beta2"), eps=call.number("eps"),
             weight_decay=call.number("decay", 0.0), amsgrad=False, maximize=False,
         )  # fmt: skip
 

@@ -16,8 +16,8 @@ from topologies import load_topology
 BACKENDS = {"torch": "torch", "arrays": "cupy"}
 """What measures a GPU, by the library whose kernels it times."""
 
-TO_END_S = 20.0
-"""The command begins nothing after its seconds; so long it may take to end."""
+TO_END_S = 12.0
+"""The command begins nothing after its seconds, and then writes what it has; so long it may take to end."""
 
 
 class CalibrationError(RuntimeError):
@@ -57,8 +57,9 @@ def main() -> int:
     present = [backend for library, backend in BACKENDS.items() if library in LIBRARIES]
     backends = present if run.on_gpu else [run.backend]
     results: dict[str, dict[str, Any]] = {}
-    for backend in backends:
-        results[backend] = measured(run, backend, run.scale.calibrate_s / len(backends))
+    for number, backend in enumerate(backends):
+        share = run.left_s / (len(backends) - number) - TO_END_S
+        results[backend] = measured(run, backend, max(1.0, min(run.scale.calibrate_s, share)))
         run.write("calibrate", results)
     return 1 if any(result["failure"] for result in results.values()) else 0
 

@@ -18,7 +18,7 @@ import ml_dtypes
 import numpy as np
 
 import tdl
-from executor.backend import asnumpy
+from executor.backend import asnumpy, on_one_stream
 from executor.cases import Array, Case
 from executor.check import TOLERANCES
 from executor.kernels import KERNELS, LIBRARIES, KernelCall
@@ -54,7 +54,7 @@ def computed(library: str, operator: str, case: Case, xp: ModuleType) -> list[Ar
     outputs = tuple(blank(xp, *kind) for kind in zip(shapes, application.output_dtypes, strict=True))
     attributes = {**case.attributes, "extents": application.extents}
     call = KernelCall(xp, inputs, outputs, attributes, application.whole, tuple(application.origins))
-    with np.errstate(all="ignore"):  # what is no number is a result like others
+    with np.errstate(all="ignore"), on_one_stream(xp):  # what is no number is a result like others
         LIBRARIES[library].bind(operator, call)()
     return [asnumpy(output) for output in outputs]
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from types import ModuleType
+from typing import Any
 
+import numpy as np
 import torch
 
 from executor.backend import synchronize
+from executor.cases import Array, Case
 from executor.data import Random, data_tensors
-from executor.torch.tensors import tensor_of
+from executor.torch.tensors import array_of, tensor_of
 from executor.values import Tile, fill, stream
 from planner.graph.facts import precision
 from planner.graph.ir import Graph, Value
@@ -55,6 +58,17 @@ def step(plan: Plan, xp: ModuleType, *, compiles: bool) -> Step:
         return result.detach()
 
     return run
+
+
+def gradient_of_weight(case: Case, xp: ModuleType) -> Array:
+    """Return, in host memory, the gradient of a weight by autograd, of a case of `convolution_backward_weight`."""
+    grad, image = (tensor_of(xp.asarray(operand.copy())) for operand in case.operands)
+    attributes: dict[str, Any] = dict(case.attributes)
+    taps = attributes["extents"]
+    weight = grad.new_zeros(grad.shape[1], image.shape[1], taps["dy"], taps["dx"], requires_grad=True)
+    result = torch.nn.functional.conv2d(image, weight, None, attributes["stride"], attributes["padding"])
+    (gradient,) = torch.autograd.grad(result, weight, grad)
+    return np.asarray(array_of(np, gradient.cpu()))
 
 
 def loss(family: str, weights: Mapping[str, torch.Tensor], inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from executor.backend import allow_tf32, array_module
+from executor.backend import allow_tf32, array_module, on_one_stream
+from executor.cluster import single_rank
 from executor.kernels import LIBRARIES as LOADED
 from results.gpu import real_sizes, small_cases
 from results.gpu.comparison import DTYPES, computed, converted
@@ -25,8 +26,14 @@ from results.gpu.small_cases import INFINITE, Sample
 
 Row = dict[str, Any]
 
-NO_NUMBER = frozenset({("torch", "gelu")})
-"""Kernels that are not compared where values are infinite: on a host PyTorch's gelu of infinity is no number."""
+NO_NUMBER = frozenset({("torch", "batch_norm_backward")})
+"""A kernel that is not compared where values are infinite: its terms have the weight as a factor, and both signs."""
+
+NO_NUMBER_ON_HOST = NO_NUMBER | {("torch", "gelu")}
+"""The same on a host, where PyTorch's gelu of infinity is no number."""
+
+BY_AUTOGRAD = "convolution_backward_weight"
+"""The operator whose rows tell the error of PyTorch's own gradient, too: cuDNN's algorithms of it are imprecise."""
 
 
 def libraries(operator: str) -> list[str]:
@@ -41,9 +48,10 @@ def checked(operator: str, kind: str, sample: Sample, precisions: tuple[str, ...
             continue
         case = converted(sample.case, DTYPES[precision])
         for library in libraries(operator):
-            if sample.style == INFINITE and (library, operator) in NO_NUMBER and xp is np:
+            left_out = NO_NUMBER_ON_HOST if xp is np else NO_NUMBER
+            if sample.style == INFINITE and (library, operator) in left_out:
                 continue
-            row = {"operator": operator, "kind": kind, "library": library, "precision": precision}
+            row: Row = {"operator": operator, "kind": kind, "library": library, "precision": precision}
             row["values"] = sample.style
             try:
                 error = sample.reference.error(computed(library, operator, case, xp))
@@ -51,7 +59,12 @@ def checked(operator: str, kind: str, sample: Sample, precisions: tuple[str, ...
                 yield row | {"error": None, "reason": f"{type(failure).__name__}: {failure}"[:300]}
                 continue
             wrong = {} if math.isfinite(error) else {"reason": "whole numbers, infinities or numbers are others"}
-            yield row | {"error": error if math.isfinite(error) else None} | wrong
+            row |= {"error": error if math.isfinite(error) else None} | wrong
+            if (library, operator, kind) == ("torch", BY_AUTOGRAD, "real") and case.operands[0].dtype == np.float32:
+                with on_one_stream(xp):
+                    gradient = import_module("results.gpu.eager").gradient_of_weight(case, xp)
+                row["eager"] = sample.reference.error([gradient])
+            yield row
 
 
 def worst(rows: Iterator[Row]) -> list[Row]:
@@ -89,6 +102,7 @@ def main() -> int:
     if "torch" in LIBRARIES:
         import_module("executor.torch")
     allow_tf32(xp, way == TF32)
+    single_rank(1).use_device(xp)
     exact = tuple(precision for precision in run.scale.precisions if precision != TF32)
     for rows in (small if kind == "small" else real)(run, tuple(names), exact if way == EXACT else (TF32,), xp):
         for row in rows:

@@ -7,7 +7,7 @@ are compared with NumPy's kernels. Many processes do so at once, as a GPU's kern
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
 
@@ -30,11 +30,26 @@ def operators() -> list[str]:
     return sorted(tdl.catalog.keys() & KERNELS.keys() & CASES.keys())
 
 
+PRODUCTS = ("matmul", "convolution")
+TF32_SHARES = 4
+"""Categories of operators that TF32 changes, and the shares that they are checked in."""
+
+
+def compared(way: str) -> Mapping[str, list[str]]:
+    """Return what is compared in a way of computing single precision: families of real cases, and operators."""
+    if way == EXACT:
+        return {"real": list(FAMILIES), "small": operators()}
+    return {
+        "real": ["products", "attention", "convolutions"],
+        "small": [name for name in operators() if tdl.catalog[name].category in PRODUCTS],
+    }
+
+
 def processes(run: Run) -> Iterator[Process]:
     """Yield a process for every share of the families of real cases, and of the small ones; again for TF32."""
-    count = run.scale.shares
     for way in (EXACT, *(precision for precision in run.scale.precisions if precision == TF32)):
-        for kind, names in {"real": list(FAMILIES), "small": operators()}.items():
+        count = run.scale.shares if way == EXACT else TF32_SHARES
+        for kind, names in compared(way).items():
             for share in range(min(count, len(names))):
                 command = run.command("operator_checks", way, kind, *names[share::count])
                 yield Process(f"{way} {kind} {share}", command, run.left_s, ONE_THREAD)

@@ -10,6 +10,7 @@ from typing import Any
 
 from results.experiment import Pages, table
 from results.gpu.__main__ import DEFAULT_S, STAGES
+from results.gpu.processes import OVER_TIME
 from results.gpu.settings import FULL, TRIAL, Model
 
 MILLISECONDS, MEGABYTE = 1e3, 1e6
@@ -81,8 +82,17 @@ def ended(summary: Row) -> str:
     return table(["stage", "ended", "seconds"], rows)
 
 
+STATUSES = {None: "not begun", 0: "as it should", 1: "with something wrong", OVER_TIME: "at its limit"}
+"""How a stage ended, by the exit status of its process."""
+
+
 def _status(status: int | None) -> str:
-    return "not begun" if status is None else "as it should" if status == 0 else f"status {status}"
+    return STATUSES.get(status, f"status {status}")
+
+
+def notes(data: Row) -> str:
+    """List what is to be known of a run that no stage measures, such as what was corrected since."""
+    return "\n".join(["**The code before these corrections ran.**\n", *(f"- {note}" for note in data["notes"])])
 
 
 def machine(probe: Row) -> str:
@@ -124,7 +134,12 @@ def _errors(of_operators: Row) -> Mapping[tuple[str, str], list[float | None]]:
 
 
 def _failures(failed: Row) -> list[str]:
-    return [f"Failed: {'; '.join(f'{name}: {reason}' for name, reason in failed.items())}"] if failed else []
+    """Say what failed, grouped by how."""
+    names: dict[str, list[str]] = {}
+    for name, reason in failed.items():
+        names.setdefault("ended at a limit" if reason.startswith("ended after") else reason, []).append(name)
+    said = [f"{reason}: {', '.join(group)}" for reason, group in names.items()]
+    return [f"Failed: {'; '.join(said)}."] if said else []
 
 
 def plans(data: Row) -> str:
@@ -134,12 +149,14 @@ def plans(data: Row) -> str:
         groups.setdefault((row["workers"], row["transport"], row["kernels"]), []).append(row)
     rows = []
     for (workers, transport, kernels), group in groups.items():
-        equal = (sum(bool(row.get(what)) for row in group) for what in ("equal", "bytes_equal", "arena_equal"))
+        counts = [sum(bool(row.get(what)) for row in group) for what in ("ran", "equal", "bytes_equal", "arena_equal")]
         gap = max((row["loss_gap"] for row in group if row.get("loss_gap") is not None), default=None)
-        counts = [f"{count} of {len(group)}" for count in equal]
-        rows.append([workers, f"`{transport}`", kernels, *counts, "" if gap is None else f"{gap:.1e}"])
-    columns = ["ranks", "transport", "kernels", "plans equal to one worker", "bytes as planned", "arenas as planned"]
-    return "\n\n".join([table([*columns, "largest gap of losses"], rows), *_failures(data["failed"])])
+        figures = [f"{counts[0]} of {len(group)}", *counts[1:], "" if gap is None else f"{gap:.1e}"]
+        rows.append([workers, f"`{transport}`", kernels, *figures])
+    columns = ["ranks", "transport", "kernels", "plans that ran", "equal to one worker", "bytes as planned"]
+    return "\n\n".join(
+        [table([*columns, "arenas as planned", "largest gap of losses"], rows), *_failures(data["failed"])]
+    )
 
 
 def tests(data: Row) -> str:
@@ -169,7 +186,9 @@ def steps(data: Row) -> str:
 
 
 def _equal(row: Row) -> str:
-    return f"{'equal' if row['equal'] else 'NOT equal'} ({max(row['first'], row['later']):.0e})"
+    gaps = row["first"], row["later"]
+    gap = "no number" if None in gaps else f"{max(gaps):.0e}"
+    return f"{'equal' if row['equal'] else 'NOT equal'} ({gap})"
 
 
 def _step_lines(sides: Mapping[str, Row]) -> Iterator[list[str]]:
@@ -223,6 +242,7 @@ def calibrations(data: Row) -> str:
 
 
 PARTS: Sequence[tuple[str, Callable[[Row], str]]] = (
+    ("notes", notes),
     ("probe", machine),
     ("summary", ended),
     ("operators", operators),

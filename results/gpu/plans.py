@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,32 +21,63 @@ from planner.plans.plan import single_worker
 from planner.plans.plan_json import load_plan
 from planner.report.schema import Report, finite, read_reports
 from results.experiment import launcher
-from results.gpu.processes import Ended, Process, run_all
+from results.gpu.processes import Process, run_all
 from results.gpu.settings import LIBRARIES, Run, this_run
 
 STEPS, AT_ONCE, MOST_S = 2, 3, 60.0
 
 
-def processes(run: Run) -> Iterator[Process]:
-    """Yield a job for all plans of so many ranks, by each transport and library."""
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Some plans of so many ranks, by a transport and a library; `part` tells it from others of theirs."""
+
+    ranks: int
+    transport: str
+    kernels: str
+    part: str
+    plans: tuple[Path, ...]
+
+    @property
+    def name(self) -> str:
+        """What its process is called, and the file of its reports."""
+        return f"{self.transport} {self.kernels} {self.ranks} {self.part}"
+
+    def process(self, run: Run) -> Process:
+        """Return the job's process."""
+        how = ("--backend", run.backend, "--transport", self.transport, "--kernels", self.kernels)
+        options = (*how, "--check", "--steps", str(STEPS), "--json", str(self.written(run)))
+        execute = (sys.executable, "-m", "tensor_partitioner", "execute", *options, *map(str, self.plans))
+        return Process(self.name, (launcher(), "-n", str(self.ranks), *execute), MOST_S)
+
+    def written(self, run: Run) -> Path:
+        """Where it writes its reports."""
+        return run.work / f"{self.name.replace(' ', '-')}.json"
+
+    def rows(self, run: Run) -> Iterator[dict[str, Any]]:
+        """Yield a row for every plan."""
+        written = self.written(run)
+        reports = {report.plan: report for report in read_reports(written)} if written.exists() else {}
+        for path in self.plans:
+            yield {"transport": self.transport, "kernels": self.kernels} | compared(path, reports.get(path.name))
+
+
+def jobs(run: Run) -> Iterator[Job]:
+    """Yield the first plans of all ranks by each transport and library that is installed, then the others."""
+    count = run.scale.first_plans
+    for part, places in (("first", slice(count)), ("others", slice(count, None))):
+        for transport, kernels in run.scale.jobs:
+            for ranks in run.scale.ranks:
+                if kernels in LIBRARIES:
+                    yield Job(ranks, transport, kernels, part, tuple(run.plans(ranks)[places]))
+
+
+def warm_up(run: Run) -> Process:
+    """Return a job of one rank for the graphs of the first plans: it compiles the kernels that others find, then."""
     for ranks in run.scale.ranks:
-        for transport, kernels in jobs(run):
-            written = report_file(run, ranks, transport, kernels)
-            how = ("--backend", run.backend, "--transport", transport, "--kernels", kernels)
-            options = (*how, "--check", "--steps", str(STEPS), "--json", str(written))
-            execute = (sys.executable, "-m", "tensor_partitioner", "execute", *options)
-            command = (launcher(), "-n", str(ranks), *execute, *map(str, run.plans(ranks)))
-            yield Process(f"{transport} {kernels} {ranks}", command, MOST_S)
-
-
-def jobs(run: Run) -> list[tuple[str, str]]:
-    """Return transports and the kernels that run with them, of libraries that are installed."""
-    return [(transport, kernels) for transport, kernels in run.scale.jobs if kernels in LIBRARIES]
-
-
-def report_file(run: Run, ranks: int, transport: str, kernels: str) -> Path:
-    """Where a job writes its reports."""
-    return run.work / f"{transport}-{kernels}-{ranks}.json"
+        for path in run.plans(ranks)[: run.scale.first_plans]:
+            single_worker(load_plan(path)).save(run.random / f"k1-{path.name}")
+    options = ("--backend", run.backend, "--kernels", "arrays", *map(str, run.plans(1)))
+    return Process("warm-up", (sys.executable, "-m", "tensor_partitioner", "execute", *options), MOST_S)
 
 
 @cache
@@ -79,28 +112,18 @@ def compared(path: Path, report: Report | None) -> dict[str, Any]:
     return row | {"equal": all(facts.values())} | facts | measured | worst
 
 
-def rows(run: Run) -> Iterator[dict[str, Any]]:
-    """Yield a row for every plan by every transport and library."""
-    for ranks in run.scale.ranks:
-        for transport, kernels in jobs(run):
-            written = report_file(run, ranks, transport, kernels)
-            reports = {report.plan: report for report in read_reports(written)} if written.exists() else {}
-            for path in run.plans(ranks):
-                yield {"transport": transport, "kernels": kernels} | compared(path, reports.get(path.name))
-
-
 def main() -> int:
     """Write plans.json."""
     run, _ = this_run()
-    ended: list[Ended] = []
-    compared_rows: list[dict[str, Any]] = []
-    for process in run_all(processes(run), run.work, run.until, AT_ONCE):
-        ended.append(process)
-        compared_rows = list(rows(run))
-        failed = {job.name: job.failure for job in ended if job.failure}
-        run.write("plans", {"steps": STEPS, "failed": failed, "rows": compared_rows})
-    everything = all(row["equal"] for row in compared_rows) and not any(job.failure for job in ended)
-    return 0 if compared_rows and everything else 1
+    by_name = {job.name: job for job in jobs(run) if job.plans}
+    failed: dict[str, str] = {}
+    rows: list[dict[str, Any]] = []
+    before = [warm_up(run)] if run.on_gpu else []
+    for ended in run_all([*before, *(job.process(run) for job in by_name.values())], run.work, run.until, AT_ONCE):
+        rows += by_name[ended.name].rows(run) if ended.name in by_name else ()
+        failed |= {ended.name: ended.failure} if ended.failure else {}
+        run.write("plans", {"steps": STEPS, "failed": failed, "rows": sorted(rows, key=itemgetter("workers"))})
+    return 0 if rows and all(row["equal"] for row in rows) and not failed else 1
 
 
 if __name__ == "__main__":

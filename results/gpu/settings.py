@@ -28,9 +28,9 @@ class Scale:
 
     Every operator is tried on `cases` small cases of each style, in each of `precisions`; extents of real ones are
     divided by `cut`. Of `plans` random plans those of `ranks` workers run by each of `jobs`, a transport and a
-    library of kernels. Operators are
+    library of kernels, `first_plans` of each before all others. Operators are
     checked in `shares`, by so many `processes` at once. A step is timed for `step_s` seconds on each of `sides`, of
-    which `steps_at_once` are prepared at once; `calibrate_s` is the limit of calibrations, and `pytest` selects tests.
+    which `steps_at_once` are prepared at once; `calibrate_s` is the limit of a calibration, and `pytest` selects tests.
     """
 
     models: Mapping[str, Model]
@@ -40,6 +40,7 @@ class Scale:
     shares: int
     processes: int
     plans: int
+    first_plans: int
     ranks: tuple[int, ...]
     jobs: tuple[tuple[str, str], ...]
     sides: tuple[str, ...]
@@ -61,12 +62,13 @@ FULL = Scale(
     shares=24,
     processes=12,
     plans=20,
+    first_plans=2,
     ranks=(2, 4, 8),
-    jobs=(("ipc", "arrays"), ("p2p", "arrays"), ("ipc", "torch")),
+    jobs=(("ipc", "torch"), ("ipc", "arrays"), ("p2p", "arrays")),
     sides=("eager", "torch", "arrays", "compiled"),
-    steps_at_once=1,
-    step_s=4.0,
-    calibrate_s=60.0,
+    steps_at_once=3,
+    step_s=2.0,
+    calibrate_s=40.0,
     pytest=("-m", "gpu", "--require-gpu", "-n", "8"),
 )
 """What a GPU is measured with."""
@@ -85,6 +87,7 @@ TRIAL = replace(
     shares=1,
     processes=2,
     plans=6,
+    first_plans=1,
     ranks=(2, 4),
     jobs=(("shared", "torch"), ("p2p", "arrays")),
     sides=("eager", "torch", "arrays"),

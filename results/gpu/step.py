@@ -15,8 +15,9 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -25,7 +26,7 @@ from typing import Any
 from executor.backend import allow_tf32, array_module
 from executor.cluster import single_rank
 from executor.data import Random
-from executor.training import Trainer, rank_programs
+from executor.training import RankPrograms, Trainer, rank_programs
 from planner.plans.plan import Plan
 from planner.plans.plan_json import load_plan
 from results.gpu.clocks import Clock, cupy_clock, host_clock, torch_clock
@@ -47,10 +48,10 @@ class Side:
     measure: Mapping[str, Callable[[], object]]
 
 
-def of_executor(plan: Plan, library: str, xp: ModuleType) -> Side:
+def of_executor(programs: RankPrograms, library: str, xp: ModuleType) -> Side:
     """Return the executor's step, with a library's kernels."""
-    cluster = replace(single_rank(os.cpu_count() or 1), library=library)
-    trainer = Trainer(rank_programs(plan, 0), cluster, xp, "p2p")
+    plan, cluster = programs.plan, replace(single_rank(os.cpu_count() or 1), library=library)
+    trainer = Trainer(programs, cluster, xp, "p2p")
     trainer.load(Random(plan.graph, plan.seed), 0)
     clock, name = cupy_clock(xp) if xp.__name__ == "cupy" else host_clock(), plan.graph.metrics["loss"]
 
@@ -99,8 +100,10 @@ def timed(side: Side, budget_s: float) -> Row:
 
 
 def launches(side: Side) -> Mapping[str, int]:
-    """Count what a step does on the device: kernels, copies and fills."""
+    """Count what a step does on the device: kernels, copies and fills; nothing where PyTorch sees no device."""
     torch = import_module("torch")
+    if not torch.cuda.is_available():
+        return {}
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         side.step()
         side.clock.wait()
@@ -129,12 +132,17 @@ def alone(work: Path) -> Iterator[None]:
         yield
 
 
-def measured(run: Run, side: Side, xp: ModuleType) -> Iterator[Row]:
-    """Yield what is measured, the most important first."""
-    started = time.perf_counter()
-    losses = [side.step()()]
-    yield {"first_seconds": time.perf_counter() - started}
-    with alone(run.work):
+def measured(run: Run, make: Callable[[], Side], xp: ModuleType, *, compiles: bool) -> Iterator[Row]:
+    """Yield what is measured, the most important first; what compiles runs its first step beside others."""
+    with ExitStack() as stack:
+        if not compiles:
+            stack.enter_context(alone(run.work))
+        started = time.perf_counter()
+        side = make()
+        losses = [side.step()()]
+        yield {"first_seconds": time.perf_counter() - started}
+        if compiles:
+            stack.enter_context(alone(run.work))
         losses += [side.step()() for _ in range(WARM_UP - 1)]
         yield {"losses": losses}
         yield timed(side, run.scale.step_s)
@@ -152,9 +160,13 @@ def main() -> int:
     if name in ("torch", "eager", "compiled"):
         import_module("executor.torch")
     allow_tf32(xp, allowed=False)
-    ours = name in ("arrays", "torch")
-    side = of_executor(plan, name, xp) if ours else of_torch(plan, xp, compiles=name == "compiled")
-    for row in measured(run, side, xp):
+    single_rank(1).use_device(xp)
+    compiles = name == "compiled"
+    if name in ("arrays", "torch"):
+        make = partial(of_executor, rank_programs(plan, 0), name, xp)
+    else:
+        make = partial(of_torch, plan, xp, compiles=compiles)
+    for row in measured(run, make, xp, compiles=compiles):
         print(json.dumps(row), flush=True)
     return 0
 

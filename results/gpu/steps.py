@@ -6,8 +6,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from executor.check import MOST, TOLERANCES, least_precise
 from planner.plans.plan_json import load_plan
+from planner.report.schema import finite
 from results.gpu.processes import Ended, Process, run_all
 from results.gpu.settings import ONE_THREAD, Run, this_run
 
@@ -45,9 +48,9 @@ def apart(run: Run, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         base = next((side for side in run.sides if side in losses), "")
         for side in losses.keys() - {base}:
             first, *later = (abs(a / b - 1) for a, b in zip(losses[side], losses[base], strict=True))
-            equal = first <= allowed and max(later) <= min(LATER * allowed, MOST)
+            equal = first <= allowed and all(gap <= min(LATER * allowed, MOST) for gap in later)
             about = {"model": model, "side": side, "base": base, "equal": equal}
-            compared.append(about | {"first": first, "later": max(later), "tolerance": allowed})
+            compared.append(about | {"first": finite(first), "later": finite(np.max(later)), "tolerance": allowed})
     return compared
 
 

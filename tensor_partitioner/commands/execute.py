@@ -77,6 +77,7 @@ EXAMPLES = (
 @click.option("--json", "json_path", type=WRITTEN, help="Write the report; of several plans, an array.")
 @click.option("--trace", "trace_path", type=WRITTEN, help="Write the last plan's last step for ui.perfetto.dev.")
 @click.option("--tasks", is_flag=True, help="Put the seconds of every task of the last step into the report.")
+@click.option("--graphs", is_flag=True, help="Launch steps of one GPU, by PyTorch's kernels, as a CUDA graph.")
 @click.option("--memory", is_flag=True, help="Measure what kernels allocate outside the arena (slower).")
 @click.pass_obj
 def execute(ranks: Cluster, /, plans: tuple[Path, ...], **options: Any) -> int:
@@ -103,6 +104,7 @@ class Execution:
         xp = agree(self.ranks, self._array_module)
         require_alike(self.ranks, {"array module": xp.__name__})
         plans = self._plans()
+        allow_tf32(xp, self.options["tf32"])  # once plans and weights have loaded what they need of PyTorch
         options = dict(self.options)
         if folder := options["resume"]:  # one checkpoint for all ranks, whatever the folder looks like to each
             options["resume"] = self.ranks.broadcast(on_first_rank(self.ranks, lambda: self._resumed(folder)))
@@ -163,7 +165,6 @@ class Execution:
         check_written([self.options[name] for name in written], (*self.paths, *read))
         check_one_plan(len(self.paths), self.options)
         xp = array_module(self.options["backend"])
-        allow_tf32(xp, self.options["tf32"])
         self.ranks.use_device(xp)
         load_operators(self.options["operator_files"])
         if self.options["weights"] and self.options["weights"].suffix not in READERS:

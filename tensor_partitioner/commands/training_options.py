@@ -28,7 +28,7 @@ WEIGHTS = "Begin with this state dict: .safetensors, .npz, or torch.save's.  [de
 INTERVAL = "N|step|epoch"
 OF_A_JOB = (
     *("steps", "evaluate_every", "log_every", "log_to", "checkpoint", "checkpoint_every", "save_weights"),
-    *("stop_on_nan", "check", "tasks"),
+    *("stop_on_nan", "check", "tasks", "graphs"),
 )
 """Options that a job takes as they are."""
 
@@ -53,13 +53,7 @@ _OPTIONS = (
     ),
     click.option("--log-to", type=EITHER, metavar="FILE.csv|DIR", help="Write a table, or a folder for TensorBoard."),
     click.option("--checkpoint", type=FOLDER, metavar="DIR", help="Write checkpoints here; the last two are kept."),
-    click.option(
-        "--every",
-        "checkpoint_every",
-        metavar=INTERVAL,
-        callback=_interval,
-        help="Not only at the end, but so often.",
-    ),
+    click.option("--every", "checkpoint_every", metavar=INTERVAL, callback=_interval, help="Write so often, too."),
     click.option("--resume", type=EITHER, metavar="DIR", help="Go on from the last checkpoint here, under any plan."),
     click.option("--stop-on-nan", is_flag=True, help="End with status 1 where the loss is not finite."),
 )

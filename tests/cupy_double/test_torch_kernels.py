@@ -8,7 +8,7 @@ from executor.kernels import KERNELS, KernelCall, run
 from executor.torch.kernels import KERNEL_SET, TORCH_KERNELS
 from executor.verification import CheckOptions, check_operator
 from tests import cupy_double
-from tests.cupy_double.torch_operators import Strict
+from tests.cupy_double.torch_operators import Operators, Strict
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +41,53 @@ def test_gradients_of_pooling_may_be_written_into_a_part_of_a_tensor(cupy):
             )
         written.append(out.get())
     np.testing.assert_array_equal(*written)
+
+
+POOLED = {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1), "extents": {"y": 4, "x": 4, "dy": 3, "dx": 3}}
+
+
+def pooled(cupy, kernels, image):
+    """Return the maxima of an image, where they are, and the gradient of their sum."""
+    ranges = {name: (0, extent) for name, extent in POOLED["extents"].items()}
+    outs = [cupy.asarray(np.zeros((1, 1, 4, 4), dtype)) for dtype in (np.float32, np.int32)]
+    gradient, ones = cupy.asarray(np.full(image.shape, -1, np.float32)), cupy.asarray(np.ones((1, 1, 4, 4), np.float32))
+    kernels["max_pool2d_with_indices"](
+        KernelCall(cupy, (cupy.asarray(image),), tuple(outs), POOLED, ranges, ((0,) * 4,))
+    )
+    kernels["max_pool2d_with_indices_backward"](
+        KernelCall(
+            cupy,
+            (ones, outs[1]),
+            (gradient,),
+            POOLED | {"extents": {**POOLED["extents"], "y": 8, "x": 8}},
+            {**ranges, "y": (0, 8), "x": (0, 8)},
+            ((0,) * 4,) * 2,
+        )
+    )
+    return [array.get() for array in (*outs, gradient)]
+
+
+@pytest.mark.parametrize("value", [-np.inf, 0.0, 1.0])
+def test_maxima_beside_padding_are_those_on_arrays(cupy, value):
+    """Of windows that hold the least of all numbers only, and of equal ones."""
+    image = np.random.default_rng(0).random((1, 1, 8, 8), np.float32)
+    image[..., :5, :5] = value
+    with Operators() as operators:
+        found = pooled(cupy, TORCH_KERNELS, image)
+    assert operators.launches["max_pool2d_with_indices"] == operators.launches["max_pool2d_with_indices_backward"] == 1
+    for result, expected in zip(found, pooled(cupy, KERNELS, image), strict=True):
+        np.testing.assert_array_equal(result, expected)
+
+
+def test_what_is_no_number_has_no_place_outside_the_image(cupy):
+    """Where kernels on arrays found no maximum, PyTorch's gives the gradient to nobody."""
+    offsets = cupy.asarray(np.full((1, 1, 4, 4), 9, np.int32))
+    grad, out = cupy.asarray(np.ones((1, 1, 4, 4), np.float32)), cupy.asarray(np.full((1, 1, 8, 8), 7, np.float32))
+    extents = {"y": 8, "x": 8, "dy": 3, "dx": 3}
+    ranges = {name: (0, extent) for name, extent in extents.items()}
+    call = KernelCall(cupy, (grad, offsets), (out,), POOLED | {"extents": extents}, ranges, ((0,) * 4,) * 2)
+    TORCH_KERNELS["max_pool2d_with_indices_backward"](call)
+    assert not out.get().any()
 
 
 SETTINGS = {"lr": 0.1, "beta1": 0.8, "beta2": 0.9, "eps": 1e-3, "decay": 0.2}

@@ -89,6 +89,7 @@ def _batch_norm(input, save_mean=None, save_invstd=None, out=None, **_):
 def _batch_norm_backward(input, weight, save_mean, output_mask, **_):
     assert weight is not None or not any(output_mask[1:]), "expected a weight, whose gradient is wanted"
     assert save_mean.dtype == torch.promote_types(input.dtype, torch.float32)
+    assert input.itemsize > 2, "every product is rounded to 16 bits (`Float2` of `native/cuda/Normalization.cuh`)"
 
 
 def _max_pool_backward(grad_input=None, **_):

@@ -1,6 +1,7 @@
 """The bounded run of a device: its trial on this host, what its comparisons see, and its limits."""
 
 import json
+import os
 import subprocess
 import sys
 import zipfile
@@ -8,6 +9,7 @@ import zipfile
 import numpy as np
 import pytest
 
+import planner
 import tdl
 from executor.cases import Case
 from executor.kernels import KERNELS, LIBRARIES, KernelSet
@@ -25,6 +27,7 @@ from results.gpu import (
     wheels,
 )
 from results.gpu.comparison import TOLERANCE, Reference, adds_up, computed, reference
+from tests import cupy_double
 from topologies import TopologyError
 
 pytest.importorskip("torch")
@@ -237,6 +240,19 @@ def test_a_trial_takes_no_place_of_a_device(tmp_path):
     (tmp_path / "summary.json").write_text(json.dumps({"date": "2026-01-02T03:04:05+00:00"}))
     assert run.run_name(tmp_path, "cupy") == "nvidia-h200-2026-01-02"
     assert run.run_name(tmp_path, "numpy") == run.TRIAL
+
+
+@pytest.mark.parametrize("side", ["arrays", "torch"])
+def test_a_step_is_timed_on_a_stream_of_its_own(tmp_path, side):
+    given, line = settings.TRIAL.models["gpt2"], settings.Run("cupy", tmp_path, tmp_path, 1e12)
+    planner.plan(planner.model(given.name, **given.options), workers=1).save(line.plan("gpt2"))
+    path = os.pathsep.join([str(cupy_double.PACKAGE), str(ROOT)])
+    environment = {**os.environ, "PYTHONPATH": path, "CUPY_DOUBLE_REFUSES": "null"}
+    step = processes.Process("step", line.command("step", "gpt2", side), 100.0, environment)
+    ended = processes.run(step, tmp_path, until=1e12)
+    assert ended.failure == ""
+    told = {name: value for row in ended.rows for name, value in row.items()}
+    assert told["losses"][2] < told["losses"][1] < told["losses"][0]
 
 
 def test_a_gpu_is_predicted_as_its_type():

@@ -115,10 +115,10 @@ def _cross_entropy(draw: Draw, name: str) -> Case:
     total = np.asarray(np.exp(x - x.max(axis=dim, keepdims=True)).sum(axis=dim))
     labels, count = draw.below(classes, *maximum.shape), maximum.size
     return {
-        "forward": Case((x, maximum, total, labels), {"count": count, "dim": dim}, extents={"c": classes}),
-        "backward": Case((x, maximum, total, labels), {"factor": 1 / count, "dim": dim}),
-        "nll": Case((x, labels), {"count": count, "dim": dim}, extents={"c": classes}),
-        "nll_backward": Case((draw.array(), labels), {"count": count, "dim": dim, "extents": {"c": classes}}),
+        "cross_entropy": Case((x, maximum, total, labels), {"count": count, "dim": dim}, extents={"c": classes}),
+        "cross_entropy_backward": Case((x, maximum, total, labels), {"factor": 1 / count, "dim": dim}),
+        "nll_loss": Case((x, labels), {"count": count, "dim": dim}, extents={"c": classes}),
+        "nll_loss_backward": Case((draw.array(), labels), {"count": count, "dim": dim, "extents": {"c": classes}}),
     }[name]
 
 
@@ -132,11 +132,11 @@ def _loss(draw: Draw, name: str, *, backward: bool) -> Case:
     return Case(operands, {"count": int(np.prod(shape))})
 
 
+OF_LABELS = ("cross_entropy", "cross_entropy_backward", "nll_loss", "nll_loss_backward")
+
 CASES: dict[str, Generate] = {
-    "sum": _reduction,
+    **dict.fromkeys(("sum", "amax", "amin"), _reduction),
     "mean": partial(_reduction, counts=True),
-    "amax": _reduction,
-    "amin": _reduction,
     "prod": partial(_reduction, values=Draw.positive),
     **dict.fromkeys(("any", "all"), partial(_reduction, values=_mask)),
     "var": partial(_reduction, operands="xm", counts=True),
@@ -159,15 +159,11 @@ CASES: dict[str, Generate] = {
     "rms_norm_backward_sum": partial(_rms_norm, operands="gxw"),
     "rms_norm_backward": partial(_rms_norm, operands="gxqws", eps=1e-3, count=0),
     "sum_exp": partial(_softmax, operands="xm"),
-    "softmax": partial(_softmax, operands="xmt"),
+    **dict.fromkeys(("softmax", "log_softmax"), partial(_softmax, operands="xmt")),
     "softmax_backward_sum": partial(_softmax, operands="gr"),
     "softmax_backward": partial(_softmax, operands="gri"),
-    "log_softmax": partial(_softmax, operands="xmt"),
     "log_softmax_backward": partial(_softmax, operands="gxi"),
-    "cross_entropy": partial(_cross_entropy, name="forward"),
-    "cross_entropy_backward": partial(_cross_entropy, name="backward"),
-    "nll_loss": partial(_cross_entropy, name="nll"),
-    "nll_loss_backward": partial(_cross_entropy, name="nll_backward"),
+    **{name: partial(_cross_entropy, name=name) for name in OF_LABELS},
     **{name: partial(_loss, name=name, backward=False) for name in LOSSES},
     **{f"{name}_backward": partial(_loss, name=name, backward=True) for name in LOSSES},
 }

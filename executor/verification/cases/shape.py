@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from math import prod
 
@@ -145,26 +146,27 @@ def _arange(draw: Draw) -> Case:
     return Case((), {"start": draw.size(-3, 3), "step": draw.size(1, 3), "extents": extents})
 
 
+PAIRS: dict[str, Callable[..., Case]] = {
+    "select": _select,
+    "slice": _slice,
+    "diagonal": _diagonal,
+    "index_select": partial(_by_indices, each=False),
+    "gather": partial(_by_indices, each=True),
+}
+"""Operators that have a gradient of their own, whose cases are drawn alike."""
+
 CASES: dict[str, Generate] = {
+    **{op: partial(draw, backward=False) for op, draw in PAIRS.items()},
+    **{f"{op}_backward": partial(draw, backward=True) for op, draw in PAIRS.items()},
     "reshape": _reshape,
     "unbind": _unbind,
     "stack": _stack,
     "permute": _permute,
     "cat": _cat,
-    "select": partial(_select, backward=False),
-    "select_backward": partial(_select, backward=True),
-    "slice": partial(_slice, backward=False),
-    "slice_backward": partial(_slice, backward=True),
     "constant_pad_nd": _pad,
     "flip": _flip,
-    "diagonal": partial(_diagonal, backward=False),
-    "diagonal_backward": partial(_diagonal, backward=True),
     "embedding": partial(_embedding, backward=False),
     "embedding_dense_backward": partial(_embedding, backward=True),
-    "index_select": partial(_by_indices, each=False, backward=False),
-    "index_select_backward": partial(_by_indices, each=False, backward=True),
-    "gather": partial(_by_indices, each=True, backward=False),
-    "gather_backward": partial(_by_indices, each=True, backward=True),
     "index_of": _index_of,
     "arange": _arange,
     "one_hot": _one_hot,

@@ -59,6 +59,34 @@ def unwrapped(value):
     return value
 
 
+BY_CUBLAS = frozenset({"dot", "einsum", "inner", "matmul", "outer", "tensordot", "vdot"})
+"""Functions that call cuBLAS, which CuPy does not while a graph is captured."""
+
+
+def _noted(result, compute):
+    """Return a result; while a graph is captured, note how it is computed, again into the same memory."""
+    if _streams.CAPTURED:
+
+        def again():
+            computed = compute()
+            pairs = zip(result, computed, strict=True) if isinstance(result, tuple) else [(result, computed)]
+            for kept, value in pairs:
+                if isinstance(kept, ndarray):
+                    np.copyto(kept._host, value)
+
+        _streams.CAPTURED[-1].append(again)
+    return result
+
+
+MINIMA = ("amin", "min", "ptp")
+
+
+def _require_no_output(name, kwargs):
+    """Raise what CuPy raises where the smallest of elements are written: it takes the output for a dtype."""
+    if name in MINIMA and kwargs.get("out") is not None:
+        raise TypeError("operand type(s) all returned NotImplemented from __array_ufunc__(<ufunc 'equal'>)")
+
+
 def _is_view(name, array):
     """Whether a function only looks at an array otherwise, and copies nothing."""
     copies = name in ("reshape", "ravel") and not (isinstance(array, ndarray) and array._host.flags.c_contiguous)
@@ -71,11 +99,15 @@ def function(what, name, numpys):
 
     def call(*args, **kwargs):
         _names.require_arguments(f"{what}.{name}", known, args, kwargs)
+        _require_no_output(name, kwargs)
         if not _is_view(name, args[0] if args else None):
             _memory.LAUNCHES[name] += 1
         if name in WAITING or (name in HOLDERS and isinstance(args[0], np.ndarray)):
             _memory.WAITS[name] += 1
+        if name in BY_CUBLAS and _streams.CAPTURED:
+            raise NotImplementedError("calling cuBLAS API during stream capture is currently unsupported")
         if name in HOLDERS and isinstance(args[0], np.ndarray):
+            _streams.require_no_capture("memory of the host is copied")
             _streams.current()._require_own()
             return fresh(numpys(*args, **kwargs))
         if name == "copyto":
@@ -84,10 +116,17 @@ def function(what, name, numpys):
             return None
         if not _is_view(name, args[0] if args else None):
             _streams.current()._drain()
-        result = numpys(*map(unwrapped, args), **{key: unwrapped(value) for key, value in kwargs.items()})
+
+        def compute():
+            return numpys(*map(unwrapped, args), **{key: unwrapped(value) for key, value in kwargs.items()})
+
+        result = compute()
         if name.startswith("empty"):
             result.reshape(-1).view(np.uint8).fill(_memory.POISON)
-        return fresh(result) if name in CREATORS and not isinstance(args[0], ndarray) else _kept(result, args, kwargs)
+        if _is_view(name, args[0] if args else None) or name.startswith("empty"):
+            return fresh(result) if name.startswith("empty") else _kept(result, args, kwargs)
+        created = name in CREATORS and not isinstance(args[0], ndarray)
+        return _noted(fresh(result) if created else _kept(result, args, kwargs), compute)
 
     call.__name__ = name
     return call
@@ -125,7 +164,8 @@ class ufunc:  # noqa: N801  # CuPy's name
         if out is None:
             _streams.current()._drain()
             computed = self._computed(inputs, kwargs)
-            return fresh(computed) if not isinstance(computed, tuple) else tuple(map(fresh, computed))
+            result = fresh(computed) if not isinstance(computed, tuple) else tuple(map(fresh, computed))
+            return _noted(result, lambda: self._computed(inputs, kwargs))
         host = unwrapped(out)
 
         def work():
@@ -160,8 +200,12 @@ class ufunc:  # noqa: N801  # CuPy's name
             _memory.LAUNCHES[f"{self.__name__}.{method}"] += 1
             _streams.current()._drain()
             numpys = _differences_of_sums if method == "reduceat" else getattr(self._numpy, method)
-            result = numpys(*map(unwrapped, args), **{key: unwrapped(value) for key, value in kwargs.items()})
-            return _kept(result, args, kwargs) if result is not None else None
+
+            def compute():
+                return numpys(*map(unwrapped, args), **{key: unwrapped(value) for key, value in kwargs.items()})
+
+            result = compute()
+            return _noted(_kept(result, args, kwargs) if result is not None else None, compute)
 
         return call
 
@@ -206,12 +250,17 @@ class ndarray:  # noqa: N801  # CuPy's name
 
         def call(*args, **kwargs):
             _names.require_arguments(f"cupy.ndarray.{name}", known, args, kwargs)
+            _require_no_output(name, kwargs)
             if not _is_view(name, self):
                 _memory.LAUNCHES[name] += 1
                 _streams.current()._drain()
             numpys = getattr(self._host, name)
-            result = numpys(*map(unwrapped, args), **{key: unwrapped(value) for key, value in kwargs.items()})
-            return _kept(result, args, kwargs)
+
+            def compute():
+                return numpys(*map(unwrapped, args), **{key: unwrapped(value) for key, value in kwargs.items()})
+
+            result = _kept(compute(), args, kwargs)
+            return result if _is_view(name, self) else _noted(result, compute)
 
         return call
 
@@ -222,6 +271,7 @@ class ndarray:  # noqa: N801  # CuPy's name
 
     def get(self, stream=None, order="C", out=None, blocking=True):
         """Copy to the host."""
+        _streams.require_no_capture("an array is copied to the host")
         _memory.LAUNCHES["get"] += 1
         _memory.WAITS["get"] += blocking
         stream = stream or _streams.current()
@@ -275,7 +325,8 @@ class ndarray:  # noqa: N801  # CuPy's name
             _memory.LAUNCHES["getitem"] += 1
             _memory.WAITS["a mask as an index"] += any(part.dtype == bool for part in parts)
             _streams.current()._drain()
-        return _kept(self._host[_index(index)], (), {})
+        result = _kept(self._host[_index(index)], (), {})
+        return _noted(result, lambda: self._host[_index(index)]) if parts else result
 
     def __setitem__(self, index, value):
         _memory.LAUNCHES["setitem"] += 1

@@ -2,14 +2,15 @@
 
 import ctypes
 import sys
+from contextlib import contextmanager
 
 from cupy import _memory, _names, _refused
 from cupy.cuda import _streams, runtime
 from cupy.cuda._streams import Event, Stream, get_elapsed_time
 
 __all__ = [
-    "Device", "Event", "Memory", "MemoryPointer", "Stream", "alloc_pinned_memory", "get_cublas_handle",
-    "get_elapsed_time", "is_available", "nvrtc", "runtime",
+    "Device", "Event", "Memory", "MemoryPointer", "MemoryPool", "Stream", "alloc_pinned_memory", "get_cublas_handle",
+    "get_elapsed_time", "is_available", "nvrtc", "runtime", "using_allocator",
 ]  # fmt: skip
 
 
@@ -86,6 +87,26 @@ class UnownedMemory:
 
     def __init__(self, ptr, size, owner, device_id=-1):
         self.ptr, self.size, self._owner = ptr, size, owner
+
+
+@_names.checked("cupy.cuda.MemoryPool")
+class MemoryPool:
+    """A pool of its own, whose memory nothing else takes."""
+
+    def malloc(self, size):
+        return MemoryPointer(Memory(size), 0)
+
+
+ALLOCATORS = []
+"""What allocates arrays now: the last."""
+
+
+@_names.checked_function("cupy.cuda")
+@contextmanager
+def using_allocator(allocator=None):
+    ALLOCATORS.append(allocator)
+    yield
+    ALLOCATORS.pop()
 
 
 @_names.checked("cupy.cuda.MemoryPointer")

@@ -19,6 +19,20 @@ PATIENCE_S = 60
 _CURRENT = []
 """The streams that are current, the last of them now."""
 
+CAPTURED = []
+"""Lists, the last of them that of the graph that is captured: functions that do again what was queued since."""
+
+
+class CaptureError(RuntimeError):
+    """Something is done that cannot be captured, as it waits for the device or reads the host."""
+
+
+def require_no_capture(what):
+    """Raise CaptureError while a graph is captured."""
+    if CAPTURED:
+        raise CaptureError(f"cudaErrorStreamCaptureUnsupported: {what}")
+
+
 EVENTS = weakref.WeakValueDictionary()
 """Events by address."""
 
@@ -64,6 +78,8 @@ class Stream:
     def _submit(self, work):
         """Do work behind what was given before."""
         self._require_own()
+        for captured in CAPTURED[-1:]:
+            captured.append(work)
         if not DELAY_S:
             work()
             return
@@ -98,6 +114,7 @@ class Stream:
         return self
 
     def synchronize(self):
+        require_no_capture("a stream is waited for")
         self._settle()
         self._queue.end()
 
