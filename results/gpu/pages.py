@@ -18,6 +18,7 @@ SIDES = {
     "eager": "PyTorch, eager",
     "compiled": "PyTorch, compiled",
     "torch": "ours, PyTorch's kernels",
+    "graph": "ours, PyTorch's kernels, a graph",
     "arrays": "ours, array kernels",
 }
 """How the page calls those who train."""

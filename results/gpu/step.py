@@ -1,7 +1,7 @@
 """Time a training step of a model by one side, in a process of its own; print what is measured as JSON.
 
-Arguments behind a run's: the model, and a side: `arrays` or `torch`, whose kernels the executor runs, or `eager` or
-`compiled`, PyTorch alone.
+Arguments behind a run's: the model, and a side: `arrays` or `torch`, whose kernels the executor runs, `graph`, the same
+as `torch` launched as a CUDA graph, or `eager` or `compiled`, PyTorch alone.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
+from itertools import count
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -48,19 +49,24 @@ class Side:
     measure: Mapping[str, Callable[[], object]]
 
 
-def of_executor(programs: RankPrograms, library: str, xp: ModuleType) -> Side:
-    """Return the executor's step, with a library's kernels."""
+def of_executor(programs: RankPrograms, library: str, xp: ModuleType, *, graphs: bool = False) -> Side:
+    """Return the executor's step, with a library's kernels; with `graphs` the third and later ones are a graph's."""
     plan, cluster = programs.plan, replace(single_rank(os.cpu_count() or 1), library=library)
     trainer = Trainer(programs, cluster, xp, "p2p")
     trainer.load(Random(plan.graph, plan.seed), 0)
     clock, name = cupy_clock(xp) if xp.__name__ == "cupy" else host_clock(), plan.graph.metrics["loss"]
 
+    numbers = count(1)
+
     def step() -> Callable[[], float]:
+        if next(numbers) == WARM_UP and graphs:
+            trainer.worker.capture()
         trainer.run()
         return lambda: float(trainer.view(name).sum())
 
-    parts = {"parts": lambda: by_task(trainer, clock), "arena_bytes": lambda: trainer.arena.nbytes}
-    return Side(step, clock, {**parts, "outside_arena": lambda: dict(trainer.worker.outside_arena)})
+    parts: dict[str, Callable[[], object]] = {} if graphs else {"parts": lambda: by_task(trainer, clock)}
+    sizes = {"arena_bytes": lambda: trainer.arena.nbytes, "outside_arena": lambda: dict(trainer.worker.outside_arena)}
+    return Side(step, clock, parts | sizes)
 
 
 def of_torch(plan: Plan, xp: ModuleType, *, compiles: bool) -> Side:
@@ -157,13 +163,14 @@ def main() -> int:
     """Print rows of one model and one side, each as soon as it is known."""
     run, (model, name) = this_run()
     xp, plan = array_module(run.backend), load_plan(run.plan(model))
-    if name in ("torch", "eager", "compiled"):
+    if name != "arrays":
         import_module("executor.torch")
     allow_tf32(xp, allowed=False)
     single_rank(1).use_device(xp)
     compiles = name == "compiled"
-    if name in ("arrays", "torch"):
-        make = partial(of_executor, rank_programs(plan, 0), name, xp)
+    if name in ("arrays", "torch", "graph"):
+        library = "arrays" if name == "arrays" else "torch"
+        make = partial(of_executor, rank_programs(plan, 0), library, xp, graphs=name == "graph")
     else:
         make = partial(of_torch, plan, xp, compiles=compiles)
     for row in measured(run, make, xp, compiles=compiles):

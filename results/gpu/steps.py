@@ -36,7 +36,7 @@ def row_of(run: Run, ended: Ended) -> dict[str, Any]:
     for part in ended.rows:
         row |= part
     predicted = run.read("predict")["models"].get(model)
-    return row | ({"predicted": predicted} if predicted and side in ("arrays", "torch") else {})
+    return row | ({"predicted": predicted} if predicted and side in ("arrays", "torch", "graph") else {})
 
 
 def apart(run: Run, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

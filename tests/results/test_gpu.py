@@ -12,7 +12,9 @@ import pytest
 import planner
 import tdl
 from executor.cases import Case
+from executor.cluster import single_rank
 from executor.kernels import KERNELS, LIBRARIES, KernelSet
+from executor.training import rank_programs
 from results.experiment import ROOT
 from results.gpu import (
     operator_checks,
@@ -24,13 +26,15 @@ from results.gpu import (
     run,
     settings,
     small_cases,
+    step,
     wheels,
 )
 from results.gpu.comparison import TOLERANCE, Reference, adds_up, computed, reference
 from tests import cupy_double
+from tests.cupy_double.torch_streams import OnOneStream, Streams
 from topologies import TopologyError
 
-pytest.importorskip("torch")
+pytest.importorskip("executor.torch")  # which enters its kernels
 TRIAL = settings.TRIAL
 STAGES = ["probe", "predict", "operators", "plans", "marked_tests", "steps", "calibrate"]
 
@@ -248,11 +252,28 @@ def test_a_step_is_timed_on_a_stream_of_its_own(tmp_path, side):
     planner.plan(planner.model(given.name, **given.options), workers=1).save(line.plan("gpt2"))
     path = os.pathsep.join([str(cupy_double.PACKAGE), str(ROOT)])
     environment = {**os.environ, "PYTHONPATH": path, "CUPY_DOUBLE_REFUSES": "null"}
-    step = processes.Process("step", line.command("step", "gpt2", side), 100.0, environment)
-    ended = processes.run(step, tmp_path, until=1e12)
+    process = processes.Process("step", line.command("step", "gpt2", side), 100.0, environment)
+    ended = processes.run(process, tmp_path, until=1e12)
     assert ended.failure == ""
     told = {name: value for row in ended.rows for name, value in row.items()}
     assert told["losses"][2] < told["losses"][1] < told["losses"][0]
+
+
+def test_a_step_is_timed_as_a_graph_too(monkeypatch):
+    given = settings.TRIAL.models["gpt2"]
+    plan = planner.plan(planner.model(given.name, **given.options), workers=1)
+    losses = []
+    for graphs in (False, True):
+        with (
+            cupy_double.installed() as cupy,
+            cupy.cuda.Stream(null=True),
+            OnOneStream(Streams(monkeypatch.setattr), cupy),
+        ):
+            single_rank(1).use_device(cupy)
+            side = step.of_executor(rank_programs(plan, 0), "torch", cupy, graphs=graphs)
+            losses.append([side.step()() for _ in range(5)])
+            assert ("parts" in side.measure) != graphs
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
 def test_a_gpu_is_predicted_as_its_type():
