@@ -37,6 +37,9 @@ from results.gpu.settings import LIBRARIES, Run, this_run
 WARM_UP, LEAST, MOST = 3, 3, 50
 """Steps before those that count, whose losses are compared; and how many count."""
 
+LONGEST, NAME = 30, 160
+"""Kernels of a step that are told, and letters of their names."""
+
 Row = dict[str, Any]
 
 
@@ -105,20 +108,26 @@ def timed(side: Side, budget_s: float) -> Row:
     return {"seconds": statistics.median(seconds), "host_seconds": statistics.median(host), "steps": len(seconds)}
 
 
-def launches(side: Side) -> Mapping[str, int]:
-    """Count what a step does on the device: kernels, copies and fills; nothing where PyTorch sees no device."""
+def traced(side: Side) -> Row:
+    """Count what a step does on the device, kernels, copies and fills, and tell the `LONGEST` kernels.
+
+    Of each the name, how often it runs, and its seconds in all. Nothing where PyTorch sees no device.
+    """
     torch = import_module("torch")
     if not torch.cuda.is_available():
-        return {}
+        return {"launches": {}}
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         side.step()
         side.clock.wait()
-    counts = Counter[str]()
+    counts, times, seconds = Counter[str](), Counter[str](), defaultdict[str, float](float)
     for event in profile.profiler.kineto_results.events():
         if event.device_type() == torch.autograd.DeviceType.CUDA:
             kinds = (kind for kind in ("memcpy", "memset") if event.name().lower().startswith(kind))
             counts[next(kinds, "kernels")] += 1
-    return dict(counts)
+            times[event.name()[:NAME]] += 1
+            seconds[event.name()[:NAME]] += event.duration_ns() * 1e-9
+    longest = sorted(seconds, key=lambda name: -seconds[name])[:LONGEST]
+    return {"launches": dict(counts), "kernels": [(name, times[name], seconds[name]) for name in longest]}
 
 
 def memory(xp: ModuleType) -> Mapping[str, int]:
@@ -156,7 +165,7 @@ def measured(run: Run, make: Callable[[], Side], xp: ModuleType, *, compiles: bo
         for name, measure in side.measure.items():
             yield {name: measure()}
         if run.on_gpu and "torch" in LIBRARIES:
-            yield {"launches": launches(side)}
+            yield traced(side)
 
 
 def main() -> int:
