@@ -50,7 +50,7 @@ def classification(graph: Graph) -> tuple[str, Tensor] | None:
         return None
     init = graph.tensors[labels].init
     shapes = graph.tensors[logits].shape, graph.tensors[labels].shape
-    fits = init is not None and init.kind == "data" and len(shapes[0]) == 2 and shapes[1] == shapes[0][:1]
+    fits = init is not None and init.kind == "data" and len(shapes[0]) >= 2 and shapes[1] == shapes[0][:-1]
     return (logits, graph.tensors[labels]) if fits else None
 
 

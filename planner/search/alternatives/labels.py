@@ -65,6 +65,8 @@ class Labelling:
         chosen: dict[str, str] = {}
 
         def variables_passed_on(node: Node, reached: list[str]) -> list[str]:
+            if any(is_weight_or_state(self._graph, name) for name in node.outputs):
+                return []
             strategies = self._coarse.signatures[node.name].description.strategies
             possible = [variable for variable in reached if variable in strategies]
             return [chosen.setdefault(node.name, possible[0])] if possible else []
