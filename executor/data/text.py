@@ -102,8 +102,8 @@ def _fitting(graph: Graph) -> tuple[list[Tensor], list[Tensor], int]:
     if not length:
         shapes = ", ".join(f"{tensor.name} {tensor.dtype} {list(tensor.shape)}" for tensor in inputs) or "no inputs"
         raise DataError(
-            "data set text: expected int32 tokens [n, s] and labels as many, or vectors [n, width] and int32 labels [n] "
-            f"at every timestep, found {shapes}"
+            "data set text: expected int32 tokens [n, s] and as many labels, or vectors [n, width] and int32 labels "
+            f"[n] at every timestep, found {shapes}"
         )
     for tensor in inputs:
         known = tensor.init.below if tensor.dtype == "int32" and tensor.init is not None else tensor.shape[-1]

@@ -48,7 +48,7 @@ class _Styles:
     def __init__(self, coarse: CoarseGraph, parallel: Parallel) -> None:
         self._graph, self._parallel = coarse.graph, parallel
         labelling = Labelling(coarse)
-        self._batch, self._sequence = labelling.batch, labelling.sequence
+        self._batch, self._sequence, self._places = labelling.batch, labelling.sequence, labelling.expert_places
         self._experts: Mapping[Name, list[Place]] = {}
         self._tensor: Mapping[Name, list[Place]] = {}
         if max(parallel.ep, parallel.tp) > 1:
@@ -57,6 +57,8 @@ class _Styles:
             self._experts = axes.places(experts)
             self._tensor = axes.places(axes.of_tensor_parallelism(parallel.tp, experts) if parallel.tp > 1 else ())
         self._touched = {node: [tensor for tensor, _ in places] for node, places in labelling.places.items()}
+        beside = (tensors for node, tensors in self._touched.items() if ("node", node) not in self._tensor)
+        self._beside_axes = set(chain.from_iterable(beside))
 
     def check(self) -> None:
         """Raise a PlanError for an axis that divides nothing."""
@@ -138,19 +140,23 @@ class _Styles:
         return [dim for dim in range(len(variable.shape)) if dim not in split]
 
     def context(self, variable: Variable) -> Wanted:
-        """The sequence split."""
-        return _labelled(self._sequence, variable) or {_whole(variable)}
+        """The sequence split and, where tokens are at experts, the places that these have for them."""
+        return _labelled(self._sequence, variable) or _labelled(self._places, variable) or {_whole(variable)}
 
     def tensor(self, variable: Variable) -> Wanted:
-        """What lies on a chosen axis split along it; all else along the sequence, or not at all."""
+        """What lies on a chosen axis split along it; all else along the sequence, or not at all.
+
+        Not at all where only what lies on an axis makes and reads it, such as sums over a row of logits.
+        """
         if chosen := self._on_axes(self._tensor, variable):
             return chosen
         if by_expert := self._on_axes(self._experts, variable):
             return self._beside(by_expert, variable)
         is_tensor = isinstance(variable, TensorVariable)
         is_model = is_tensor and any(is_weight_or_state(self._graph, name) for name in variable.members)
-        if self._parallel.sp and not is_model:
-            return self.context(variable)
+        is_beside = not is_tensor or not self._beside_axes.isdisjoint(variable.members)
+        if self._parallel.sp and not is_model and is_beside:
+            return _labelled(self._sequence, variable) or {_whole(variable)}
         return {_whole(variable)}
 
 

@@ -55,6 +55,11 @@ class Labelling:
         of_tokens = (name for name, tensor in self._inputs if len(tensor.shape) == 3 - (tensor.dtype not in FLOATING))
         return self._labels_from_inputs(dict.fromkeys(of_tokens, 1))
 
+    @cached_property
+    def expert_places(self) -> Labels:
+        """Where experts have tokens: dimension 2 of what is dispatched to them, [batch, experts, places, width]."""
+        return self._labels_from_inputs({node.outputs[0]: 2 for node in self._graph.nodes if node.op == "dispatch"})
+
     @property
     def _inputs(self) -> list[tuple[str, Tensor]]:
         return [(name, tensor) for name, tensor in self._graph.tensors.items() if tensor.role == "input"]
