@@ -20,6 +20,7 @@ from planner.graph.ir import Node, Tensor
 from planner.layout import PARTIAL, REPLICATE, TERMS, Layout, Shard, Signature, Strategy, signatures
 from planner.plans.gathered import gather_for_each_pass
 from planner.plans.plan import Plan
+from planner.plans.scattered import scatter_each_micro_batch
 from planner.plans.search_record import SearchRecord
 
 STAGES = (1, 2, 3)
@@ -42,7 +43,8 @@ def shard_data_parallel(plan: Plan, stage: int) -> Plan:
         model=plan.search.model, searcher=f"zero-{stage}", placements="S,R,P" if stage == 1 else "S,R"
     )
     sharded = replace(plan, layouts=sharding.layouts, strategies=sharding.strategies, search=record)
-    return _with_gathers(sharded, sharding.gathered) if stage == WEIGHT else sharded
+    sharded = _with_gathers(sharded, sharding.gathered) if stage == WEIGHT else sharded
+    return scatter_each_micro_batch(sharded) if stage >= GRADIENT else sharded
 
 
 def _with_gathers(plan: Plan, weights: Mapping[str, str]) -> Plan:

@@ -63,10 +63,6 @@ class _Styles:
     def check(self) -> None:
         """Raise a PlanError for an axis that divides nothing."""
         named, short = self._parallel, no_data_parallelism(self._graph, self._parallel.dp)
-        if named.zero and named.dp == 1:
-            raise PlanError(
-                f"parallel {named}: expected dp from 2 with zero, whose workers share out in a plan, found 1"
-            )
         if named.ep > 1 and not self._experts:
             raise PlanError(f"parallel {named}: expected experts whose number ep={named.ep} divides, found none")
         if named.dp > 1 and short:
@@ -83,13 +79,12 @@ class _Styles:
         return _labelled(self._batch, variable) or self._without_samples(variable)
 
     def _without_samples(self, variable: Variable) -> Wanted:
-        """Return what data parallel workers do with what has no samples: all or, under ZeRO, as its stage says."""
+        """Return what data and context parallel workers do with what has no part of the data: all, or as ZeRO says."""
         if not self._parallel.zero:
             return {_whole(variable)}
         if not isinstance(variable, TensorVariable):
             return {*variable.signature.description.strategies, EVERYWHERE}
-        whole = self._dimensions_of_no_other_axis(variable)
-        shards: Wanted = {Shard(dim) for dim in whole} or {REPLICATE}
+        shards: Wanted = {Shard(dim) for dim in self._dimensions_of_no_other_axis(variable)} or {REPLICATE}
         roles = {self._graph.tensors[name].role for name in variable.members}
         if roles <= {"state", "weight"}:
             return shards if self._parallel.zero >= (WEIGHTS if "weight" in roles else STATES) else {REPLICATE}
@@ -132,16 +127,19 @@ class _Styles:
         return {Shard(place) if isinstance(place, int) else place for place in chosen}
 
     def _dimensions_of_no_other_axis(self, variable: TensorVariable) -> list[int]:
-        """Return the dimensions that no other axis can split."""
+        """Return the dimensions that no other axis can split; of these, those that make equal parts, if there are any."""
         names = [("tensor", name) for name in variable.members]
         split = {place for name in names for of in (self._tensor, self._experts) for place in of.get(name, ())}
         if self._parallel.cp > 1 or self._parallel.sp:
             split |= {dim for name in variable.members for dim in self._sequence.tensors.get(name, ())}
-        return [dim for dim in range(len(variable.shape)) if dim not in split]
+        free = [dim for dim in range(len(variable.shape)) if dim not in split]
+        sharing = self._parallel.dp * self._parallel.cp
+        return [dim for dim in free if variable.shape[dim] % sharing == 0] or free
 
     def context(self, variable: Variable) -> Wanted:
         """The sequence split and, where tokens are at experts, the places that these have for them."""
-        return _labelled(self._sequence, variable) or _labelled(self._places, variable) or {_whole(variable)}
+        along = _labelled(self._sequence, variable) or _labelled(self._places, variable)
+        return along or self._without_samples(variable)
 
     def tensor(self, variable: Variable) -> Wanted:
         """What lies on a chosen axis split along it; all else along the sequence, or not at all.
