@@ -172,7 +172,7 @@ def planned(graph: Graph, request: Request, coarsenings: Coarsenings) -> Plan:
 
 def _as_named(plan: Plan, parallel: Parallel) -> Plan:
     """Return the plan of least bytes with what named parallelism moves for less memory, or less often."""
-    plan = gather_once(plan) if parallel.sp else plan
+    plan = gather_once(plan) if parallel.sp or parallel.ep > 1 else plan
     return scatter_each_micro_batch(plan) if parallel.zero >= GRADIENT else plan
 
 

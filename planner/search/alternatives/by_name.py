@@ -53,8 +53,8 @@ class _Styles:
         self._tensor: Mapping[Name, list[Place]] = {}
         if max(parallel.ep, parallel.tp) > 1:
             axes = Axes(coarse, labelling)
-            experts = axes.of_experts(parallel.ep) if parallel.ep > 1 else set()
-            self._experts = axes.places(experts)
+            experts = axes.of_experts(parallel.ep)
+            self._experts = axes.places(experts if parallel.ep > 1 else ())
             self._tensor = axes.places(axes.of_tensor_parallelism(parallel.tp, experts) if parallel.tp > 1 else ())
         self._touched = {node: [tensor for tensor, _ in places] for node, places in labelling.places.items()}
         beside = (tensors for node, tensors in self._touched.items() if ("node", node) not in self._tensor)
@@ -127,7 +127,7 @@ class _Styles:
         return {Shard(place) if isinstance(place, int) else place for place in chosen}
 
     def _dimensions_of_no_other_axis(self, variable: TensorVariable) -> list[int]:
-        """Return the dimensions that no other axis can split; of these, those that make equal parts, if there are any."""
+        """Return the dimensions that no other axis can split; of these, those in equal parts, if any."""
         names = [("tensor", name) for name in variable.members]
         split = {place for name in names for of in (self._tensor, self._experts) for place in of.get(name, ())}
         if self._parallel.cp > 1 or self._parallel.sp:
@@ -144,7 +144,7 @@ class _Styles:
     def tensor(self, variable: Variable) -> Wanted:
         """What lies on a chosen axis split along it; all else along the sequence, or not at all.
 
-        Not at all where only what lies on an axis makes and reads it, such as sums over a row of logits.
+        Not at all what only nodes on axes make and read, such as sums over a row of logits, and what has no samples.
         """
         if chosen := self._on_axes(self._tensor, variable):
             return chosen
@@ -153,7 +153,7 @@ class _Styles:
         is_tensor = isinstance(variable, TensorVariable)
         is_model = is_tensor and any(is_weight_or_state(self._graph, name) for name in variable.members)
         is_beside = not is_tensor or not self._beside_axes.isdisjoint(variable.members)
-        if self._parallel.sp and not is_model and is_beside:
+        if self._parallel.sp and not is_model and is_beside and _labelled(self._batch, variable):
             return _labelled(self._sequence, variable) or {_whole(variable)}
         return {_whole(variable)}
 
