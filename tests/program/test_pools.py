@@ -26,7 +26,7 @@ def kept(program):
         lasting = [
             buffer for buffer in worker.buffers if buffer.kind == "persistent" or buffer.name.endswith(".w.grad")
         ]
-        yield worker.arena_bytes - sum(buffer.nbytes * max(1, buffer.slots) for buffer in lasting)
+        yield worker.arena_bytes - sum(b.nbytes * max(1, b.slots) for b in lasting)
 
 
 @pytest.mark.parametrize(
