@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import chain, count
+from itertools import chain, count, product
 
 from msgspec import structs
 
 from planner.graph.ir import Graph, Node
-from planner.layout import EVERYWHERE, REPLICATE, Layout, Shard, Strategy
+from planner.layout import EVERYWHERE, REPLICATE, Layout, Region, Shard, Strategy, fetch
 from planner.plans.plan import Plan
 
 
@@ -42,6 +42,16 @@ def copied_where_stored(layout: Layout, beside: Strategy) -> Strategy:
         f"i{placement.dim}" if isinstance(placement, Shard) else EVERYWHERE if placement == REPLICATE else of_all
         for placement, of_all in zip(layout, beside, strict=True)
     )
+
+
+def layout_of(plan: Plan, tensor: str, need: tuple[Region, ...]) -> Layout | None:
+    """Return the layout by which workers hold what they need of a tensor, stored or gathered along steps."""
+    shape, stored = plan.graph.tensors[tensor].shape, plan.layouts[tensor]
+    for layout in product(*((placement, REPLICATE) for placement in stored)):
+        exchange = fetch(shape, layout, need, plan.ways, frozenset())
+        if exchange.reducer is None and exchange.sources == need:
+            return layout
+    return None
 
 
 class Names:

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import product
 
 from planner.graph.facts import phases
 from planner.graph.ir import Graph, Node
-from planner.layout import REPLICATE, Layout, Region, fetch
+from planner.layout import Region
 from planner.plans.plan import Plan
-from planner.plans.rewriting import Copying, Names, copied_where_stored, rewritten
+from planner.plans.rewriting import Copying, Names, copied_where_stored, layout_of, rewritten
 from planner.plans.traffic import Read
 
 
@@ -48,7 +47,7 @@ def _copies(plan: Plan) -> Iterator[_Copy]:
             if read.exchange is not None or read.same_as is not None:
                 groups[read.tensor, phase_of[work.node.name], read.need].append(read)
     for (tensor, phase, need), readers in groups.items():
-        layout = _layout_of(plan, tensor, need)
+        layout = layout_of(plan, tensor, need)
         if sum(read.exchange is not None for read in readers) < 2 or layout is None or tensor not in makers:
             continue
         maker, name = makers[tensor], names.unused(f"{tensor}.gathered.{phase}")
@@ -57,16 +56,6 @@ def _copies(plan: Plan) -> Iterator[_Copy]:
         node = Node(name, "cast", (tensor,), (name,), {"dtype": dtype}, forward=kin)
         strategy = copied_where_stored(plan.layouts[tensor], plan.strategies[readers[0].node])
         yield _Copy(Copying(node, name, layout, strategy), tuple(readers))
-
-
-def _layout_of(plan: Plan, tensor: str, need: tuple[Region, ...]) -> Layout | None:
-    """Return the layout by which workers hold what they need of a tensor, stored or gathered along steps."""
-    shape, stored = plan.graph.tensors[tensor].shape, plan.layouts[tensor]
-    for layout in product(*((placement, REPLICATE) for placement in stored)):
-        exchange = fetch(shape, layout, need, plan.ways, frozenset())
-        if exchange.reducer is None and exchange.sources == need:
-            return layout
-    return None
 
 
 def _nodes(graph: Graph, copies: tuple[_Copy, ...]) -> Iterator[Node]:

@@ -24,7 +24,7 @@ AXES = ("pp", "dp", "ep", "cp", "tp")
 
 @dataclass(frozen=True)
 class Weight:
-    """Elements of a parameter; if tensor parallel workers, or experts, have parts; if the backward pass reads it.
+    """Elements of a parameter; if tensor parallel workers, or experts, have parts.
 
     A vector that tensor parallel workers split has no other dimension that others could share out.
     """
@@ -33,7 +33,6 @@ class Weight:
     elements: int
     split: bool = False
     expert: bool = False
-    read_backward: bool = True
     is_vector: bool = False
 
 
@@ -45,16 +44,16 @@ def layer_weights(model, layer):
         yield [
             *norm(f"{at}.norm", True),
             Weight(f"{at}.qkv.w", 3 * square, split=True),
-            Weight(f"{at}.qkv.b", 3 * WIDTH, split=True, read_backward=False),
+            Weight(f"{at}.qkv.b", 3 * WIDTH, split=True),
             Weight(f"{at}.out.w", square, split=True),
-            Weight(f"{at}.out.b", WIDTH, read_backward=False),
+            Weight(f"{at}.out.b", WIDTH),
         ]
         yield [
             *norm(f"{mlp}.norm", True),
             Weight(f"{mlp}.up.w", wide, split=True),
-            Weight(f"{mlp}.up.b", 4 * WIDTH, split=True, read_backward=False, is_vector=True),
+            Weight(f"{mlp}.up.b", 4 * WIDTH, split=True, is_vector=True),
             Weight(f"{mlp}.down.w", wide, split=True),
-            Weight(f"{mlp}.down.b", WIDTH, read_backward=False),
+            Weight(f"{mlp}.down.b", WIDTH),
         ]
         return
     products = (Weight(f"{at}.{part}.w", square, split=True) for part in ("q", "k", "v", "out"))
@@ -67,7 +66,7 @@ def layer_weights(model, layer):
 
 
 def norm(name, bias):
-    return [Weight(f"{name}.w", WIDTH), *([Weight(f"{name}.b", WIDTH, read_backward=False)] if bias else [])]
+    return [Weight(f"{name}.w", WIDTH), *([Weight(f"{name}.b", WIDTH)] if bias else [])]
 
 
 class Closed:
@@ -107,12 +106,12 @@ class Closed:
             self.rest_of_layer(self.stage_of(rest[-1].name))
         self.ends()
         self.between_stages()
-        ends = [Weight("embedding.w", VOCABULARY * WIDTH, split=True, read_backward=False)]
+        ends = [Weight("embedding.w", VOCABULARY * WIDTH, split=True)]
         ends += [*norm("norm", self.model == "gpt"), Weight("logits.w", VOCABULARY * WIDTH, split=True)]
         for weight in (*ends, *(weight for parts in layers for part in parts for weight in part)):
             self.weight(weight, self.stage_of(weight.name))
         if self.model == "gpt":
-            self.positions(Weight("embedding.positions.w", SEQUENCE * WIDTH, read_backward=False))
+            self.positions(Weight("embedding.positions.w", SEQUENCE * WIDTH))
         return self.bytes
 
     def layer_part(self, stage):
@@ -172,7 +171,7 @@ class Closed:
             shared = np.prod([self.degrees[axis] for axis in replicas])
             self.move([*replicas, *beside], nbytes, stage, often)
             self.move(beside, nbytes / shared, stage, often)
-            self.move(replicas, nbytes, stage, self.micro_batches * (1 + weight.read_backward) if spec.zero == 3 else 1)
+            self.move(replicas, nbytes, stage, 2 * self.micro_batches if spec.zero == 3 else 1)
 
     def positions(self, weight):
         """Rows are gathered of those who have them; without such a weight is like others."""

@@ -182,7 +182,7 @@ def test_a_system_that_is_a_plan_is_saved(tmp_path):
     path = tmp_path / "r.json"
     assert run(*MODEL, "--system", "zero-2", "--no-data-parallel", "-o", tmp_path / "zero.json", "--json", path) == 0
     assert read_reports(path)[0].data_parallel is None
-    assert load_plan(tmp_path / "zero.json").search.searcher == "zero-2"
+    assert load_plan(tmp_path / "zero.json").search.details["parallel"].endswith("zero=2")
 
 
 def test_the_largest_batch_is_found(tmp_path):

@@ -13,18 +13,15 @@ from itertools import chain
 from msgspec.structs import replace
 
 from planner.errors import PlanError
-from planner.graph.facts import no_data_parallelism
+from planner.graph.facts import copies_of_weights, no_data_parallelism
 from planner.layout import EVERYWHERE, REPLICATE, Shard
-from planner.parallel import Parallel
+from planner.parallel import STATES, WEIGHTS, Parallel
 from planner.search.alternatives.axes import Axes, Place
 from planner.search.alternatives.labels import Labelling, Labels, is_weight_or_state
 from planner.search.alternatives.restriction import Patterns, Wanted, best_plan_keeping_to_patterns
 from planner.search.coarse.coarsen import CoarseGraph, Name, NodeVariable, TensorVariable, Variable
 from planner.search.solver.limits import Limits
 from planner.search.space import Outcome, Space
-
-STATES, WEIGHTS = 1, 3
-"""From which of ZeRO's stages on the optimizer's state, and the weights, are shared out."""
 
 
 def named(space: Space, limits: Limits) -> Outcome:
@@ -56,6 +53,7 @@ class _Styles:
             experts = axes.of_experts(parallel.ep)
             self._experts = axes.places(experts if parallel.ep > 1 else ())
             self._tensor = axes.places(axes.of_tensor_parallelism(parallel.tp, experts) if parallel.tp > 1 else ())
+        self._copies = copies_of_weights(self._graph)
         self._touched = {node: [tensor for tensor, _ in places] for node, places in labelling.places.items()}
         beside = (tensors for node, tensors in self._touched.items() if ("node", node) not in self._tensor)
         self._beside_axes = set(chain.from_iterable(beside))
@@ -85,7 +83,7 @@ class _Styles:
         if not isinstance(variable, TensorVariable):
             return {*variable.signature.description.strategies, EVERYWHERE}
         shards: Wanted = {Shard(dim) for dim in self._dimensions_of_no_other_axis(variable)} or {REPLICATE}
-        roles = {self._graph.tensors[name].role for name in variable.members}
+        roles = {"weight" if name in self._copies else self._graph.tensors[name].role for name in variable.members}
         if roles <= {"state", "weight"}:
             return shards if self._parallel.zero >= (WEIGHTS if "weight" in roles else STATES) else {REPLICATE}
         return {*shards, REPLICATE}
