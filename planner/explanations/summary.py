@@ -77,6 +77,7 @@ class _Summarized:
     def _parameter_group(self, names: Sequence[str], layers: int) -> ParameterGroup:
         first = names[0]
         tensor, states = self._plan.graph.tensors[first], self._states.get(first, ())
+        read, _ = self._engines.read_by(first)
         return ParameterGroup(
             pattern=pattern_of(first) if layers > 1 else first,
             names=tuple(names),
@@ -89,7 +90,7 @@ class _Summarized:
             dtensor=self._engines.dtensor(first),
             megatron=self._engines.megatron(first),
             fsdp=self._engines.fsdp(first),
-            is_contracted=any(self._words.contracts(node) for node in self._words.readers(first)),
+            is_contracted=any(self._words.contracts(node) for node in self._words.readers(read)),
             nbytes=len(names) * tensor.nbytes,
             held_bytes=len(names) * int(self._held_bytes((first,)).max()),
             state_held_bytes=len(names) * int(self._held_bytes(states).max()),

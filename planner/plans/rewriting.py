@@ -27,8 +27,9 @@ def rewritten(plan: Plan, nodes: Iterable[Node], copying: Iterable[Copying]) -> 
     """Return the plan of other nodes, of which these copy; what its search said of bytes is then what it moves."""
     tensors, layouts, strategies = dict(plan.graph.tensors), dict(plan.layouts), dict(plan.strategies)
     for copy in copying:
-        (alike,) = {*copy.node.inputs, *copy.node.outputs} - {copy.new}
-        tensors[copy.new] = replace(tensors[alike], name=copy.new, init=None)
+        (name,) = {*copy.node.inputs, *copy.node.outputs} - {copy.new}
+        role = "activation" if tensors[name].role == "weight" else tensors[name].role
+        tensors[copy.new] = replace(tensors[name], name=copy.new, role=role, init=None)
         layouts[copy.new], strategies[copy.node.name] = copy.layout, copy.strategy
     graph = replace(plan.graph, tensors=tensors, nodes=tuple(nodes))
     changed = replace(plan, graph=graph, layouts=layouts, strategies=strategies)
