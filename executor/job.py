@@ -292,7 +292,7 @@ class Job:
         if logits is not None:
             expected = whole_input(labels, self._data, step, self._graph.micro_batches - 1)
             right, seen = self._result.answers
-            self._result.answers = right + right_answers(logits, expected), seen + len(expected)
+            self._result.answers = right + right_answers(logits, expected), seen + expected.size
 
     def _outside_arena(self) -> dict[str, int | None]:
         """Name what this rank allocated beside the arena; of a GPU also what is in use there in all, and planned."""

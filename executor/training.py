@@ -231,8 +231,8 @@ class Trainer:
         if whole_metric is None or held_out.metric == "loss":
             return 0.0 if whole_metric is None else float(whole_metric.sum())
         labels = whole_input(self.graph.tensors[self.graph.metrics["labels"]], held_out, step)
-        rows = len(labels) // held_out.batch
-        return float(right_answers(whole_metric, labels[: held_out.real(step) * rows]) / rows)
+        rows, each = len(labels) // held_out.batch, labels.size / held_out.batch
+        return float(right_answers(whole_metric, labels[: held_out.real(step) * rows]) / each)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,5 +257,5 @@ def whole_input(tensor: Tensor, data: DataSet | HeldOut, step: int, micro_batch:
 
 
 def right_answers(logits: HostArray, labels: Sequence[int] | HostArray) -> int:
-    """Count the rows of logits whose largest entry is at the label; rows beyond the labels are filling."""
-    return int((np.argmax(logits[: len(labels)], axis=1) == np.asarray(labels)).sum())
+    """Count the rows of logits [..., classes] whose largest entry is at the label; rows beyond labels are filling."""
+    return int((np.argmax(logits[: len(labels)], axis=-1) == np.asarray(labels)).sum())

@@ -11,7 +11,9 @@ from planner.layout.ways import AXES, Ways
 from planner.plans.phases import DEFAULT, read_schedule
 from tensor_partitioner.display import nearest
 
-ZERO_STAGES = range(4)
+STATES, GRADIENTS, WEIGHTS = 1, 2, 3
+"""From which of ZeRO's stages on the optimizer's state, gradients, and weights are shared out."""
+
 RECOMPUTE = {"none": "none", "selective": "selective", "full": "segments"}
 """Activations that the backward pass computes again, with what `Recipe` calls it: none, those within attention, all."""
 
@@ -52,8 +54,8 @@ class Parallel:
                 raise PlanError(f"parallel: expected {axis} from 1, found {degree!r}")
         if self.dp % self.ep:
             raise PlanError(f"parallel: expected ep that divides dp, {self.dp}, found {self.ep}")
-        if self.zero not in ZERO_STAGES:
-            raise PlanError(f"parallel: expected zero from 0 to {ZERO_STAGES[-1]}, found {self.zero!r}")
+        if self.zero not in range(WEIGHTS + 1):
+            raise PlanError(f"parallel: expected zero from 0 to {WEIGHTS}, found {self.zero!r}")
         if self.zero and self.dp == self.cp == 1:
             raise PlanError("parallel: expected dp or cp from 2 with zero, found 1 of each")
         if self.sp and self.tp == 1:

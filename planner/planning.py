@@ -13,10 +13,12 @@ import topologies
 from planner.errors import PlanError
 from planner.graph.facts import batch_size, recomputed
 from planner.graph.ir import Graph
-from planner.parallel import Parallel
+from planner.parallel import GRADIENTS, WEIGHTS, Parallel
 from planner.plans.check import check_workers
+from planner.plans.gathered import gather_for_each_pass
 from planner.plans.phases import ACCUMULATION, DEFAULT, INTERLEAVED, SCHEDULE_NAMES, read_schedule
 from planner.plans.plan import Plan
+from planner.plans.scattered import scatter_each_micro_batch
 from planner.plans.shared_reads import gather_once
 from planner.search import SearchOptions, best_plan
 from planner.search.coarse.coarsen import Coarsenings
@@ -165,7 +167,14 @@ def planned(graph: Graph, request: Request, coarsenings: Coarsenings) -> Plan:
         plan = with_stages(
             plan, stages, request.machine, schedule=request.schedule, limit_bytes=limit_bytes, arenas_of=search.arena_of
         )
-    return gather_once(plan) if search.parallel is not None and search.parallel.sp else plan
+    return plan if search.parallel is None else _as_named(plan, search.parallel)
+
+
+def _as_named(plan: Plan, parallel: Parallel) -> Plan:
+    """Return the plan of least bytes with what named parallelism moves for less memory, or less often."""
+    plan = gather_for_each_pass(plan) if parallel.zero == WEIGHTS else plan
+    plan = gather_once(plan) if parallel.sp or parallel.ep > 1 else plan
+    return scatter_each_micro_batch(plan) if parallel.zero >= GRADIENTS else plan
 
 
 def _workers_of_parallel(workers: int | None, parallel: Parallel) -> int:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, partial
-from itertools import chain
+from functools import cached_property, lru_cache
 from typing import NamedTuple, Protocol
 
 import planner
 from planner.errors import PlanError
-from planner.graph.facts import batch_size, sequence_length
+from planner.graph.facts import batch_size
 from planner.graph.few_segments import FEW, few_segments
 from planner.graph.ir import Graph, Node
-from planner.graph.micro_batches import EVERY, FORWARD
 from planner.graph.samples import depending_on_samples
-from planner.layout import EVERYWHERE, Ways
+from planner.layout import Ways
 from planner.layout.ways import STAGES
 from planner.models import gpt, llama
 from planner.parallel import Parallel
@@ -105,12 +103,11 @@ class ZooModel:
 def _inner_of_zoo(model: ZooModel, within: Parallel, micro_batch: int) -> Inner:
     graph, layers = _zoo_graph(model, SMALL[0])
     products = "float8" if dict(model.options).get("dtype") == MIXED_FLOAT8 else None
-    divided = _losing_alone(partial(_replica_of_zoo, model), within, micro_batch, sequence_length(graph))
-    return Inner(divided, layers, computed_dtype(graph), products)
+    return Inner(_replica_of_zoo(model, within, micro_batch), layers, computed_dtype(graph), products)
 
 
-def _replica_of_zoo(model: ZooModel, within: Parallel, samples: float) -> Replica:
-    """Return a replica at work on so many samples, or on a part of one."""
+def _replica_of_zoo(model: ZooModel, within: Parallel, samples: int) -> Replica:
+    """Return a replica at work on so many samples."""
     low, high = SMALL
     if samples == low:
         return _built_of_zoo(model, within, low)
@@ -127,50 +124,6 @@ def _built_of_zoo(model: ZooModel, within: Parallel, samples: int) -> Replica:
 @lru_cache(MOST)
 def _plan_of_zoo(model: ZooModel, within: Parallel) -> Plan:
     return _plan(_zoo_graph(model, SMALL[0] * within.ep)[0], within)
-
-
-def _losing_alone(
-    replica_of: Callable[[Parallel, float], Replica], within: Parallel, micro_batch: int, sequence: int | None
-) -> Replica:
-    """Return a replica whose context parallel workers have a loss of their own tokens, as every framework computes it.
-
-    A plan gathers them: tokens of several samples, one after the other, are not what a split of each sequence gives;
-    and experts have places for those of a whole sample. What is behind the last layer, and what experts do, is that of
-    a part of the samples, with as many tokens; of a `sequence` that does not divide, it is the plan's.
-    """
-    context = replica_of(within, micro_batch)
-    if within.cp == 1 or sequence is None or sequence % within.cp:
-        return context
-    forward = [share.node.name for share in context.shares if share.phase == FORWARD and share.node.forward is None]
-    last = max((at for at, name in enumerate(forward) if name in context.repeats.nodes), default=len(forward))
-    behind = {*forward[last + 1 :], *_alike_in_layers(context)}
-    own = replica_of(replace(within, cp=1), micro_batch / within.cp)
-    own_shares = (_beside_others(s, within) for s in own.shares)
-    alone = {s.node.name: s for s in own_shares if s.node.name in behind or s.node.forward in behind}
-    shares = tuple(alone.get(share.node.name, share) for share in context.shares)
-    held = {name: own.held[name] for share in alone.values() for name in share.writes}
-    return replace(context, shares=shares, held={**context.held, **held})
-
-
-def _beside_others(share: NodeShare, within: Parallel) -> NodeShare:
-    """Return what a worker without context parallel ones does, as the first of these that stand in its place."""
-
-    def moved(transfers: tuple[Transfer, ...]) -> tuple[Transfer, ...]:
-        groups = ((w + w // within.tp * within.tp * (within.cp - 1) for w in t.workers) for t in transfers)
-        return tuple(replace(t, workers=tuple(group)) for t, group in zip(transfers, groups, strict=True))
-
-    return replace(share, before=moved(share.before), after=moved(share.after), once=moved(share.once))
-
-
-def _alike_in_layers(context: Replica) -> Iterator[str]:
-    """Yield the nodes of layers that all context parallel workers compute alike, and those beside them."""
-    plan, tensors = context.plan, context.graph.tensors
-    at = plan.ways.axes.index("cp")
-    shares = [share for share in context.shares if share.phase in EVERY and share.node.name in context.repeats.nodes]
-    alike = [share for share in shares if plan.strategies[share.node.name][at] == EVERYWHERE]
-    named = chain.from_iterable((*share.reads, *share.writes) for share in alike)
-    between = {name for name in named if tensors[name].role == "activation"}
-    return (share.node.name for share in shares if not between.isdisjoint((*share.reads, *share.writes)))
 
 
 def _buildable(options: Iterable[tuple[str, object]]) -> dict[str, object]:
@@ -254,15 +207,14 @@ class GraphModel:
     def inner(self, within: Parallel, micro_batch: int) -> Inner:
         """Return what a replica of its graph does with a micro-batch."""
         if (within, micro_batch) not in self._inner:
-            sequence = sequence_length(self.graph) if self.samples > 1 else None  # of one no part is known
-            divided = _losing_alone(self._replica_of, within, micro_batch, sequence)
+            divided = self._replica_of(within, micro_batch)
             layers = self.layers or self._few_segments[1]
             every = self._graph_of(within) is not self._few_segments[0]
             self._inner[within, micro_batch] = Inner(divided, () if every else layers, computed_dtype(self.graph))
         return self._inner[within, micro_batch]
 
-    def _replica_of(self, within: Parallel, samples: float) -> Replica:
-        """Return a replica at work on so many samples, or on a part of one."""
+    def _replica_of(self, within: Parallel, samples: int) -> Replica:
+        """Return a replica at work on so many samples."""
         whole, most = self._replica(within, 1), self.samples // within.ep
         if samples == most:
             return whole

@@ -61,10 +61,11 @@ def source_text(graph: Graph, seed: int) -> Shuffled:
 def _arrays(codes: Codes, shown: list[Tensor], labels: list[Tensor]) -> Arrays:
     """Return windows [count, length + 1] as inputs: what is predicted of each character is the next.
 
-    Tokens are [n, length] and labels [n length]; or there is an input of each for every timestep.
+    Tokens are [n, length] and labels as many; or there is an input of each for every timestep.
     """
     if len(shown) == 1 and shown[0].dtype == "int32":
-        return Arrays({shown[0].name: codes[:, None, :-1], labels[0].name: codes[:, 1:]})
+        following = codes[:, 1:] if len(labels[0].shape) == 1 else codes[:, None, 1:]
+        return Arrays({shown[0].name: codes[:, None, :-1], labels[0].name: following})
     places = [
         (tensor, place) for first, group in enumerate((shown, labels)) for place, tensor in enumerate(group, first)
     ]
@@ -94,14 +95,15 @@ def _spaced(count: int, length: int, batch: int) -> Numbers:
 def _fitting(graph: Graph) -> tuple[list[Tensor], list[Tensor], int]:
     """Return the inputs that show windows, those that are labels, and how many characters a window has."""
     inputs = data_tensors(graph)
-    labels = [tensor for tensor in inputs if tensor.dtype == "int32" and len(tensor.shape) == 1]
+    label = graph.metrics.get("labels")
+    labels = [t for t in inputs if t.dtype == "int32" and (len(t.shape) == 1 or t.name == label)]
     shown = [tensor for tensor in inputs if tensor not in labels]
     length = _tokens(shown, labels) or _timesteps(shown, labels)
     if not length:
         shapes = ", ".join(f"{tensor.name} {tensor.dtype} {list(tensor.shape)}" for tensor in inputs) or "no inputs"
         raise DataError(
-            "data set text: expected int32 tokens [n, s] and labels [n s], or vectors [n, width] and int32 labels [n] "
-            f"at every timestep, found {shapes}"
+            "data set text: expected int32 tokens [n, s] and as many labels, or vectors [n, width] and int32 labels "
+            f"[n] at every timestep, found {shapes}"
         )
     for tensor in inputs:
         known = tensor.init.below if tensor.dtype == "int32" and tensor.init is not None else tensor.shape[-1]
@@ -117,7 +119,7 @@ def _tokens(shown: list[Tensor], labels: list[Tensor]) -> int:
     if len(shown) != 1 or len(labels) != 1 or shown[0].dtype != "int32" or len(shown[0].shape) != 2:
         return 0
     samples, length = shown[0].shape
-    return length if labels[0].shape == (samples * length,) else 0
+    return length if labels[0].shape in {(samples, length), (samples * length,)} else 0
 
 
 def _timesteps(shown: list[Tensor], labels: list[Tensor]) -> int:

@@ -59,7 +59,7 @@ class Engines:
 
     def _layer(self, weight: str, step: int) -> str:
         placement = self._plan.layouts[weight][step]
-        name, reader = self._read_by(weight)
+        name, reader = self.read_by(weight)
         if reader is None or not isinstance(placement, Shard) or self._plan.layouts[name][step] != placement:
             return ""
         variable, choice = (
@@ -76,7 +76,7 @@ class Engines:
         return ROW_PARALLEL if variable in signature.description.reduction_variables else COLUMN_PARALLEL
 
     def _sharding(self, weight: str, step: int) -> str:
-        placement, (_, reader) = self._plan.layouts[weight][step], self._read_by(weight)
+        placement, (_, reader) = self._plan.layouts[weight][step], self.read_by(weight)
         if reader is None or self._words.of_choice(reader, self._plan.strategies[reader.name][step]) not in (
             SAMPLES,
             POSITIONS,
@@ -89,7 +89,7 @@ class Engines:
         states = [self._plan.layouts[state][step] for state in self._states.get(weight, ())]
         return STATE_SHARDED if states and all(isinstance(state, Shard) for state in states) else DATA_PARALLEL
 
-    def _read_by(self, weight: str) -> tuple[str, Node | None]:
+    def read_by(self, weight: str) -> tuple[str, Node | None]:
         """Return what the first operator reads that computes with a weight, the weight or a copy, and the operator."""
         name = weight
         while (reader := next(iter(self._words.readers(name)), None)) and is_copy_of_weights(reader, self._words):

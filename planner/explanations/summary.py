@@ -79,6 +79,7 @@ class _Summarized:
         """Return those of `every` corresponding parameter that lie alike."""
         first = names[0]
         tensor, states = self._plan.graph.tensors[first], self._states.get(first, ())
+        read, _ = self._engines.read_by(first)
         return ParameterGroup(
             pattern=pattern_of(every),
             names=tuple(names),
@@ -91,7 +92,7 @@ class _Summarized:
             dtensor=self._engines.dtensor(first),
             megatron=self._engines.megatron(first),
             fsdp=self._engines.fsdp(first),
-            is_contracted=any(self._words.contracts(node) for node in self._words.readers(first)),
+            is_contracted=any(self._words.contracts(node) for node in self._words.readers(read)),
             nbytes=len(names) * tensor.nbytes,
             held_bytes=len(names) * int(self._held_bytes((first,)).max()),
             state_held_bytes=len(names) * int(self._held_bytes(states).max()),

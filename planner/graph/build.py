@@ -96,9 +96,9 @@ class GraphBuilder:
         """Add a tensor that the data set (or `init`) provides; return its name."""
         return self.declare(Tensor(name, tuple(shape), dtype or self.dtype, "input", init))
 
-    def labels(self, name: str, batch: int, classes: int) -> str:
-        """Add an int32 input of shape [batch] holding class numbers below `classes`; return its name."""
-        return self.input(name, (batch,), Init("data", below=classes), "int32")
+    def integers(self, name: str, shape: Sequence[int], below: int) -> str:
+        """Add an int32 input of a shape [batch, ...] that holds numbers below `below`, as classes; return its name."""
+        return self.input(name, shape, Init("data", below=below), "int32")
 
     def weight(self, name: str, shape: Sequence[int], init: Init, *, frozen: bool = False) -> str:
         """Add a parameter, which training changes unless it is frozen; return the name by which nodes read it."""

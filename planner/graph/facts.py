@@ -43,6 +43,12 @@ def amounts(graph: Graph) -> Mapping[str, int]:
     return {name: amount for name, amount in counts.items() if amount}
 
 
+def copies_of_weights(graph: Graph) -> frozenset[str]:
+    """Return what is a weight in another dtype."""
+    copies = (node for node in graph.nodes if node.op == "cast" and graph.tensors[node.inputs[0]].role == "weight")
+    return frozenset(node.outputs[0] for node in copies)
+
+
 def classification(graph: Graph) -> tuple[str, Tensor] | None:
     """Return the logits' name and the labels of a graph that classifies samples; None for any other graph."""
     logits, labels = graph.metrics.get("logits"), graph.metrics.get("labels")
@@ -50,7 +56,7 @@ def classification(graph: Graph) -> tuple[str, Tensor] | None:
         return None
     init = graph.tensors[labels].init
     shapes = graph.tensors[logits].shape, graph.tensors[labels].shape
-    fits = init is not None and init.kind == "data" and len(shapes[0]) == 2 and shapes[1] == shapes[0][:1]
+    fits = init is not None and init.kind == "data" and len(shapes[0]) >= 2 and shapes[1] == shapes[0][:-1]
     return (logits, graph.tensors[labels]) if fits else None
 
 

@@ -72,9 +72,9 @@ def first_eligible(shape: Sequence[int], ways: Ways, step: int) -> int | None:
 
 
 def first_to_share(shape: Sequence[int], ways: Ways, step: int, split: Sequence[Collection[int]]) -> int | None:
-    """Return the first dimension that can be split at `step`, or None; `split` as for `is_free`."""
-    dims = (dim for dim, extent in enumerate(shape) if eligible(extent, ways, step) and is_free(ways, step, split[dim]))
-    return next(dims, None)
+    """Return the first dimension that can be split at `step`, into equal parts if one can; `split` as for `is_free`."""
+    dims = [dim for dim, extent in enumerate(shape) if eligible(extent, ways, step) and is_free(ways, step, split[dim])]
+    return min(dims, key=lambda dim: shape[dim] % math.prod(ways.factors[: step + 1]) != 0, default=None)
 
 
 def is_free(ways: Ways, step: int, split: Collection[int]) -> bool:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from planner.errors import GraphError
 from planner.graph.build import GraphBuilder
 from planner.graph.dropout import dropout
-from planner.graph.ir import Init, Value
-from planner.models.layers import RELU_GAIN, add_bias, classify, layer_norm, linear, softmax, uniform
+from planner.graph.ir import Value
+from planner.models.layers import RELU_GAIN, add_bias, classify, layer_norm, softmax, uniform
 from planner.models.options import Tokens
 
 TO_HEADS = "bsd,thed->tbhse"
@@ -27,11 +27,6 @@ def heads_of(width: int, options: Tokens) -> int:
     if width % heads:
         raise GraphError(f"option heads must divide the width {width}, found {heads}")
     return heads
-
-
-def tokens(b: GraphBuilder, name: str, shape: tuple[int, int], vocabulary: int) -> str:
-    """Add an int32 input of shape [batch, sequence] holding numbers below `vocabulary`; return its name."""
-    return b.input(name, shape, Init("data", below=vocabulary), "int32")
 
 
 def table(b: GraphBuilder, name: str, vocabulary: int, width: int) -> str:
@@ -48,17 +43,14 @@ def embed(b: GraphBuilder, words: str, weight: str, name: str) -> str:
 
 
 def classify_tokens(b: GraphBuilder, x: str, weight: str | None, vocabulary: int) -> dict[str, str]:
-    """End in the logits [b s, v] of all positions and their mean loss; return the metrics.
+    """End in the logits [b, s, v] of all positions and their mean loss; return the metrics.
 
     `weight` is the table [v, d] of tied embeddings; without it the output layer has its own, "logits.w" [d, v].
     """
-    batch, sequence, width = b.shape(x)
-    source, target = (("b",), ("s",), ("d",)), (("b", "s"), ("d",))
-    extents: dict[str, Value] = {"b": batch, "s": sequence, "d": width}
-    x = b.apply("reshape", x, name="flat", source=source, target=target, extents=extents)
     if weight is None:
-        return classify(b, linear(b, x, vocabulary, "logits"))
-    return classify(b, b.apply("mm", x, weight, name="logits", transpose_b=True))
+        output = Projection("bsd,dv->bsv", (b.shape(x)[2], vocabulary), bias=False)
+        return classify(b, project(b, x, "logits", output))
+    return classify(b, b.apply("einsum", x, weight, name="logits", equation="bsd,vd->bsv"))
 
 
 @dataclass(frozen=True, slots=True)

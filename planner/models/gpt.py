@@ -14,7 +14,7 @@ import numpy as np
 
 from planner.graph.build import GraphBuilder
 from planner.graph.ir import Graph
-from planner.models.blocks import Blocks, classify_tokens, embed, table, tokens
+from planner.models.blocks import Blocks, classify_tokens, embed, table
 from planner.models.layers import layer_norm
 from planner.models.options import Published, Training
 
@@ -54,9 +54,9 @@ def build(name: str, options: Published) -> Graph:
 
 
 def training(size: Size, options: Training) -> Graph:
-    """Return the training graph: inputs "tokens" [batch, sequence] and "labels" [batch sequence], mean loss."""
+    """Return the training graph: inputs "tokens" [batch, sequence] and "labels" [batch, sequence], mean loss."""
     b = GraphBuilder(options.dtype)
-    words = tokens(b, "tokens", (options.samples, size.sequence), size.vocabulary)
+    words = b.integers("tokens", (options.samples, size.sequence), size.vocabulary)
     weight = table(b, "embedding", size.vocabulary, size.width)
     bias = distance_bias(b, size.heads, size.sequence) if size.alibi else None
     blocks = Blocks(

@@ -116,7 +116,7 @@ def softmax(b: GraphBuilder, x: str, name: str) -> str:
 
 
 def softmax_cross_entropy(b: GraphBuilder, logits: str, labels: str, name: str, count: int) -> str:
-    """Softmax cross entropy of logits [n, c] against int32 labels [n], summed over the batch and divided by `count`.
+    """Softmax cross entropy of logits [..., c] against int32 labels [...], summed over all and divided by `count`.
 
     It is computed in the weights' dtype, in single precision where precision is mixed.
     """
@@ -125,10 +125,10 @@ def softmax_cross_entropy(b: GraphBuilder, logits: str, labels: str, name: str, 
 
 
 def classify(b: GraphBuilder, logits: str) -> dict[str, str]:
-    """End a classifier in labels and loss; return the metrics."""
-    batch, classes = b.shape(logits)
-    labels = b.labels("labels", batch, classes)
-    loss = softmax_cross_entropy(b, logits, labels, "loss", batch)
+    """End a classifier, of logits [..., classes], in labels [...] and their mean loss; return the metrics."""
+    *rows, classes = b.shape(logits)
+    labels = b.integers("labels", rows, classes)
+    loss = softmax_cross_entropy(b, logits, labels, "loss", math.prod(rows))
     return {"loss": loss, "logits": logits, "labels": labels}
 
 

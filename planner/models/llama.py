@@ -16,7 +16,7 @@ import numpy as np
 from planner.errors import GraphError
 from planner.graph.build import GraphBuilder
 from planner.graph.ir import Graph, Value
-from planner.models.blocks import Projection, attend, classify_tokens, project, residual_gain, table, tokens
+from planner.models.blocks import Projection, attend, classify_tokens, project, residual_gain, table
 from planner.models.layers import RELU_GAIN, rms_norm, softmax
 from planner.models.options import Published, Training, option
 from planner.models.options import width as read_width
@@ -136,14 +136,14 @@ def build_experts(name: str, options: Experts) -> Graph:
 
 
 def training(size: Size, options: Training, capacity: float = 1.0) -> Graph:
-    """Return the training graph: inputs "tokens" [batch, sequence] and "labels" [batch sequence], mean loss.
+    """Return the training graph: inputs "tokens" [batch, sequence] and "labels" [batch, sequence], mean loss.
 
     Raises GraphError for experts of no capacity.
     """
     if not capacity:
         raise GraphError(f"option capacity: expected above 0, found {capacity}")
     b = GraphBuilder(options.dtype)
-    words = tokens(b, "tokens", (options.samples, size.sequence), size.vocabulary)
+    words = b.integers("tokens", (options.samples, size.sequence), size.vocabulary)
     weight = table(b, "embedding", size.vocabulary, size.width)
     layers = Layers(b, size, angles(b, size), capacity)
     x = b.apply("embedding", weight, words, name="embedding")

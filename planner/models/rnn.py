@@ -42,7 +42,7 @@ def build(layers: str, hidden: str, options: Options) -> Graph:
     for step in range(options.unroll):
         with b.timestep(step):
             x = b.input(f"x.{step}", (options.samples, inputs))
-            labels = b.labels(f"labels.{step}", options.samples, options.classes)
+            labels = b.integers(f"labels.{step}", (options.samples,), options.classes)
             for cell in cells:
                 x = cell.advance(x)
             logits = b.apply("mm", x, weight, name="logits")

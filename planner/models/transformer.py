@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from planner.graph.build import GraphBuilder
 from planner.graph.ir import Graph
 from planner.models import gpt
-from planner.models.blocks import Blocks, classify_tokens, embed, heads_of, table, tokens
+from planner.models.blocks import Blocks, classify_tokens, embed, heads_of, table
 from planner.models.layers import layer_norm
 from planner.models.options import Tokens, option
 from planner.models.options import width as read_width
@@ -25,7 +25,7 @@ class EncoderDecoder(Tokens):
 
 
 def build(layers: str, width: str, options: Tokens) -> Graph:
-    """Return the training graph of a GPT: inputs "tokens" [batch, sequence] and "labels" [batch sequence].
+    """Return the training graph of a GPT: inputs "tokens" [batch, sequence] and "labels" [batch, sequence].
 
     Heads are 64 wide and fully connected layers 4 D; the loss is the mean over all positions. The output layer's
     weights are the tokens' embeddings unless `options.tied` is off. Raises GraphError for heads that do not divide D.
@@ -40,7 +40,7 @@ def build(layers: str, width: str, options: Tokens) -> Graph:
 
 
 def build_encoder_decoder(layers: str, width: str, options: EncoderDecoder) -> Graph:
-    """Return the training graph: inputs "source" and "target" [batch, sequence] and "labels" [batch sequence].
+    """Return the training graph: inputs "source" and "target" [batch, sequence] and "labels" [batch, sequence].
 
     Source, target and output layer share one table of embeddings unless `options.tied` is off. Raises GraphError for
     heads that do not divide D.
@@ -53,8 +53,8 @@ def build_encoder_decoder(layers: str, width: str, options: EncoderDecoder) -> G
         )
         for sums in (2, 3)
     )  # fmt: skip
-    source = tokens(b, "source", (options.samples, options.source_sequence or options.sequence), options.vocabulary)
-    target = tokens(b, "target", (options.samples, options.sequence), options.vocabulary)
+    source = b.integers("source", (options.samples, options.source_sequence or options.sequence), options.vocabulary)
+    target = b.integers("target", (options.samples, options.sequence), options.vocabulary)
     names = ("embedding", "embedding") if options.tied else ("encoder.embedding", "decoder.embedding")
     weights = {name: table(b, name, options.vocabulary, units) for name in dict.fromkeys(names)}
     x = encoder.drop(embed(b, source, weights[names[0]], "encoder.embedding"), "encoder.embedding.dropped")

@@ -10,24 +10,20 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import chain, count, product
-
-from msgspec import structs
 
 from planner.graph.facts import phases
 from planner.graph.ir import Graph, Node
-from planner.layout import EVERYWHERE, REPLICATE, Layout, Region, Shard, Strategy, fetch
+from planner.layout import Region
 from planner.plans.plan import Plan
+from planner.plans.rewriting import Copying, Names, copied_where_stored, layout_of, rewritten
 from planner.plans.traffic import Read
 
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """A node that copies a tensor, where its result lies, how it is split, and who reads it instead of the tensor."""
+    """A node that copies a tensor, and who reads its result instead of the tensor."""
 
-    node: Node
-    layout: Layout
-    strategy: Strategy
+    copying: Copying
     readers: tuple[Read, ...]
 
 
@@ -38,23 +34,12 @@ def gather_once(plan: Plan) -> Plan:
     fetched as before.
     """
     copies = tuple(_copies(plan))
-    tensors = {
-        copy.node.name: replace(plan.graph.tensors[copy.node.inputs[0]], name=copy.node.name, init=None)
-        for copy in copies
-    }
-    gathered = replace(
-        plan,
-        graph=replace(plan.graph, tensors={**plan.graph.tensors, **tensors}, nodes=tuple(_nodes(plan.graph, copies))),
-        layouts={**plan.layouts, **{copy.node.name: copy.layout for copy in copies}},
-        strategies={**plan.strategies, **{copy.node.name: copy.strategy for copy in copies}},
-    )
-    moved = {plan.search.winner: gathered.total_bytes} if plan.search.winner else {}
-    return replace(gathered, search=structs.replace(plan.search, bytes=moved, lower_bound=None, bound_by=""))
+    return rewritten(plan, _nodes(plan.graph, copies), (copy.copying for copy in copies))
 
 
 def _copies(plan: Plan) -> Iterator[_Copy]:
     """Yield a copy for each group of nodes of a pass that fetch equal parts of a tensor."""
-    phase_of, taken = phases(plan.graph), {*plan.graph.tensors, *(node.name for node in plan.graph.nodes)}
+    phase_of, names = phases(plan.graph), Names(plan.graph)
     makers = {name: node for node in plan.graph.nodes for name in node.outputs}
     groups = defaultdict[tuple[str, str, tuple[Region, ...]], list[Read]](list)
     for work in plan.traffic().work:
@@ -62,45 +47,22 @@ def _copies(plan: Plan) -> Iterator[_Copy]:
             if read.exchange is not None or read.same_as is not None:
                 groups[read.tensor, phase_of[work.node.name], read.need].append(read)
     for (tensor, phase, need), readers in groups.items():
-        layout = _layout_of(plan, tensor, need)
+        layout = layout_of(plan, tensor, need)
         if sum(read.exchange is not None for read in readers) < 2 or layout is None or tensor not in makers:
             continue
-        maker, name = makers[tensor], _unused(f"{tensor}.gathered.{phase}", taken)
-        taken.add(name)
+        maker, name = makers[tensor], names.unused(f"{tensor}.gathered.{phase}")
         kin = None if phase == "forward" else maker.forward or maker.name
         dtype = plan.graph.tensors[tensor].dtype
         node = Node(name, "cast", (tensor,), (name,), {"dtype": dtype}, forward=kin)
-        strategy = _strategy(plan.layouts[tensor], plan.strategies[readers[0].node])
-        yield _Copy(node, layout, strategy, tuple(readers))
-
-
-def _unused(name: str, taken: set[str]) -> str:
-    """Return a name that nothing has, with a number behind it if it must be."""
-    numbered = (f"{name}.{number}" for number in count(2))
-    return next(candidate for candidate in chain((name,), numbered) if candidate not in taken)
-
-
-def _layout_of(plan: Plan, tensor: str, need: tuple[Region, ...]) -> Layout | None:
-    """Return the layout by which workers hold what they need of a tensor, stored or gathered along steps."""
-    shape, stored = plan.graph.tensors[tensor].shape, plan.layouts[tensor]
-    for layout in product(*((placement, REPLICATE) for placement in stored)):
-        exchange = fetch(shape, layout, need, plan.ways, frozenset())
-        if exchange.reducer is None and exchange.sources == need:
-            return layout
-    return None
-
-
-def _strategy(layout: Layout, of_reader: Strategy) -> Strategy:
-    """Return how a copy of a tensor is computed: each worker copies what it stores, those that the readers are of."""
-    return tuple(
-        f"i{placement.dim}" if isinstance(placement, Shard) else EVERYWHERE if placement == REPLICATE else of_all
-        for placement, of_all in zip(layout, of_reader, strict=True)
-    )
+        strategy = copied_where_stored(plan.layouts[tensor], plan.strategies[readers[0].node])
+        yield _Copy(Copying(node, name, layout, strategy), tuple(readers))
 
 
 def _nodes(graph: Graph, copies: tuple[_Copy, ...]) -> Iterator[Node]:
     """Yield the nodes, a copy before the first that reads it."""
-    source = {(read.node, operand): copy.node for copy in copies for read in copy.readers for operand in read.operands}
+    source = {
+        (read.node, operand): copy.copying.node for copy in copies for read in copy.readers for operand in read.operands
+    }
     written = set[str]()
     for node in graph.nodes:
         reads = [source.get((node.name, operand)) for operand in range(len(node.inputs))]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from planner.graph.ir import ITEM_BYTES
 from planner.layout import Region, local_shape
 from planner.program.arena import Storage, align, plan_arena
+from planner.program.pools import pools
 from planner.program.stage_order import Keeping, Kept
 from planner.program.tasks import Buffer
 
@@ -64,6 +65,9 @@ def _storage(own: Sequence[int] | None, span: tuple[int, int], kept: tuple[int, 
     return Storage(nbytes, min((*span, *also[:1])), max((*span, *also[-1:])))
 
 
+Home = tuple[int, tuple[int, ...]]
+"""The storage whose slots a storage shares, and which of them each micro-batch has; none where it has its own."""
+
 Placed = tuple[tuple[Buffer, ...], int]
 """A worker's buffers, and the bytes of its arena."""
 
@@ -110,17 +114,26 @@ class BufferSpecs:
         """
         key = own, keeping, tuple(item.shapes[worker] for item in self.items)
         if key not in self._placed:
-            slots = dict[int, Kept]() if keeping is None else self._slots(own, keeping)
+            kept = dict[int, Kept]() if keeping is None else self._slots(own, keeping)
+            homes = self._share_slots(worker, kept)
             spans = [item.span(own, end) for item in self.items]
-            storages = self._storages(worker, own, spans, slots)
-            offsets, size = self._arena(storages)
-            placed = zip(self.items, spans, strict=True)
-            buffers = tuple(
-                _buffer(item, worker, offsets[item.storage], span, slots.get(item.storage, (item.slots, None))[0])
-                for item, span in placed
-            )
-            self._placed[key] = buffers, size
+            offsets, size = self._arena(self._storages(worker, own, spans, kept, homes))
+            buffers = []
+            for item, span in zip(self.items, spans, strict=True):
+                home, taken = homes.get(item.storage, (item.storage, ()))
+                buffer = _buffer(item, worker, offsets[home], span, kept.get(home, Kept(item.slots)).slots)
+                buffers.append(buffer.sharing(taken) if taken else buffer)
+            self._placed[key] = tuple(buffers), size
         return self._placed[key]
+
+    def _share_slots(self, worker: int, kept: dict[int, Kept]) -> dict[int, Home]:
+        """Return where storages are that share slots, of which the first then keeps as many as all need."""
+        homes: dict[int, Home] = {}
+        for slots, taken in pools(kept, {storage: align(_nbytes(self.items[storage], worker)) for storage in kept}):
+            first = next(iter(taken))
+            kept[first] = kept[first]._replace(slots=slots)
+            homes |= {storage: (first, of_storage) for storage, of_storage in taken.items()}
+        return homes
 
     def _slots(self, own: Sequence[int] | None, keeping: Keeping) -> dict[int, Kept]:
         """Return the slots of every storage of what each micro-batch has of its own, and how long they are kept.
@@ -139,14 +152,16 @@ class BufferSpecs:
         own: Sequence[int] | None,
         of_items: Sequence[tuple[int, int]],
         of_slots: Mapping[int, Kept],
+        homes: Mapping[int, Home],
     ) -> dict[int, Storage]:
         """Return what each storage of a worker must hold and from when to when."""
         spans: dict[int, Storage] = {}
         for item, span in zip(self.items, of_items, strict=True):
-            slots, kept = of_slots.get(item.storage, (item.slots, item.kept))
+            home, _ = homes.get(item.storage, (item.storage, ()))
+            slots, kept, _ = of_slots.get(home, Kept(item.slots, item.kept))
             nbytes = _nbytes(item, worker)
             storage = _storage(own, span, kept, slots * align(nbytes) if slots > 1 else nbytes)
-            spans[item.storage] = storage.united(spans.get(item.storage, storage))
+            spans[home] = storage.united(spans.get(home, storage))
         return spans
 
     def _arena(self, spans: dict[int, Storage]) -> tuple[dict[int, int], int]:

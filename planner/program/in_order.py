@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import lcm
 
 from planner.plans.phases import is_repeated
 from planner.program.tasks import Buffer, Compute, Kernel, Program, Receive, Send, Task, Wait, WorkerProgram
@@ -56,7 +55,7 @@ class _Ordered:
             set(range(phase.start, phase.stop)) - phase.closing for phase in program.phases if is_repeated(phase.name)
         )
         self._often = set[int]().union(*often)
-        self._tasks: dict[tuple[int, int, bool], Task] = {}
+        self._tasks: dict[tuple[int, object, bool], Task] = {}
         self._uses = _uses_by_phase(program)
 
     def program(self) -> WorkerProgram:
@@ -74,12 +73,18 @@ class _Ordered:
         for buffer, count, uses in zip(buffers, slots, self._uses, strict=True):
             for slot in range(1, count):
                 users = self._users(buffer, slot, count)
-                place = buffer.slot(self._slot(buffer, users[0] if users else slot, buffer.slots))  # evaluation has one
-                yield replace(moments.used(buffer, uses, users), offset=place.offset, slots=0)
+                place = buffer.slot(self._place(buffer, users[0]) if users else slot)  # evaluation has one micro-batch
+                yield replace(moments.used(buffer, uses, users), offset=place.offset, slots=0, taken=())
 
     def _slot(self, buffer: Buffer, micro_batch: int, slots: int) -> int:
         """Return a micro-batch's slot: of what is made the last one's is the first, in which it is found at the end."""
+        if buffer.taken and slots == buffer.slots and not self._apart:
+            return (0, *sorted({*buffer.taken} - {0})).index(buffer.taken[micro_batch])
         return (micro_batch + (buffer.kind != PERSISTENT) * (1 - self._count)) % slots
+
+    def _place(self, buffer: Buffer, micro_batch: int) -> int:
+        """Return how many slots behind the buffer a micro-batch's lies."""
+        return buffer.taken[micro_batch] if buffer.taken else self._slot(buffer, micro_batch, buffer.slots)
 
     def _users(self, buffer: Buffer, slot: int, slots: int) -> Sequence[int]:
         """Return the micro-batches that have a slot; all, of what has none."""
@@ -97,21 +102,18 @@ class _Ordered:
     def _task(self, done: Occurrence) -> Task:
         """Return what is done; the same object wherever a task differs in nothing."""
         task = self._program.tasks[done.position]
-        turn = done.micro_batch % self._turns_of(done.position)
+        turn = done.micro_batch if done.position in self._often else 0
         adding = done.micro_batch > 0 and isinstance(task, Compute) and any(k.accumulates for k in task.kernels)
-        key = done.position, turn, adding
+        key = done.position, self._what_differs(task, turn), adding
         if key not in self._tasks:
             self._tasks[key] = self._at(task, done.micro_batch, turn)
         return self._tasks[key]
 
-    def _turns_of(self, position: int) -> int:
-        """Return after how many micro-batches a task does the same again; every one has transfers of its own."""
-        task = self._program.tasks[position]
-        if position not in self._often:
-            return 1
+    def _what_differs(self, task: Task, turn: int) -> object:
+        """Return what differs of a task between micro-batches: slots; every one has transfers of its own."""
         if self._apart or not isinstance(task, Compute) or any(kernel.rows for kernel in task.kernels):
-            return self._count
-        return lcm(*(self._slots[number] for number in _buffers_of(task, {})))
+            return turn
+        return tuple(self._number(buffer, turn) for buffer in sorted(_buffers_of(task, {})))
 
     def _at(self, task: Task, micro_batch: int, turn: int) -> Task:
         """Return a task as it is done for a micro-batch."""

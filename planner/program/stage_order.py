@@ -12,6 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from planner.errors import PlanError
 from planner.graph.micro_batches import BACKWARD, BEFORE, FORWARD, UPDATE
@@ -25,8 +26,17 @@ Done = tuple[str, int]
 
 Order = tuple[Done, ...]
 
-Kept = tuple[int, tuple[int, int] | None]
-"""Slots, and from which to which position they are kept beyond their use."""
+Spans = tuple[tuple[int, int], ...]
+"""From which to which place in a stage's order something is used for each micro-batch."""
+
+
+class Kept(NamedTuple):
+    """Slots, from which to which position they are kept beyond their use, and for which micro-batch when in order."""
+
+    slots: int
+    beyond: tuple[int, int] | None = None
+    spans: Spans = ()
+
 
 SECONDS = {FORWARD: 1, BACKWARD: 2, WEIGHTS: 1}
 """What a step takes, of any stage; where gradients of weights are made apart, those of inputs take as long."""
@@ -128,7 +138,7 @@ class Keeping:
         """
         phases = frozenset(bisect_right(self._starts, position) - 1 for position in uses)
         if phases not in self._known:
-            self._known[phases] = (1, None) if len(phases) == 1 else self._between(phases)
+            self._known[phases] = Kept(1) if len(phases) == 1 else self._between(phases)
         return self._known[phases]
 
     def _between(self, phases: frozenset[int]) -> Kept:
@@ -147,4 +157,4 @@ class Keeping:
             for mine, (begin, end) in enumerate(spans)
             for name, number in self.order[begin + 1 : end]
         )
-        return slots, self.repeated if interrupted else None
+        return Kept(slots, self.repeated if interrupted else None, tuple(spans))

@@ -8,7 +8,7 @@ outgoing half) and by `Receive` (the incoming half), and ended by its `Wait`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -36,7 +36,8 @@ class Buffer:
     It lives from task position `first` to `last`, both included; a persistent one (a weight, an optimizer state,
     an input) lives through the whole loop. `offset` is in bytes from the start of the worker's arena. Of what every
     micro-batch has of its own there are so many `slots`, taken in turns, one behind the other; there is one for all
-    micro-batches where there are none.
+    micro-batches where there are none. Of slots that it shares with other buffers each micro-batch has the one that it
+    has `taken`, counted from the last one's.
     """
 
     name: str
@@ -48,10 +49,16 @@ class Buffer:
     last: int
     kind: str  # "persistent", "tensor", "partial", "fetch", "reduce", "staging"
     slots: int = 0
+    taken: tuple[int, ...] = ()
+
+    def sharing(self, taken: Sequence[int]) -> Buffer:
+        """Return the buffer that lies in slots shared with others, of which each micro-batch has the one `taken`."""
+        since_last = tuple(slot - taken[-1] for slot in taken)
+        return replace(self.slot(taken[-1]), slots=len({*taken}), taken=since_last)
 
     def slot(self, number: int) -> Buffer:
         """Return the slot of this number."""
-        return replace(self, offset=self.offset + number * align(self.nbytes), slots=0)
+        return replace(self, offset=self.offset + number * align(self.nbytes), slots=0, taken=())
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,21 +6,20 @@ from collections.abc import Callable
 
 from planner.graph.facts import no_data_parallelism
 from planner.plans.plan import Plan
-from planner.plans.sharded import shard_data_parallel
 from simulator.systems import System, SystemProgram, SystemRequest, TooFewSamplesError, plan_program
 
 
-def data_parallel(request: SystemRequest) -> Plan:
-    """Split the batch, and nothing else."""
-    if refused := no_data_parallelism(request.graph, request.devices):
-        raise TooFewSamplesError(f"data parallelism: {refused}")
-    ways = (request.devices,) if request.devices > 1 else ()
-    return request.search(ways=ways, searcher="data-parallel")
+def data_parallel(stage: int = 0) -> Callable[[SystemRequest], Plan]:
+    """Split the batch, and nothing else; under a stage of ZeRO share out state, gradients and weights."""
 
+    def plan(request: SystemRequest) -> Plan:
+        if refused := no_data_parallelism(request.graph, request.devices):
+            raise TooFewSamplesError(f"data parallelism: {refused}")
+        if stage and request.devices > 1:
+            return request.search(parallel=f"dp={request.devices},zero={stage}")
+        return request.search(ways=(request.devices,) if request.devices > 1 else (), searcher="data-parallel")
 
-def zero(stage: int) -> Callable[[SystemRequest], Plan]:
-    """Share out state, gradients and weights among workers that are data parallel."""
-    return lambda request: shard_data_parallel(data_parallel(request), stage)
+    return plan
 
 
 def recursive(placements: str) -> Callable[[SystemRequest], Plan]:

@@ -11,7 +11,7 @@ from planner.graph.ir import Graph
 from planner.plans.plan import Plan
 from planner.report.schema import Report
 from simulator.baselines.placement import op_placement
-from simulator.baselines.plans import data_parallel, pipeline, plan_system, recursive, zero
+from simulator.baselines.plans import data_parallel, pipeline, plan_system, recursive
 from simulator.baselines.replicas import ideal, small_batch
 from simulator.baselines.swapping import swapping
 from simulator.report import Settings, machine_of, report, simulation_of
@@ -27,10 +27,10 @@ SYSTEMS: dict[str, System] = {
     "swapping": System(swapping, batch_per_device=True),
     "op-placement": System(op_placement),
     "1f1b": plan_system(pipeline),
-    "data-parallel": plan_system(data_parallel),
-    "zero-1": plan_system(zero(1)),
-    "zero-2": plan_system(zero(2)),
-    "zero-3": plan_system(zero(3)),
+    "data-parallel": plan_system(data_parallel()),
+    "zero-1": plan_system(data_parallel(1)),
+    "zero-2": plan_system(data_parallel(2)),
+    "zero-3": plan_system(data_parallel(3)),
     "tofu": plan_system(recursive("S")),
     "planned": plan_system(recursive("S,R")),
 }

@@ -19,10 +19,10 @@ from planner.model_source import model as load_model
 from planner.models.zoo import is_zoo_name
 from planner.parallel import RECOMPUTE, Parallel
 from planner.plans.check import MOST_WORKERS
-from planner.plans.gathered import without_copies
 from planner.plans.named import NamedPlan, of_replica, priced_for, read_named
 from planner.plans.plan import Plan
 from planner.plans.plan_json import load_plan
+from planner.plans.rewriting import without_copies
 from simulator.baselines.largest_batch import largest_batch
 from simulator.projection.cluster import Cluster, cluster
 from simulator.projection.result import Projection

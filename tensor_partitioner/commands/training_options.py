@@ -165,6 +165,6 @@ def _check_held_out(path: Path, plan: Plan, data: DataSet) -> None:
             f"{data.held_out.count}"
         )
     if data.held_out.metric == "logits" and classification(plan.graph) is None:
-        raise InputError(f"{path}: --eval expected metrics logits [N, classes] and labels [N], found others")
+        raise InputError(f"{path}: --eval expected metrics logits [..., classes] and labels [...], found others")
     if data.held_out.metric not in plan.graph.metrics:
         raise InputError(f"{path}: --eval expected the metric {data.held_out.metric}, found none")

@@ -51,7 +51,7 @@ def _question(draw: random.Random) -> Question:
     for _ in range(draw.randint(1, 3)):
         degrees[draw.choice(["dp", "dp", "tp", *(["pp", "cp"] if is_text else [])])] *= 2
     count = draw.choice((1, 2, 4))
-    each = draw.choice((2, 3) if model == MODULE or degrees["cp"] > 1 else (1, 2, 3))  # PyTorch traces one otherwise
+    each = draw.choice((2, 3) if model == MODULE else (1, 2, 3))  # PyTorch traces one sample otherwise
     if degrees["pp"] > 1:
         count = max(count, degrees["pp"])
     parallel = Parallel(

@@ -106,7 +106,7 @@ def test_data_parallelism_in_the_words_of_fsdp(zero, word):
 
 def test_a_vocabulary_that_is_split_is_megatrons_embedding():
     graph = planner.model("gpt2", batch=4)
-    plan = planner.plan(graph, ways=(2,), pins=["embedding.w=S0", "embedding.tokens=v", "logits=j"])
+    plan = planner.plan(graph, ways=(2,), pins=["embedding.w=S0", "embedding.tokens=v", "logits=v"])
     group = parameters(plan)["embedding.w"]
     assert (group.split, group.megatron) == ("rows over 2", "VocabParallelEmbedding")
 

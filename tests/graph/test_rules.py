@@ -156,7 +156,7 @@ def cross_entropy(b, logits, name, labels="labels"):
 def test_cross_entropy_is_differentiated_through_its_parts(weigh):
     b = GraphBuilder("float64")
     w, u = (b.weight(name, (4, 3), Init("uniform", 1.0)) for name in "wu")
-    b.labels("labels", 4, 3)
+    b.integers("labels", (4,), 3)
     losses = [cross_entropy(b, w, "first"), cross_entropy(b, u, "second")]
     loss = total(b, losses) if weigh else b.apply("add_n", *losses, name="loss")
     compare_with_central_differences(b, loss, ("w", "u"), np.array([0, 2, 1, 1], dtype=np.int32))
@@ -165,7 +165,7 @@ def test_cross_entropy_is_differentiated_through_its_parts(weigh):
 def test_the_seed_is_folded_into_each_cross_entropy():
     b = GraphBuilder()
     w = b.weight("w", (4, 3), Init("uniform", 1.0))
-    b.labels("labels", 4, 3)
+    b.integers("labels", (4,), 3)
     both = b.apply("add_n", cross_entropy(b, w, "first"), cross_entropy(b, w, "second"), name="both")
     loss = b.apply("scale", both, name="loss", factor=0.5)
     forward = len(b.nodes)

@@ -15,10 +15,14 @@ from planner.layout import EVERYWHERE, PARTIAL, REPLICATE, TERMS, Shard
 
 
 def every_micro_batch(graph):
-    """The names of the nodes that each has of its own."""
+    """The names of the nodes that each has of its own: what samples change, and copies as they are."""
     varying = {name for name, tensor in graph.tensors.items() if holds_samples(tensor)} | depending_on_samples(
         graph.tensors, graph.nodes, graph.accumulated
     )
+    for node in graph.nodes:
+        is_copy = node.op == "cast" and node.attrs["dtype"] == graph.tensors[node.inputs[0]].dtype
+        if is_copy or not varying.isdisjoint(node.inputs):
+            varying |= {*node.outputs}.difference(graph.accumulated)
     return {node.name for node in graph.nodes if not (varying | {*graph.accumulated}).isdisjoint(node.outputs)}
 
 

@@ -31,7 +31,7 @@ def test_transformer():
     assert shape(graph, "l1.attention.scores") == (3, 2, 5, 5)
     assert shape(graph, "l1.mlp.up.w") == (128, 512)
     assert shape(graph, "embedding.positions.w") == (5, 128)
-    assert shape(graph, "labels") == (15,)
+    assert shape(graph, "labels") == (3, 5)
     assert dict(graph.metrics) == {"loss": "loss", "logits": "logits", "labels": "labels"}
 
 

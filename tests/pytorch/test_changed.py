@@ -15,7 +15,6 @@ import planner  # noqa: E402
 from executor.torch import distribute  # noqa: E402
 from planner.errors import GraphError  # noqa: E402
 from planner.graph import Optimizer  # noqa: E402
-from planner.plans.sharded import shard_data_parallel  # noqa: E402
 from planner.pytorch import from_torch  # noqa: E402
 from planner.pytorch.user_model import UserModel, imported  # noqa: E402
 from tests.pytorch.models import Constrained  # noqa: E402
@@ -369,7 +368,7 @@ def test_sharded_data_parallelism_moves_no_more_for_a_mask(stage):
         return self.fc(x)
 
     moved = [
-        shard_data_parallel(planner.plan(graph, ways=(2,), searcher="data-parallel"), stage).total_bytes
+        planner.plan(graph, parallel=f"dp=2,zero={stage}").total_bytes
         for graph in (from_torch(Changed(function), (torch.randn(4, 6),)) for function in (plain, masked))
     ]
     assert moved[1] <= moved[0]

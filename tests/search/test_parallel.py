@@ -274,11 +274,6 @@ def test_what_cannot_be_read(text, message):
         Parallel.read(text)
 
 
-def test_a_plan_has_data_parallel_workers_that_share_out():
-    with pytest.raises(PlanError, match="dp from 2 with zero"):
-        planner.plan(model("transformer-2-64"), parallel="cp=2,zero=1")
-
-
 def test_a_plan_has_several_workers():
     with pytest.raises(PlanError, match="a degree from 2"):
         planner.plan(model("mlp-4-24"), parallel="dp=1")

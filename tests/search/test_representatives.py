@@ -54,7 +54,7 @@ def test_weights_stand_for_themselves(images):
 
 
 def test_sequences_are_for_the_batch_to_stand_for():
-    of = stand_ins("transformer-2-16", {"batch": 4, "sequence": 8, "vocabulary": 64}, "S,R")
+    of = stand_ins("transformer-2-16", {"batch": 8, "sequence": 8, "vocabulary": 64}, "S,R")
     stands = of["tensor", "l0.mlp.up"]
     assert stands[Shard(1), Shard(2)] == (Shard(0), Shard(2))
     assert len(set(stands.values())) < len(stands)

@@ -5,6 +5,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
+import planner
 from planner.graph import GraphBuilder, Init
 from planner.graph.optimizers import Optimizer
 from planner.graph.training import training_graph
@@ -12,8 +13,7 @@ from planner.layout import PARTIAL
 from planner.models import build
 from planner.models.layers import classify
 from planner.plans.check import check_plan, check_search
-from planner.plans.plan import single_worker
-from planner.plans.sharded import shard_data_parallel
+from planner.plans.plan import single_worker, undivided
 from planner.program.lower import lower
 from planner.search import SearchOptions, Ties, search
 from tests.cross.loopback import Loopback
@@ -78,7 +78,7 @@ def terms(graph):
 def test_sharded_data_parallelism_reduces_each_gradient_once(stage):
     """A share of each gradient goes to who has it, and the new weights, or their shares for use, to everybody."""
     workers, graph = 4, tied(batch=32)
-    plan = shard_data_parallel(search(graph, SearchOptions((workers,), "data-parallel", "S,R")), stage)
+    plan = planner.plan(graph, parallel=f"dp={workers},zero={stage}")
     check_plan(plan)
     check_search(plan)
     loss = 2 * (workers - 1) * graph.tensors[graph.metrics["loss"]].nbytes
@@ -90,10 +90,9 @@ def test_sharded_data_parallelism_reduces_each_gradient_once(stage):
 @pytest.mark.parametrize("stage", [1, 2, 3])
 @pytest.mark.parametrize("graph", [tied(), bounded()], ids=["tied", "bounded"])
 def test_sharded_data_parallelism_trains_alike(graph, stage):
-    plan = search(graph, SearchOptions((4,), "data-parallel", "S,R"))
-    sharded = shard_data_parallel(plan, stage)
+    sharded = planner.plan(graph, parallel=f"dp=4,zero={stage}")
     check_plan(sharded)
-    trains_alike(sharded, single_worker(plan))
+    trains_alike(sharded, undivided(graph))
 
 
 def replayed(plan, steps=2):

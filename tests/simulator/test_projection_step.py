@@ -335,7 +335,7 @@ def test_fully_connected_layers_without_a_gate_have_two_matrices():
     assert operations(True) - operations(False) == pytest.approx(matrix, rel=1e-9)
 
 
-@pytest.mark.parametrize(("heads", "width", "workers"), [(6, 96, 4), (5, 80, 4), (5, 80, 2), (7, 56, 3)])
+@pytest.mark.parametrize(("heads", "width", "workers"), [(6, 96, 4), (5, 80, 4), (5, 80, 2), (7, 63, 3)])
 def test_the_worker_looked_at_has_the_largest_part(heads, width, workers):
     """Heads that do not divide: of every product and of what is held no worker has more than the replica's."""
     options = {"heads": heads, "sequence": 16, "vocabulary": 101, "batch": 4}

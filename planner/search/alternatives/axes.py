@@ -69,15 +69,25 @@ class Axes:
         having = Counter(
             axis for weight in dict.fromkeys(name for _, name in weights) for axis in set(self._of_tensor(weight))
         )
-        chosen = set[int]()
+        chosen, whole = set[int](), self._read_whole()
         for node, weight in weights:
-            own = [axis for axis in self._of_tensor(weight) if axis not in others]
+            own = [axis for axis in self._of_tensor(weight) if axis not in others and axis not in whole]
             most = max(map(having.__getitem__, own), default=0)
             inner = [axis for axis in own if (having[axis] < most or most <= PAIR) and self._divides(degree, axis)]
             if inner and chosen.isdisjoint(own):
                 results = {axis for name in node.outputs for axis in self._of_tensor(name)}
                 chosen.add(min(inner, key=lambda axis: axis not in results))
         return chosen
+
+    def _read_whole(self) -> set[int]:
+        """Return the axes of which a forward node reads everything for each result, as to choose experts."""
+        return {
+            self._numbers["tensor", tensor, dim]
+            for node in self._coarse.graph.nodes
+            for tensor, variables in self._labelling.places[node.name]
+            for dim, variable in enumerate(variables)
+            if node.forward is None and variable is None and ("tensor", tensor, dim) in self._numbers
+        }
 
     def of_experts(self, degree: int) -> set[int]:
         """Return the axes along which weights, what they multiply and results run side by side, in equal parts.

@@ -13,18 +13,15 @@ from itertools import chain
 from msgspec.structs import replace
 
 from planner.errors import PlanError
-from planner.graph.facts import no_data_parallelism
+from planner.graph.facts import copies_of_weights, no_data_parallelism
 from planner.layout import EVERYWHERE, REPLICATE, Shard
-from planner.parallel import Parallel
+from planner.parallel import STATES, WEIGHTS, Parallel
 from planner.search.alternatives.axes import Axes, Place
 from planner.search.alternatives.labels import Labelling, Labels, is_weight_or_state
 from planner.search.alternatives.restriction import Patterns, Wanted, best_plan_keeping_to_patterns
 from planner.search.coarse.coarsen import CoarseGraph, Name, NodeVariable, TensorVariable, Variable
 from planner.search.solver.limits import Limits
 from planner.search.space import Outcome, Space
-
-STATES, WEIGHTS = 1, 3
-"""From which of ZeRO's stages on the optimizer's state, and the weights, are shared out."""
 
 
 def named(space: Space, limits: Limits) -> Outcome:
@@ -48,23 +45,22 @@ class _Styles:
     def __init__(self, coarse: CoarseGraph, parallel: Parallel) -> None:
         self._graph, self._parallel = coarse.graph, parallel
         labelling = Labelling(coarse)
-        self._batch, self._sequence = labelling.batch, labelling.sequence
+        self._batch, self._sequence, self._places = labelling.batch, labelling.sequence, labelling.expert_places
         self._experts: Mapping[Name, list[Place]] = {}
         self._tensor: Mapping[Name, list[Place]] = {}
         if max(parallel.ep, parallel.tp) > 1:
             axes = Axes(coarse, labelling)
-            experts = axes.of_experts(parallel.ep) if parallel.ep > 1 else set()
-            self._experts = axes.places(experts)
+            experts = axes.of_experts(parallel.ep)
+            self._experts = axes.places(experts if parallel.ep > 1 else ())
             self._tensor = axes.places(axes.of_tensor_parallelism(parallel.tp, experts) if parallel.tp > 1 else ())
+        self._copies = copies_of_weights(self._graph)
         self._touched = {node: [tensor for tensor, _ in places] for node, places in labelling.places.items()}
+        beside = (tensors for node, tensors in self._touched.items() if ("node", node) not in self._tensor)
+        self._beside_axes = set(chain.from_iterable(beside))
 
     def check(self) -> None:
         """Raise a PlanError for an axis that divides nothing."""
         named, short = self._parallel, no_data_parallelism(self._graph, self._parallel.dp)
-        if named.zero and named.dp == 1:
-            raise PlanError(
-                f"parallel {named}: expected dp from 2 with zero, whose workers share out in a plan, found 1"
-            )
         if named.ep > 1 and not self._experts:
             raise PlanError(f"parallel {named}: expected experts whose number ep={named.ep} divides, found none")
         if named.dp > 1 and short:
@@ -81,14 +77,13 @@ class _Styles:
         return _labelled(self._batch, variable) or self._without_samples(variable)
 
     def _without_samples(self, variable: Variable) -> Wanted:
-        """Return what data parallel workers do with what has no samples: all or, under ZeRO, as its stage says."""
+        """Return what data and context parallel workers do with what has no part of the data: all, or as ZeRO says."""
         if not self._parallel.zero:
             return {_whole(variable)}
         if not isinstance(variable, TensorVariable):
             return {*variable.signature.description.strategies, EVERYWHERE}
-        whole = self._dimensions_of_no_other_axis(variable)
-        shards: Wanted = {Shard(dim) for dim in whole} or {REPLICATE}
-        roles = {self._graph.tensors[name].role for name in variable.members}
+        shards: Wanted = {Shard(dim) for dim in self._dimensions_of_no_other_axis(variable)} or {REPLICATE}
+        roles = {"weight" if name in self._copies else self._graph.tensors[name].role for name in variable.members}
         if roles <= {"state", "weight"}:
             return shards if self._parallel.zero >= (WEIGHTS if "weight" in roles else STATES) else {REPLICATE}
         return {*shards, REPLICATE}
@@ -130,27 +125,34 @@ class _Styles:
         return {Shard(place) if isinstance(place, int) else place for place in chosen}
 
     def _dimensions_of_no_other_axis(self, variable: TensorVariable) -> list[int]:
-        """Return the dimensions that no other axis can split."""
+        """Return the dimensions that no other axis can split; of these, those in equal parts, if any."""
         names = [("tensor", name) for name in variable.members]
         split = {place for name in names for of in (self._tensor, self._experts) for place in of.get(name, ())}
         if self._parallel.cp > 1 or self._parallel.sp:
             split |= {dim for name in variable.members for dim in self._sequence.tensors.get(name, ())}
-        return [dim for dim in range(len(variable.shape)) if dim not in split]
+        free = [dim for dim in range(len(variable.shape)) if dim not in split]
+        sharing = self._parallel.dp * self._parallel.cp
+        return [dim for dim in free if variable.shape[dim] % sharing == 0] or free
 
     def context(self, variable: Variable) -> Wanted:
-        """The sequence split."""
-        return _labelled(self._sequence, variable) or {_whole(variable)}
+        """The sequence split and, where tokens are at experts, the places that these have for them."""
+        along = _labelled(self._sequence, variable) or _labelled(self._places, variable)
+        return along or self._without_samples(variable)
 
     def tensor(self, variable: Variable) -> Wanted:
-        """What lies on a chosen axis split along it; all else along the sequence, or not at all."""
+        """What lies on a chosen axis split along it; all else along the sequence, or not at all.
+
+        Not at all what only nodes on axes make and read, such as sums over a row of logits, and what has no samples.
+        """
         if chosen := self._on_axes(self._tensor, variable):
             return chosen
         if by_expert := self._on_axes(self._experts, variable):
             return self._beside(by_expert, variable)
         is_tensor = isinstance(variable, TensorVariable)
         is_model = is_tensor and any(is_weight_or_state(self._graph, name) for name in variable.members)
-        if self._parallel.sp and not is_model:
-            return self.context(variable)
+        is_beside = not is_tensor or not self._beside_axes.isdisjoint(variable.members)
+        if self._parallel.sp and not is_model and is_beside and _labelled(self._batch, variable):
+            return _labelled(self._sequence, variable) or {_whole(variable)}
         return {_whole(variable)}
 
 

@@ -55,6 +55,11 @@ class Labelling:
         of_tokens = (name for name, tensor in self._inputs if len(tensor.shape) == 3 - (tensor.dtype not in FLOATING))
         return self._labels_from_inputs(dict.fromkeys(of_tokens, 1))
 
+    @cached_property
+    def expert_places(self) -> Labels:
+        """Where experts have tokens: dimension 2 of what is dispatched to them, [batch, experts, places, width]."""
+        return self._labels_from_inputs({node.outputs[0]: 2 for node in self._graph.nodes if node.op == "dispatch"})
+
     @property
     def _inputs(self) -> list[tuple[str, Tensor]]:
         return [(name, tensor) for name, tensor in self._graph.tensors.items() if tensor.role == "input"]
@@ -65,6 +70,8 @@ class Labelling:
         chosen: dict[str, str] = {}
 
         def variables_passed_on(node: Node, reached: list[str]) -> list[str]:
+            if any(is_weight_or_state(self._graph, name) for name in node.outputs):
+                return []
             strategies = self._coarse.signatures[node.name].description.strategies
             possible = [variable for variable in reached if variable in strategies]
             return [chosen.setdefault(node.name, possible[0])] if possible else []
