@@ -57,7 +57,7 @@ def _question(draw: random.Random) -> Question:
     parallel = Parallel(
         **degrees,
         sp=degrees["tp"] > 1 and is_text and draw.random() < 0.5,
-        zero=draw.choice((0, 1, 2, 3)) if degrees["dp"] > 1 and degrees["pp"] == 1 else 0,
+        zero=draw.choice((0, 1, 2, 3)) if degrees["dp"] * degrees["cp"] > 1 and degrees["pp"] == 1 else 0,
         micro_batch=each,
         recompute=draw.choice(("none", "none", "full")) if is_text else "none",
     )
