@@ -273,7 +273,7 @@ def test_a_step_is_timed_as_a_graph_too(monkeypatch):
             side = step.of_executor(rank_programs(plan, 0), "torch", cupy, graphs=graphs)
             losses.append([side.step()() for _ in range(5)])
             assert ("parts" in side.measure) != graphs
-    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+    assert losses[0] == pytest.approx(losses[1], rel=3e-5)
 
 
 def test_a_gpu_is_predicted_as_its_type():
