@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from executor.backend import device_place
 from executor.cluster import Cluster
 from executor.fastest import AUTO
@@ -96,7 +98,7 @@ def temporaries_bytes(worker: WorkerProgram, *, pytorch: bool) -> int:
 def _call_bytes(worker: WorkerProgram, op: str, call: SlicedCall, pytorch: bool) -> int:
     update, other = SHARES[pytorch]
     places = [(worker.buffers[number], slices) for number, slices in (*call.inputs, *call.outputs)]
-    copied = 1.0 if not pytorch and any(buffer.dtype in NARROW for buffer, _ in places) else 0.0
+    copied = 1.0 if not pytorch and any(np.dtype(buffer.dtype) in NARROW for buffer, _ in places) else 0.0
     elements = sum(prod(extents(slices, buffer.shape)) for buffer, slices in places)
     return int(SINGLE_BYTES * elements * (copied + (update if op in UPDATES else other)))
 

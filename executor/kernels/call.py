@@ -8,6 +8,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any, Concatenate, NoReturn, ParamSpec, SupportsFloat, SupportsInt, TypeVar, cast
 
+import ml_dtypes
 import numpy as np
 
 from planner.graph.ir import Value
@@ -101,8 +102,13 @@ class KernelCall:
 Action = Callable[[], None]
 Kernel = Callable[[KernelCall], None]
 
-NARROW = ("float16", "bfloat16")
+NARROW = frozenset(map(np.dtype, (np.float16, ml_dtypes.bfloat16)))  # a dtype's name takes longer to make
 PRODUCTS = ("mm", "bmm", "einsum")
+
+
+def named(*kernels: Kernel) -> dict[str, Kernel]:
+    """Return kernels that are called as their operators by the names of these."""
+    return {kernel.__name__: kernel for kernel in kernels}
 
 
 def run(kernel: Kernel, call: KernelCall) -> None:
@@ -169,7 +175,7 @@ def _is_half_product(op: str, call: KernelCall) -> bool:
 
 
 def _is_narrow(array: Array) -> bool:
-    return array.dtype.name in NARROW
+    return array.dtype in NARROW
 
 
 def kept_where(mask: Array, values: Array) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 
 from executor.kernels.blocks import add_up, blocks
-from executor.kernels.call import Array, Kernel, KernelCall
+from executor.kernels.call import Array, Kernel, KernelCall, named
 from executor.kernels.elementwise import spread
 
 
@@ -166,17 +166,7 @@ def rms_norm_backward(call: KernelCall) -> None:
 
 
 KERNELS: dict[str, Kernel] = {
-    "batch_norm_var": batch_norm_var,
-    "batch_norm": batch_norm,
-    "batch_norm_backward_reduce": batch_norm_backward_reduce,
-    "batch_norm_backward": batch_norm_backward,
-    "normalize": normalize,
-    "normalize_backward_weights": normalize_backward_weights,
-    "normalize_backward_statistics": normalize_backward_statistics,
-    "normalize_backward": normalize_backward,
-    "mean_square": mean_square,
-    "rms_norm": rms_norm,
-    "rms_norm_backward_weight": rms_norm_backward_weight,
-    "rms_norm_backward_sum": rms_norm_backward_sum,
-    "rms_norm_backward": rms_norm_backward,
+    **named(batch_norm_var, batch_norm, batch_norm_backward_reduce, batch_norm_backward),
+    **named(normalize, normalize_backward_weights, normalize_backward_statistics, normalize_backward),
+    **named(mean_square, rms_norm, rms_norm_backward_weight, rms_norm_backward_sum, rms_norm_backward),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from executor.kernels.call import Array, Kernel, KernelCall
+from executor.kernels.call import Array, Kernel, KernelCall, named
 from executor.kernels.elementwise import copy_whole
 
 
@@ -92,12 +92,6 @@ def expand(call: KernelCall) -> None:
 
 KERNELS: dict[str, Kernel] = {
     "sum": reduce_sum,
-    "mean": mean,
     **{name: _reduced(name) for name in ("amax", "amin", "prod", "any", "all")},
-    "var": var,
-    "var_backward": var_backward,
-    "count_extremes": count_extremes,
-    "extreme_backward": extreme_backward,
-    "cumsum": cumsum,
-    "expand": expand,
+    **named(mean, var, var_backward, count_extremes, extreme_backward, cumsum, expand),
 }

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import cast
 
-from executor.kernels.call import Array, Kernel, KernelCall, Range
+from executor.kernels.call import Array, Kernel, KernelCall, Range, named
 from executor.kernels.segment_sums import segment_sums
 
 
@@ -132,15 +132,8 @@ def _in_order(count: str | None, flag: str) -> Kernel:
 
 
 KERNELS: dict[str, Kernel] = {
-    "embedding": embedding,
-    "embedding_dense_backward": embedding_dense_backward,
-    "index_select": index_select,
-    "index_select_backward": index_select_backward,
-    "gather": gather,
-    "gather_backward": gather_backward,
-    "index_of": index_of,
-    "arange": arange,
-    "one_hot": one_hot,
+    **named(embedding, embedding_dense_backward, index_select, index_select_backward, gather, gather_backward),
+    **named(index_of, arange, one_hot),
     "sort": _in_order(None, "descending"),
     "topk": _in_order("k", "largest"),
 }

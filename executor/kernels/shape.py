@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from executor.kernels.call import Kernel, KernelCall
+from executor.kernels.call import Kernel, KernelCall, named
 
 Groups = tuple[tuple[str, ...], ...]
 
@@ -160,19 +160,9 @@ def diagonal_backward(call: KernelCall) -> None:
 
 
 KERNELS: dict[str, Kernel] = {
-    "reshape": reshape,
-    "unbind": unbind,
-    "stack": stack,
-    "permute": permute,
-    "cat": cat,
-    "select": select,
-    "select_backward": select_backward,
+    **named(reshape, unbind, stack, permute, cat, flip, select, select_backward, slice_backward, constant_pad_nd),
+    **named(diagonal, diagonal_backward),
     "slice": slice_,
-    "slice_backward": slice_backward,
-    "constant_pad_nd": constant_pad_nd,
-    "flip": flip,
-    "diagonal": diagonal,
-    "diagonal_backward": diagonal_backward,
 }
 
 MOVING = frozenset(KERNELS) - {"diagonal_backward"}

@@ -46,14 +46,28 @@ def softmax_backward(call: KernelCall, operands: list[torch.Tensor], out: torch.
     torch.mul(grad - inner.unsqueeze(dim_of(call, grad.ndim)), result, out=out)
 
 
+def _places(call: KernelCall, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return where labels are among this run's classes, of others any place, and whether they are among them."""
+    start, stop = call.ranges["c"]
+    places = labels.long() - start
+    return places.clamp(0, stop - start - 1), (places >= 0) & (places < stop - start)
+
+
+def cross_entropy(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
+    """Negative log-likelihood of the labels that are among this run's classes."""
+    (x, maximum, total, labels), dim = operands, dim_of(call, operands[0].ndim)
+    places, here = _places(call, labels)
+    losses = widened(total).log() + maximum - x.gather(dim, places.unsqueeze(dim)).squeeze(dim)
+    torch.div(losses.where(here, 0).sum(), call.number("count"), out=out)
+
+
 def cross_entropy_backward(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
     """(softmax - one-hot label) * factor."""
-    (x, *rows), (start, stop), dim = operands, call.ranges["c"], dim_of(call, operands[0].ndim)
+    (x, *rows), dim = operands, dim_of(call, operands[0].ndim)
     maximum, total, labels = (row.unsqueeze(dim) for row in rows)
     gradient = (x - maximum).exp_().div_(total)
-    places, last = labels.long() - start, stop - start - 1
-    here = (places >= 0) & (places <= last)
-    gradient.scatter_add_(dim, places.clamp_(0, last), here.to(gradient.dtype).neg_())
+    places, here = _places(call, labels)
+    gradient.scatter_add_(dim, places, here.to(gradient.dtype).neg_())
     torch.mul(gradient, call.number("factor"), out=out)
 
 
@@ -64,6 +78,7 @@ SOFTMAX = written(
         "softmax": softmax,
         "softmax_backward_sum": softmax_backward_sum,
         "softmax_backward": softmax_backward,
+        "cross_entropy": cross_entropy,
         "cross_entropy_backward": cross_entropy_backward,
     }
 )
