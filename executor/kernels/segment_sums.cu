@@ -1,7 +1,10 @@
 // sums[r, c] is the sum of values[order[n], c] over all n with rows[n] == r, in ascending order of n.
 //
 // `rows` ascends, so a row's values are neighbours, which each thread finds by bisection; rows outside [0, count) are of
-// no sum. A thread adds up one element, so that the order of additions, and with it every bit, is always the same.
+// no sum. A thread adds up elements of one row, up to COLUMNS of them, which neighbouring threads have in turn; each is
+// added up by one thread, so that the order of additions, and with it every bit, is always the same.
+
+const long long COLUMNS = 8;
 
 __device__ long long lower_bound(const long long* rows, long long size, long long row) {
     long long low = 0, high = size;
@@ -15,13 +18,15 @@ __device__ long long lower_bound(const long long* rows, long long size, long lon
 template <class Kind>
 __device__ void segment_sums(const long long* rows, const long long* order, const typename Kind::Stored* values,
                              typename Kind::Stored* sums, long long size, long long count, long long columns) {
-    long long element = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (element >= count * columns) return;
-    long long row = element / columns, column = element % columns;
-    typename Kind::Wide sum = 0;
-    for (long long n = lower_bound(rows, size, row); n < size && rows[n] == row; ++n)
-        sum += widened(values[order[n] * columns + column], Kind());
-    sums[element] = rounded(sum, Kind());
+    long long group = (long long)(blockIdx.x) * blockDim.x + threadIdx.x, groups = (columns + COLUMNS - 1) / COLUMNS;
+    if (group >= count * groups) return;
+    long long row = group / groups, first = lower_bound(rows, size, row);
+    for (long long column = group % groups; column < columns; column += groups) {
+        typename Kind::Wide sum = 0;
+        for (long long n = first; n < size && rows[n] == row; ++n)
+            sum += widened(values[order[n] * columns + column], Kind());
+        sums[row * columns + column] = rounded(sum, Kind());
+    }
 }
 
 extern "C" __global__ void segment_sums_float32(const long long* rows, const long long* order, const float* values, float* sums,

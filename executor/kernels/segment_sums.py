@@ -16,7 +16,8 @@ from executor.cuda_source import kernel_of
 from executor.kernels.call import Array
 
 SOURCE = Path(__file__).with_name("segment_sums.cu")
-THREADS = 256
+THREADS, COLUMNS = 256, 8
+"""Threads of a block, and columns of a row that one of them adds up, which finds the row once."""
 
 
 def segment_sums(xp: ModuleType, rows: Array, values: Array, out: Array) -> None:
@@ -51,6 +52,7 @@ def _on_device(xp: ModuleType, rows: Array, values: Array, out: Array) -> None:
     sums = out if out.flags.c_contiguous else xp.empty(out.shape, out.dtype)
     sizes = np.int64(rows.size), np.int64(len(out)), np.int64(values.shape[1])
     kernel = kernel_of(xp, SOURCE, f"segment_sums_{out.dtype.name}")
-    kernel((-(-out.size // THREADS),), (THREADS,), (*arrays, sums, *sizes))
+    threads = len(out) * -(-values.shape[1] // COLUMNS)
+    kernel((-(-threads // THREADS),), (THREADS,), (*arrays, sums, *sizes))
     if sums is not out:
         xp.copyto(out, sums)

@@ -10,8 +10,8 @@ from cupy import _module
 def _launched(dtype, grid, block, args):
     rows, order, values, sums = (array._host for array in args[:4])
     size, count, columns = args[4:]
-    if not all(isinstance(number, np.int64) for number in args[4:]) or grid[0] * block[0] < count * columns:
-        raise TypeError("the kernel's last three arguments are int64, and it has a thread for each element")
+    if not all(isinstance(number, np.int64) for number in args[4:]) or grid[0] * block[0] < count * -(-columns // 8):
+        raise TypeError("the kernel's last three arguments are int64, and it has a thread for 8 elements of each row")
     kinds = [array.dtype.name for array in (rows, order, values, sums)]
     if kinds != ["int64", "int64", dtype, dtype] or not all(a.flags.c_contiguous for a in (rows, order, values, sums)):
         raise TypeError(f"expected contiguous int64, int64, {dtype} and {dtype}, found {kinds}")
