@@ -73,9 +73,9 @@ def test_maxima_beside_padding_are_those_on_arrays(cupy, value):
     image = np.random.default_rng(0).random((1, 1, 8, 8), np.float32)
     image[..., :5, :5] = value
     with Operators() as operators:
-        found = pooled(cupy, TORCH_KERNELS, image)
+        by_torch = pooled(cupy, TORCH_KERNELS, image)
     assert operators.launches["max_pool2d_with_indices"] == operators.launches["max_pool2d_with_indices_backward"] == 1
-    for result, expected in zip(found, pooled(cupy, KERNELS, image), strict=True):
+    for result, expected in zip(by_torch, pooled(cupy, KERNELS, image), strict=True):
         np.testing.assert_array_equal(result, expected)
 
 

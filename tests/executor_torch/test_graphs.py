@@ -59,12 +59,14 @@ def trained(trainer, captures):
 @pytest.mark.parametrize(("model", "optimizer"), TRAINED)
 def test_launches_train_as_the_tasks_do_whatever_the_rates(cupy, monkeypatch, model, optimizer, schedule):
     graphs = []
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda made=torch.cuda.CUDAGraph: graphs.append(made()) or graphs[-1])
+    monkeypatch.setattr(
+        torch.cuda, "CUDAGraph", lambda graph=torch.cuda.CUDAGraph: graphs.append(graph()) or graphs[-1]
+    )
     plain, launched = (trainer_of(model, optimizer, cupy, schedule=read_schedule(schedule)) for _ in range(2))
-    expected, found = trained(plain, captures=False), trained(launched, captures=True)
+    expected, actual = trained(plain, captures=False), trained(launched, captures=True)
     assert [graph.launches for graph in graphs] == [STEPS - WARM_UP]
-    for one, other in zip(expected, found, strict=True):
-        np.testing.assert_allclose(other.astype(np.float64), one.astype(np.float64), rtol=3e-5, atol=3e-6)
+    for tasks, launches in zip(expected, actual, strict=True):
+        np.testing.assert_allclose(launches.astype(np.float64), tasks.astype(np.float64), rtol=3e-5, atol=3e-6)
 
 
 def test_runs_that_look_do_the_tasks(cupy):
