@@ -163,7 +163,9 @@ def _alike(along: tuple[Window, Window], positions: Ranges, rows: Ranges) -> tup
 def convolution(call: KernelCall) -> None:
     """Correlate images with filters."""
     (image, padding), weight, stride = _padded(call, 0), tensors_of(call)[0][1], call.pair("stride")
-    result = F.conv2d(image, weight, None, stride, padding, dilation(call), _groups(call))
+    geometry = None, stride, padding, dilation(call), _groups(call)
+    # A worker's windows may read padding alone.
+    result = F.conv2d(image, weight, *geometry) if image.numel() else image.new_zeros(())
     _output(call).copy_(result)
 
 

@@ -26,11 +26,14 @@ from results.gpu.small_cases import INFINITE, Sample
 
 Row = dict[str, Any]
 
-NO_NUMBER = frozenset({("torch", "batch_norm_backward")})
-"""A kernel that is not compared where values are infinite: its terms have the weight as a factor, and both signs."""
-
-NO_NUMBER_ON_HOST = NO_NUMBER | {("torch", "gelu")}
-"""The same on a host, where PyTorch's gelu of infinity is no number."""
+NO_NUMBER = {
+    ("torch", "gelu"): ("numpy",),
+    ("torch", "batch_norm_backward"): ("numpy", "cupy"),
+    ("arrays", "remainder"): ("cupy",),
+}
+"""Kernels that are not compared where values are infinite, by array module: PyTorch's gelu of infinity is no number on
+a host; gradients of batch norm have the weight as a factor of terms of both signs; CuPy's remainder has its divisor as
+a factor of zero."""
 
 BY_AUTOGRAD = "convolution_backward_weight"
 """The operator whose rows tell the error of PyTorch's own gradient, too: cuDNN's algorithms of it are imprecise."""
@@ -48,8 +51,7 @@ def checked(operator: str, kind: str, sample: Sample, precisions: tuple[str, ...
             continue
         case = converted(sample.case, DTYPES[precision])
         for library in libraries(operator):
-            left_out = NO_NUMBER_ON_HOST if xp is np else NO_NUMBER
-            if sample.style == INFINITE and (library, operator) in left_out:
+            if sample.style == INFINITE and xp.__name__ in NO_NUMBER.get((library, operator), ()):
                 continue
             row: Row = {"operator": operator, "kind": kind, "library": library, "precision": precision}
             row["values"] = sample.style

@@ -90,6 +90,19 @@ def test_what_is_no_number_has_no_place_outside_the_image(cupy):
     assert not out.get().any()
 
 
+def test_windows_that_read_padding_alone_are_zero(cupy):
+    """A worker that has no column of an image, which PyTorch's convolution refuses."""
+    image, weight = np.ones((2, 3, 4, 0), np.float32), np.ones((5, 3, 3, 1), np.float32)
+    out = cupy.asarray(np.full((2, 5, 4, 1), 7, np.float32))
+    ranges = {"n": (0, 2), "y": (0, 4), "x": (0, 1), "dy": (0, 3), "dx": (0, 1)}
+    window = {"stride": (1, 1), "padding": (1, 1)}
+    with Strict():
+        TORCH_KERNELS["convolution"](
+            KernelCall(cupy, tuple(map(cupy.asarray, (image, weight))), (out,), window, ranges, ((0,) * 4,) * 2)
+        )
+    assert not out.get().any()
+
+
 SETTINGS = {"lr": 0.1, "beta1": 0.8, "beta2": 0.9, "eps": 1e-3, "decay": 0.2}
 OPERANDS = {"sgd": 2, "sgd_momentum": 3, "adamw": 4}
 """Weight, gradient and states, besides the number of steps of the last."""

@@ -92,6 +92,10 @@ def _batch_norm_backward(input, weight, save_mean, output_mask, **_):
     assert input.itemsize > 2, "every product is rounded to 16 bits (`Float2` of `native/cuda/Normalization.cuh`)"
 
 
+def _convolution(input, **_):
+    assert all(input.shape[2:]), f"Only zero batch or zero channel inputs are supported, but got {input.shape}"
+
+
 def _max_pool_backward(grad_input=None, **_):
     assert grad_input is None or grad_input.is_contiguous()
 
@@ -111,6 +115,7 @@ def _fused_update(momentum=None, **lists):
 STRICT = {
     "native_batch_norm": _batch_norm,
     "native_batch_norm_backward": _batch_norm_backward,
+    "convolution": _convolution,
     "max_pool2d_with_indices_backward": _max_pool_backward,
     **dict.fromkeys(("_fused_sgd_", "_fused_adam_", "_fused_adamw_"), _fused_update),
 }
