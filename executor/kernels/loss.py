@@ -8,7 +8,7 @@ from types import ModuleType
 
 import numpy as np
 
-from executor.kernels.call import Array, Kernel, KernelCall
+from executor.kernels.call import Array, Kernel, KernelCall, named
 from executor.kernels.softmax import dim_of
 from executor.kernels.special import sign
 from tdl.catalog.loss import LEAST_LOG, LEAST_VARIANCE
@@ -128,10 +128,7 @@ def _loss_backward(row: Row) -> Kernel:
 
 
 KERNELS: dict[str, Kernel] = {
-    "nll_loss": nll_loss,
-    "nll_loss_backward": nll_loss_backward,
-    "cross_entropy": cross_entropy,
-    "cross_entropy_backward": cross_entropy_backward,
+    **named(nll_loss, nll_loss_backward, cross_entropy, cross_entropy_backward),
     **{name: _loss(row) for name, row in LOSSES.items()},
     **{f"{name}_backward": _loss_backward(row) for name, row in SLOPES.items()},
 }
