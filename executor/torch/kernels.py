@@ -75,11 +75,15 @@ class Arranged:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """An Einstein sum of two operands as a product of matrices, whose result has a shape and is put in an order."""
+    """An Einstein sum of two operands as a product of matrices, whose result has a shape and is put in an order.
+
+    It is `transposed` where that order is the transposed matrices'.
+    """
 
     factors: tuple[Arranged, Arranged]
     shape: tuple[int, ...]
     order: tuple[int, ...]
+    transposed: bool
 
 
 @lru_cache(1 << 12)
@@ -100,7 +104,8 @@ def _product(equation: str, *shapes: tuple[int, ...]) -> Product | None:
 
     produced = batch + rows + columns
     factors = arranged(first, batch, rows, inner), arranged(second, batch, inner, columns)
-    return Product(factors, tuple(extents[letter] for letter in produced), tuple(map(produced.index, target)))
+    shape, order = tuple(extents[letter] for letter in produced), tuple(map(produced.index, target))
+    return Product(factors, shape, order, target == batch + columns + rows != produced)
 
 
 def einsum(call: KernelCall, *, adds: bool = False) -> None:
@@ -111,14 +116,13 @@ def einsum(call: KernelCall, *, adds: bool = False) -> None:
     else:
         a, b = (factor.of(tensor) for factor, tensor in zip(product.factors, tensors, strict=True))
         is_in_place = any(tensor.data_ptr() == out.data_ptr() for tensor in tensors)
-        if product.order == tuple(range(out.ndim)) and out.is_contiguous() and not is_in_place:
-            _multiply(a, b, out.view(*a.shape[:-1], b.shape[-1]), adds)
+        if (product.transposed or product.order == tuple(range(out.ndim))) and out.is_contiguous() and not is_in_place:
+            rows, columns = (b.mT, a) if product.transposed else (a, b.mT)
+            matrices = out.view(*a.shape[:-2], rows.shape[-2], columns.shape[-2])
+            _multiply(a, b, matrices.mT if product.transposed else matrices, adds)
             return
         result = torch.matmul(a, b).view(product.shape).permute(product.order)
-    if adds:
-        out.add_(result)
-    else:
-        out.copy_(result)
+    (out.add_ if adds else out.copy_)(result)
 
 
 def _multiply(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, adds: bool) -> None:

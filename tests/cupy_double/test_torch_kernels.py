@@ -103,6 +103,27 @@ def test_windows_that_read_padding_alone_are_zero(cupy):
     assert not out.get().any()
 
 
+@pytest.mark.parametrize("adds", [False, True])
+@pytest.mark.parametrize(
+    ("equation", "shapes", "products"),
+    [
+        ("bsv,bsd->dv", ((2, 3, 5), (2, 3, 4)), ("mm", "addmm_")),
+        ("bij,bjk->bki", ((2, 3, 5), (2, 5, 4)), ("bmm", "baddbmm_")),
+    ],
+)
+def test_a_transposed_result_is_one_product(cupy, equation, shapes, products, adds):
+    """Nothing is computed beside it and then copied."""
+    rng = np.random.default_rng(0)
+    operands = [rng.random(shape, np.float32) for shape in shapes]
+    expected = np.einsum(equation, *operands)
+    out = cupy.asarray(np.ones(expected.shape, np.float32))
+    call = KernelCall(cupy, tuple(map(cupy.asarray, operands)), (out,), {"equation": equation}, {}, ())
+    with Operators() as operators:
+        KERNEL_SET.bind("einsum", call, adds)()
+    assert operators.launches.keys() == {products[adds]}
+    np.testing.assert_allclose(out.get(), expected + adds, rtol=1e-6)
+
+
 SETTINGS = {"lr": 0.1, "beta1": 0.8, "beta2": 0.9, "eps": 1e-3, "decay": 0.2}
 OPERANDS = {"sgd": 2, "sgd_momentum": 3, "adamw": 4}
 """Weight, gradient and states, besides the number of steps of the last."""
