@@ -5,6 +5,7 @@ from __future__ import annotations
 import sysconfig
 from functools import lru_cache
 from hashlib import sha256
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -64,8 +65,8 @@ def _arrays(codes: Codes, shown: list[Tensor], labels: list[Tensor]) -> Arrays:
     Tokens are [n, length] and labels as many; or there is an input of each for every timestep.
     """
     if len(shown) == 1 and shown[0].dtype == "int32":
-        following = codes[:, 1:] if len(labels[0].shape) == 1 else codes[:, None, 1:]
-        return Arrays({shown[0].name: codes[:, None, :-1], labels[0].name: following})
+        after = codes[:, 1:].reshape(len(codes), -1, *labels[0].shape[1:])
+        return Arrays({shown[0].name: codes[:, None, :-1], labels[0].name: after})
     places = [
         (tensor, place) for first, group in enumerate((shown, labels)) for place, tensor in enumerate(group, first)
     ]
@@ -95,8 +96,7 @@ def _spaced(count: int, length: int, batch: int) -> Numbers:
 def _fitting(graph: Graph) -> tuple[list[Tensor], list[Tensor], int]:
     """Return the inputs that show windows, those that are labels, and how many characters a window has."""
     inputs = data_tensors(graph)
-    label = graph.metrics.get("labels")
-    labels = [t for t in inputs if t.dtype == "int32" and (len(t.shape) == 1 or t.name == label)]
+    labels = [t for t in inputs if t.dtype == "int32" and (len(t.shape) == 1 or t.name == graph.metrics.get("labels"))]
     shown = [tensor for tensor in inputs if tensor not in labels]
     length = _tokens(shown, labels) or _timesteps(shown, labels)
     if not length:
@@ -118,8 +118,7 @@ def _tokens(shown: list[Tensor], labels: list[Tensor]) -> int:
     """Return how many tokens a window has; 0 where the inputs are others."""
     if len(shown) != 1 or len(labels) != 1 or shown[0].dtype != "int32" or len(shown[0].shape) != 2:
         return 0
-    samples, length = shown[0].shape
-    return length if labels[0].shape in {(samples, length), (samples * length,)} else 0
+    return shown[0].shape[1] if prod(labels[0].shape) == prod(shown[0].shape) else 0
 
 
 def _timesteps(shown: list[Tensor], labels: list[Tensor]) -> int:

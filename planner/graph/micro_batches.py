@@ -69,14 +69,10 @@ def _nodes_of_every_micro_batch(graph: Graph) -> set[str]:
     sums = set(graph.accumulated)
     tensors = depending_on_samples(graph.tensors, graph.nodes, sums)
     for node in graph.nodes:
-        if _changes_nothing(node, graph) or not tensors.isdisjoint(node.inputs):
+        is_copy = node.op == "cast" and graph.tensors[node.inputs[0]].dtype == node.attrs["dtype"]
+        if is_copy or not tensors.isdisjoint(node.inputs):
             tensors.update(name for name in node.outputs if name not in sums)
     return {node.name for node in graph.nodes if not (sums | tensors).isdisjoint(node.outputs)}
-
-
-def _changes_nothing(node: Node, graph: Graph) -> bool:
-    """True for a copy of a tensor as it is, which is there to have the tensor elsewhere for a while."""
-    return node.op == "cast" and graph.tensors[node.inputs[0]].dtype == node.attrs["dtype"]
 
 
 def accumulate(builder: GraphBuilder, gradients: Mapping[str, str], loss: str) -> tuple[dict[str, str], str]:

@@ -8,51 +8,34 @@ made one weight ahead of where it is read first, so that it arrives while others
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from operator import itemgetter
 
 from planner.graph.facts import copies_of_weights, phases
 from planner.graph.ir import Graph, Node
 from planner.layout import Layout
 from planner.plans.plan import Plan
-from planner.plans.rewriting import Copying, Names, copied_where_stored, layout_of, rewritten
+from planner.plans.rewriting import Copying, Names, copied_where_stored, layout_of, with_copies
 
 PASSES = "forward", "backward"
 
-
-@dataclass(frozen=True, slots=True)
-class _Gather:
-    """A copy for one pass: the node that makes it, where in the graph that pass begins with it, and who reads it."""
-
-    node: Node
-    first: int
-    readers: tuple[str, ...]
+Gather = tuple[int, str, str, tuple[tuple[str, int], ...]]
+"""The place of the first node of a pass that begins with a weight, the weight, the pass, its nodes and operands."""
 
 
 def gather_for_each_pass(plan: Plan) -> Plan:
     """Return the plan whose passes read copies of the weights that are stored in parts and read whole."""
-    phase, names, layouts = phases(plan.graph), Names(plan.graph), dict(_layouts_of_readers(plan))
-    gathers = sorted(
-        (gather for weight in layouts for gather in _gathers(plan.graph, weight, phase, names)),
-        key=lambda gather: gather.first,
-    )
-    source = {
-        (reader, gather.node.inputs[0]): gather.node.outputs[0] for gather in gathers for reader in gather.readers
-    }
-    backward = next(place for place, node in enumerate(plan.graph.nodes) if phase[node.name] == "backward")
-    starting = _copies_by_place(plan.graph, gathers, backward)
+    phase, layouts = phases(plan.graph), dict(_layouts_of_readers(plan))
+    of_weights = (gather for weight in layouts for gather in _gathers(plan.graph, weight, phase))
+    gathers = sorted(of_weights, key=itemgetter(0))
+    places, names = _places(plan.graph, gathers, phase), Names(plan.graph)
 
-    def nodes() -> Iterator[Node]:
-        for place, node in enumerate(plan.graph.nodes):
-            yield from starting.get(place, ())
-            yield replace(node, inputs=tuple(source.get((node.name, name), name) for name in node.inputs))
+    def copying(first: int, weight: str, during: str, readers: tuple[tuple[str, int], ...]) -> Copying:
+        name, dtype = names.unused(f"{weight}.{during}"), plan.graph.tensors[weight].dtype
+        strategy = copied_where_stored(plan.layouts[weight], plan.strategies[plan.graph.nodes[first].name])
+        node = Node(name, "cast", (weight,), (name,), {"dtype": dtype})
+        return Copying(node, name, layouts[weight], strategy, readers, places[first, weight])
 
-    def copying() -> Iterator[Copying]:
-        for gather in gathers:
-            (weight,), beside = gather.node.inputs, plan.strategies[plan.graph.nodes[gather.first].name]
-            strategy = copied_where_stored(plan.layouts[weight], beside)
-            yield Copying(gather.node, gather.node.name, layouts[weight], strategy)
-
-    return rewritten(plan, nodes(), copying())
+    return with_copies(plan, [copying(*gather) for gather in gathers])
 
 
 def _layouts_of_readers(plan: Plan) -> Iterator[tuple[str, Layout]]:
@@ -66,36 +49,39 @@ def _layouts_of_readers(plan: Plan) -> Iterator[tuple[str, Layout]]:
                 yield read.tensor, layout
 
 
-def _gathers(graph: Graph, weight: str, phase: Mapping[str, str], taken: Names) -> Iterator[_Gather]:
+def _gathers(graph: Graph, weight: str, phase: Mapping[str, str]) -> Iterator[Gather]:
     """Yield a weight's copy for each pass that begins with its readers or with what differentiates these.
 
     So a bias is gathered for the backward pass, too, which does not read it.
     """
-    readers = [(place, node) for place, node in enumerate(graph.nodes) if weight in node.inputs]
-    forward = {node.name for _, node in readers if phase[node.name] == "forward"}
+    readers = [
+        (node.name, operand)
+        for node in graph.nodes
+        for operand, name in enumerate(node.inputs)
+        if name == weight and phase[node.name] in PASSES
+    ]
+    forward = {name for name, _ in readers if phase[name] == "forward"}
     for during in PASSES:
-        names = tuple(node.name for _, node in readers if phase[node.name] == during)
+        own = tuple(reader for reader in readers if phase[reader[0]] == during)
         places = (
             place
             for place, node in enumerate(graph.nodes)
             if phase[node.name] == during and (weight in node.inputs or node.forward in forward)
         )
         if (first := next(places, None)) is not None:
-            name = taken.unused(f"{weight}.{during}")
-            yield _Gather(Node(name, "cast", (weight,), (name,), {"dtype": graph.tensors[weight].dtype}), first, names)
+            yield first, weight, during, own
 
 
-def _copies_by_place(graph: Graph, gathers: Sequence[_Gather], backward: int) -> dict[int, list[Node]]:
-    """Return the copies by the node before which they are made: where the copies before them are first read.
+def _places(graph: Graph, gathers: Sequence[Gather], phase: Mapping[str, str]) -> Mapping[tuple[int, str], int]:
+    """Return before which node each copy is made: the one that first reads the copy before it.
 
     None of the backward pass is made before its first node.
     """
+    backward = next(place for place, node in enumerate(graph.nodes) if phase[node.name] == "backward")
     available = {name: place + 1 for place, node in enumerate(graph.nodes) for name in node.outputs}
-    firsts = sorted({gather.first for gather in gathers})
+    firsts = sorted({first for first, *_ in gathers})
     ahead = dict(zip(firsts, (0, *firsts), strict=False))
-    copies: dict[int, list[Node]] = {}
-    for gather in gathers:
-        begin = backward if gather.first >= backward else 0
-        place = max(begin, ahead[gather.first], available.get(gather.node.inputs[0], 0))
-        copies.setdefault(place, []).append(gather.node)
-    return copies
+    return {
+        (first, weight): max(backward if first >= backward else 0, ahead[first], available.get(weight, 0))
+        for first, weight, *_ in gathers
+    }

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, count, product
 
@@ -17,12 +17,33 @@ from planner.plans.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Copying:
-    """A node that copies a tensor, the name of what is new, where that lies, and how the node is split."""
+    """A node that copies a tensor, the name of what is new, where that lies, and how the node is split.
+
+    `readers` are nodes and operands that read the copy, which is made before the node at `place` of the graph.
+    """
 
     node: Node
     new: str
     layout: Layout
     strategy: Strategy
+    readers: tuple[tuple[str, int], ...] = ()
+    place: int = 0
+
+
+def with_copies(plan: Plan, copies: Sequence[Copying]) -> Plan:
+    """Return the plan in which readers have copies, each made before the node that it says."""
+    source = {reader: copy.new for copy in copies for reader in copy.readers}
+    before = defaultdict[int, list[Node]](list)
+    for copy in copies:
+        before[copy.place].append(copy.node)
+
+    def nodes() -> Iterator[Node]:
+        for place, node in enumerate(plan.graph.nodes):
+            yield from before[place]
+            inputs = (source.get((node.name, operand), name) for operand, name in enumerate(node.inputs))
+            yield replace(node, inputs=tuple(inputs))
+
+    return rewritten(plan, nodes(), copies)
 
 
 def rewritten(plan: Plan, nodes: Iterable[Node], copying: Iterable[Copying]) -> Plan:
@@ -98,7 +119,6 @@ class Names:
 
     def unused(self, name: str) -> str:
         """Return the name, with a number behind it if it must be, and take it."""
-        numbered: Iterator[str] = (f"{name}.{number}" for number in count(2))
-        free = next(candidate for candidate in chain((name,), numbered) if candidate not in self._taken)
+        free = next(n for n in chain((name,), (f"{name}.{number}" for number in count(2))) if n not in self._taken)
         self._taken.add(free)
         return free

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from planner.graph.facts import no_data_parallelism
 from planner.plans.plan import Plan
-from simulator.systems import System, SystemProgram, SystemRequest, TooFewSamplesError, plan_program
+from simulator.systems import System, SystemRequest, TooFewSamplesError, plan_program
 
 
 def data_parallel(stage: int = 0) -> Callable[[SystemRequest], Plan]:
@@ -38,8 +38,4 @@ def pipeline(request: SystemRequest) -> Plan:
 
 def plan_system(search: Callable[[SystemRequest], Plan]) -> System:
     """Make a system of what finds a plan."""
-
-    def program(request: SystemRequest) -> SystemProgram:
-        return plan_program(search(request), request.machine, request.prefetch)
-
-    return System(program, is_plan=True)
+    return System(lambda request: plan_program(search(request), request.machine, request.prefetch), is_plan=True)

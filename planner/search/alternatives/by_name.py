@@ -17,7 +17,7 @@ from planner.graph.facts import copies_of_weights, no_data_parallelism
 from planner.layout import EVERYWHERE, REPLICATE, Shard
 from planner.parallel import STATES, WEIGHTS, Parallel
 from planner.search.alternatives.axes import Axes, Place
-from planner.search.alternatives.labels import Labelling, Labels, is_weight_or_state
+from planner.search.alternatives.labels import Labelling, Labels
 from planner.search.alternatives.restriction import Patterns, Wanted, best_plan_keeping_to_patterns
 from planner.search.coarse.coarsen import CoarseGraph, Name, NodeVariable, TensorVariable, Variable
 from planner.search.solver.limits import Limits
@@ -67,7 +67,7 @@ class _Styles:
             raise PlanError(f"parallel {named}: expected at least {named.dp} samples for dp, found {short}")
         if (named.cp > 1 or named.sp) and not self._sequence.tensors:
             raise PlanError(
-                f"parallel {named}: expected tokens or vectors [batch, sequence, ...] for cp and sp, found none"
+                f"parallel {named}: expected tokens or vectors [batch, sequence, ...] for cp, sp, found none"
             )
         if named.tp > 1 and not self._tensor:
             raise PlanError(f"parallel {named}: expected a weight with an axis that tp={named.tp} divides, found none")
@@ -148,10 +148,8 @@ class _Styles:
             return chosen
         if by_expert := self._on_axes(self._experts, variable):
             return self._beside(by_expert, variable)
-        is_tensor = isinstance(variable, TensorVariable)
-        is_model = is_tensor and any(is_weight_or_state(self._graph, name) for name in variable.members)
-        is_beside = not is_tensor or not self._beside_axes.isdisjoint(variable.members)
-        if self._parallel.sp and not is_model and is_beside and _labelled(self._batch, variable):
+        is_beside = not isinstance(variable, TensorVariable) or not self._beside_axes.isdisjoint(variable.members)
+        if self._parallel.sp and is_beside and _labelled(self._batch, variable):
             return _labelled(self._sequence, variable) or {_whole(variable)}
         return {_whole(variable)}
 
