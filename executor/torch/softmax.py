@@ -65,7 +65,7 @@ def cross_entropy_backward(call: KernelCall, operands: list[torch.Tensor], out: 
     """(softmax - one-hot label) * factor."""
     (x, *rows), dim = operands, dim_of(call, operands[0].ndim)
     maximum, total, labels = (row.unsqueeze(dim) for row in rows)
-    gradient = (x - (maximum + widened(total).log())).exp_()
+    gradient = (x - maximum).exp_().div_(total)
     places, here = _places(call, labels)
     gradient.scatter_add_(dim, places, here.to(gradient.dtype).neg_())
     torch.mul(gradient, call.number("factor"), out=out)

@@ -156,9 +156,8 @@ def embedded(words: Tensor, weights: Tensors, name: str, table: str) -> Tensor:
 
 
 def all_positions(x: Tensor, weights: Tensors, inputs: Tensors, table: str) -> tuple[Tensor, Tensor]:
-    x = x.flatten(0, 1)
     logits = x @ weights["logits.w"] if "logits.w" in weights else x @ weights[f"{table}.w"].T
-    return functional.cross_entropy(logits, inputs["labels"].long()), logits
+    return functional.cross_entropy(logits.flatten(0, 1), inputs["labels"].long().flatten()), logits
 
 
 def depth(weights: Tensors, prefix: str) -> int:
