@@ -1,21 +1,40 @@
 """A question has one answer: decide's row, simulate of the model, and simulate of the plan that was written."""
 
 import json
+from dataclasses import fields
 
 import pytest
 
+from planner.parallel import Parallel
+from tensor_partitioner.commands.decide import main as decide
 from tensor_partitioner.commands.plan import main as plan
 from tensor_partitioner.commands.simulate import main as simulate
 from tests.decision.questions import MODULE, questions
 from tests.project.test_plan_command import run
 
-COUNT = 60
+COUNT = 48
+DEVICES = 8
+"""Of every machine of the questions: decide divides over all of them."""
+
+
+def named_by(question):
+    return f"{question.model} {question.parallel} {question.machine} {question.stack}"
+
+
+def pins_of(parallel):
+    for field in fields(Parallel):
+        value = getattr(parallel, field.name)
+        text = ("on" if value else "off") if field.default is False else value
+        if field.default is not False or parallel.tp > 1:
+            yield from ("--pin", f"{field.name.replace('_', '-')}={text}")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("question", questions(COUNT), ids=lambda question: f"{question.model} {question.parallel}")
-def test_model_and_saved_plan_are_priced_alike(question, tmp_path):
-    of_model, of_plan, saved = (tmp_path / name for name in ("model.json", "plan.json", "saved.json"))
+@pytest.mark.parametrize("question", questions(COUNT), ids=named_by)
+def test_a_model_its_saved_plan_and_its_row_are_priced_alike(question, tmp_path):
+    of_model, of_plan, of_row, saved = (
+        tmp_path / name for name in ("model.json", "plan.json", "row.json", "saved.json")
+    )
     topo, stack = ("--topo", question.machine), ("--stack", question.stack)
     named = (*question.words, "--parallel", question.parallel, *topo)
     status = run(simulate, *named, *stack, "--json", of_model)
@@ -25,3 +44,8 @@ def test_model_and_saved_plan_are_priced_alike(question, tmp_path):
     first, second = (json.loads(file.read_text()) for file in (of_model, of_plan))
     assert first["seconds"] == pytest.approx(second["seconds"], rel=5e-5)
     assert first["memory"] == second["memory"]
+    if question.parallel.workers == DEVICES:
+        assert run(decide, *question.words, *topo, *stack, *pins_of(question.parallel), "--json", of_row) == status
+        (row,) = json.loads(of_row.read_text())["candidates"]
+        assert row["seconds_per_step"] == pytest.approx(first["seconds"], rel=5e-5)
+        assert row["memory"] == first["memory"]
