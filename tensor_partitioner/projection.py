@@ -14,11 +14,11 @@ from simulator.projection.block import Block
 from simulator.projection.blocks import blocks_of, repeated, tied_parameters
 from simulator.projection.cluster import Cluster, cluster, cluster_of, require_devices
 from simulator.projection.network import Grid, Network
-from simulator.projection.projection import Job
 from simulator.projection.projection import project as project_job
 from simulator.projection.replica import Replica
 from simulator.projection.result import Projection
 from simulator.projection.stack import Stack, stack_named
+from simulator.projection.steps import Job
 from tensor_partitioner.replicas import Inner, Source, ZooModel, of_plan
 from topologies import Machine
 
@@ -82,10 +82,8 @@ def project_inner(
     require_devices(machine, parallel.workers)
     runs = (stack_named(stack) if isinstance(stack, str) else stack).multiplying_in(inner.products)
     device = machine.built.devices[0]
-    inner_workers = within_replica(parallel).workers
-    grid = Grid(parallel.pp, parallel.dp // parallel.ep, inner_workers, parallel.cp, parallel.ep)
-    network = Network(machine, grid)
-    blocks, tied_bytes = _with_tied(blocks_of(inner.replica, runs, device, network), inner.replica, parallel.pp)
+    blocks = blocks_of(inner.replica, runs, device, network_within(machine, within_replica(parallel), parallel.workers))
+    blocks, tied_bytes = _with_tied(blocks, inner.replica, parallel.pp)
     return project_job(
         Job(
             blocks=repeated(blocks, inner.layers),
@@ -94,11 +92,25 @@ def project_inner(
             samples=batch,
             stack=runs,
             device=device,
-            network=network,
+            network=network_of(machine, parallel),
             dtype=inner.dtype,
             tied_bytes=tied_bytes,
         )
     )
+
+
+def network_of(machine: Cluster, parallel: Parallel) -> Network:
+    """Return what prices the exchanges of all workers."""
+    inner = within_replica(parallel).workers
+    return Network(machine, Grid(parallel.pp, parallel.dp // parallel.ep, inner, parallel.cp, parallel.ep))
+
+
+def network_within(machine: Cluster, within: Parallel, workers: int) -> Network:
+    """Return what prices exchanges among the inner workers of a replica, of so many workers in all.
+
+    They take the same in how many stages ever, so that what they do is worked out once.
+    """
+    return Network(machine, Grid(1, workers // within.workers, within.workers, within.cp, within.ep))
 
 
 def _with_tied(blocks: tuple[Block, ...], inner: Replica, stages: int) -> tuple[tuple[Block, ...], int]:

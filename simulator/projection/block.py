@@ -71,7 +71,6 @@ class Block:
     `weight_tensors`; `expert_share` is the part of them, and so of all that is held for weights, that is of experts.
     """
 
-    name: str
     run: int | None = None
     forward: Part = field(default_factory=Part)
     backward: Part = field(default_factory=Part)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
-from itertools import chain, count, groupby
+from itertools import chain, groupby
 from typing import NamedTuple
 
 from planner.graph.chain import chain_of
@@ -58,8 +58,7 @@ def repeated(blocks: Sequence[Block], layers: Sequence[int]) -> tuple[Block, ...
         if run is not None and layers and layers[run] > len(there):
             there = [there[0], *[there[len(there) // 2]] * (layers[run] - 2), there[-1]]
         result += there
-    numbers = count()
-    return tuple(replace(block, name=str(next(numbers))) if block.is_layer else block for block in result)
+    return tuple(result)
 
 
 def repeated_operations(share: NodeShare) -> float:
@@ -197,7 +196,6 @@ class _Blocks:
         gradients = (size for s in backward for n, size in s.writes.items() if n not in self._kept.in_place)
         eight = self._conversions(forward, backward, kernels)
         return Block(
-            name="-" if segment is None else str(segment),
             run=None if segment is None else self._replica.repeats.run_of(segment),
             forward=self._part(forward, kernels) + Part(eight.forward),
             backward=self._part(backward, kernels) + Part(eight.backward),
