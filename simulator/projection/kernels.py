@@ -168,7 +168,7 @@ def _shares_operand(run: Sequence[NodeShare], share: NodeShare) -> bool:
     return any(share.reads.keys() & earlier.reads.keys() for earlier in run)
 
 
-def kernel_of(run: Sequence[NodeShare], readers: Readers) -> Kernel:
+def kernel_of(run: Sequence[NodeShare], readers: Readers, *, rereads: bool = True) -> Kernel:
     """Return what a run of nodes is as one kernel, whose results are written where others read them, or nobody."""
     inside = Counter(name for share in run for name in share.reads)
     written = {name for share in run for name in share.writes}
@@ -179,7 +179,7 @@ def kernel_of(run: Sequence[NodeShare], readers: Readers) -> Kernel:
         for name, nbytes in share.writes.items()
         if not inside[name] or len(readers[name]) > inside[name]
     }
-    nbytes = sum(reads.values()) + sum(writes.values()) + _read_again(run)
+    nbytes = sum(reads.values()) + sum(writes.values()) + (_read_again(run) if rereads else 0)
     return Kernel(run[-1].category, run[-1].dtype, sum(share.operations for share in run), float(nbytes))
 
 
@@ -206,7 +206,7 @@ def work_of(run: Sequence[NodeShare], readers: Readers, device: Device, kernels:
     """Return what a run of nodes takes a device by one kernel; of several products, by one each."""
     if all(share.is_view for share in run):
         return Work()
-    kernel = kernel_of(run, readers)
+    kernel = kernel_of(run, readers, rereads=kernels.rereads)
     passes = max(kernels.passes_of(share.node.op) for share in run)
     if is_product(run[0]):
         kernel = replace(kernel, category=run[0].category)

@@ -19,7 +19,6 @@ from simulator.projection.memory import (
     other_lines,
     with_fragmentation,
 )
-from simulator.projection.replica import Transfer
 from simulator.projection.result import Projection, StageLine
 from simulator.projection.stages import MOST_IN_FLIGHT, StepSeconds, cut, most_kept, pipeline, schedule_of
 from simulator.projection.steps import Job, Steps
@@ -57,7 +56,8 @@ class _Projecting:
     def result(self) -> Projection:
         job, parallel = self._job, self._parallel
         seconds = [[self._steps.of_chunk(chunk) for chunk in stage] for stage in self._chunks]
-        message_s = self._message_s()
+        ends = [part.stop - 1 for chunks in zip(*self._places, strict=True) for part in chunks]
+        message_s = self._steps.message_s(max((job.blocks[at].boundary_bytes for at in ends[:-1]), default=0))
         name = parallel.schedule.partition(":")[0]
         run = pipeline(name if parallel.pp > 1 else "accumulation", job.micro_batches, seconds, message_s)
         ends = [self._end(stage, run.ends_s[stage], seconds[stage]) for stage in range(parallel.pp)]
@@ -86,19 +86,6 @@ class _Projecting:
             stages=tuple(self._stage_line(stage, seconds[stage], memory[stage]) for stage in range(parallel.pp)),
         )
 
-    # --- seconds
-
-    def _message_s(self) -> float:
-        """Return the seconds of what crosses between two stages: the most of any cut."""
-        parallel, network = self._parallel, self._job.network
-        ends = [stage[chunk][-1] for chunk in range(parallel.chunks) for stage in self._chunks]
-        nbytes = max((block.boundary_bytes for block in ends[:-1]), default=0)
-        whole_s = network.stages_s(nbytes)
-        if not self._stack.scatters_messages or parallel.sp or parallel.tp == 1 or not nbytes:
-            return whole_s
-        gather = Transfer("all-gather", tuple(range(parallel.tp)), nbytes)
-        return min(whole_s, network.stages_s(nbytes / parallel.tp) + network.transfer_s(gather))
-
     # --- the end of a step
 
     def _end(self, stage: int, pipeline_s: float, seconds: Sequence[StepSeconds]) -> _End:
@@ -109,7 +96,8 @@ class _Projecting:
         tied_s = 0.0
         if self._parallel.pp > 1 and stage in (0, self._parallel.pp - 1):
             tied_s = self._job.network.ends_s("all-reduce", self._job.tied_bytes)
-        return _End(pipeline_s, exposed_s + tied_s, inner_s, self._steps.updated_s(blocks))
+        update_s = sum(self._steps[block].update_s for block in blocks) + self._steps.parameters_s(blocks)
+        return _End(pipeline_s, exposed_s + tied_s, inner_s, update_s)
 
     # --- what is said of it
 

@@ -30,7 +30,8 @@ class Kernels:
     own. `attention` is by what kernels it is done that stores no matrix. `selective` recomputation is of attention
     that stores its matrix, or keeps of a layer's products every second one and what attention makes. A loss works in
     place of the logits (`loss_in_place`), or converts them to float32. A masked softmax is one kernel where heads
-    times samples are a multiple of `softmaxes`, else one for each of its operators, in float32.
+    times samples are a multiple of `softmaxes`, else one for each of its operators, in float32. What a long sum is of
+    is read again (`rereads`) by what needs the sum.
     """
 
     fusion: Fusion
@@ -41,6 +42,7 @@ class Kernels:
     selective: Selection = "attention"
     loss_in_place: bool = False
     softmaxes: int = 1
+    rereads: bool = True
 
     def passes_of(self, operator: str) -> float:
         """How many times as long as by one kernel an operator takes."""

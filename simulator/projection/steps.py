@@ -11,6 +11,7 @@ from simulator.projection.block import Block, Part, queued_s
 from simulator.projection.kernels import Work
 from simulator.projection.memory import GRADIENTS, OPTIMIZER, WEIGHTS, gradient_bytes, unshared
 from simulator.projection.network import Network
+from simulator.projection.replica import Transfer
 from simulator.projection.stack import Stack
 from simulator.projection.stages import StepSeconds
 from topologies.machine import Device
@@ -145,6 +146,15 @@ class Steps:
             total += max(compute_s, exchange_s) + (self._stack.slowdown - 1) * together
         return total
 
+    def message_s(self, nbytes: int) -> float:
+        """Return the seconds of what crosses between two stages."""
+        parallel, network = self._parallel, self._job.network
+        whole_s = network.stages_s(nbytes)
+        if not self._stack.scatters_messages or parallel.sp or parallel.tp == 1 or not nbytes:
+            return whole_s
+        gather = Transfer("all-gather", tuple(range(parallel.tp)), nbytes)
+        return min(whole_s, network.stages_s(nbytes / parallel.tp) + network.transfer_s(gather))
+
     # --- the end of a step
 
     def _replicas_s(self, kind: Operation, blocks: Sequence[Block], nbytes: Callable[[Block], float]) -> float:
@@ -172,12 +182,11 @@ class Steps:
         hidden_s = min(reduced_s * (1 - 1 / len(blocks)) if len(blocks) > 1 else 0.0, window_s)
         return reduced_s - hidden_s + (self._stack.slowdown - 1) * hidden_s
 
-    def updated_s(self, blocks: Sequence[Block]) -> float:
-        """Return the seconds of updating weights, and of gathering what each replica has updated of them."""
-        gathered_s = 0.0
-        if OPTIMIZER <= self._parallel.zero <= GRADIENTS:
-            gathered_s = self._replicas_s("all-gather", blocks, _weight_bytes)
-        return sum(self[block].update_s for block in blocks) + gathered_s
+    def parameters_s(self, blocks: Sequence[Block]) -> float:
+        """Return the seconds of gathering what each replica has updated of the weights."""
+        if not OPTIMIZER <= self._parallel.zero <= GRADIENTS:
+            return 0.0
+        return self._replicas_s("all-gather", blocks, _weight_bytes)
 
 
 def _weight_bytes(block: Block) -> float:

@@ -1,67 +1,234 @@
-"""Bounds: seconds, and bytes of memory, that no step of some degrees of parallelism is below, whatever the rest."""
+"""Bounds: seconds that no step of some candidates takes less than, and bytes that none needs less than.
+
+What workers divide takes each of them its even part at least, however they divide it, and all launches besides: a
+kernel, or an exchange of a group, takes no longer than its parts one after the other. So what a replica takes bounds
+what one takes that is divided further, and one device bounds all.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from itertools import pairwise
+from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.errors import GraphError, PlanError
 from planner.parallel import Parallel
+from planner.plans.check import MOST_WORKERS
 from simulator.projection.block import Block
-from simulator.projection.kernels import Work
-from simulator.projection.memory import kept_bytes, lasting_lines
+from simulator.projection.blocks import blocks_of, repeated
+from simulator.projection.cluster import Cluster
+from simulator.projection.kernels import GAP_S
+from simulator.projection.memory import GRADIENTS, OPTIMIZER, WEIGHTS, gradient_bytes, kept_bytes
+from simulator.projection.projection import stages_of
 from simulator.projection.stack import Stack
+from simulator.projection.steps import Job, Steps
+from tensor_partitioner.decision.candidates import KEPT, Branch, Space, divisors
+from tensor_partitioner.projection import network_within
+from tensor_partitioner.replicas import Source
+
+UNDIVIDED = Parallel()
+Key = tuple[Parallel, int]
+"""How a replica is divided, and its micro-batch."""
 
 
-@dataclass(frozen=True, slots=True)
-class LeastWork:
-    """Operations of products that a sample takes at least, forward and backward, and their best rate on a device."""
+class Floor(NamedTuple):
+    """Seconds that a micro-batch takes a worker at least, through all stages.
 
-    forward: float
-    backward: float
-    flop_per_s: float
-
-    @classmethod
-    def of(cls, blocks: tuple[Block, ...], micro_batch: int, flop_per_s: float) -> LeastWork:
-        """Add up a network's blocks at work on a micro-batch on one device."""
-        forward, backward = (sum((getattr(b, part).work for b in blocks), Work()) for part in ("forward", "backward"))
-        return cls(forward.product_operations / micro_batch, backward.product_operations / micro_batch, flop_per_s)
-
-    def bound_s(self, parallel: Parallel, batch: int) -> float:
-        """Seconds of all products at their best rate, spread evenly."""
-        operations = self.forward + self.backward + (self.forward if parallel.recompute == "full" else 0.0)
-        return with_bubble(batch * operations / parallel.workers / self.flop_per_s, parallel, batch)
-
-
-def with_bubble(work_s: float, parallel: Parallel, batch: int) -> float:
-    """Return what a step takes at least whose devices work so long in the mean: the bubble that a pipeline has besides.
-
-    With stages of seconds t_0 ... t_(p-1) a micro-batch, in v chunks, stage s ends no earlier than m t_s and what the
-    first micro-batch takes those before it in one chunk, t_0 / v + ... + t_(s-1) / v. The latest end is earliest where
-    all ends are equal, each t less than the one before by its (m v)-th part.
+    `inputs_s` is without gradients of weights, `launched_s` what is between its kernels, `roof_s` its kernels at the
+    best rates that they attain, with exchanges, and `host_s` what the host takes.
     """
-    if parallel.pp == 1 or parallel.schedule == "zero-bubble":
-        return work_s
-    steps = parallel.micro_batches(batch) * parallel.chunks
-    return work_s * parallel.pp / steps / (1 - (1 - 1 / steps) ** parallel.pp)
+
+    device_s: float
+    inputs_s: float
+    launched_s: float
+    roof_s: float
+    host_s: float
+
+    def over(self, workers: int) -> Floor:
+        """Return the floor of each of so many workers that divide it.
+
+        In halves of halves no tile of a product, nor part of its sum, is one that the whole could not be cut into.
+        """
+        divided = [max(0.0, of - self.launched_s) / workers for of in (self.device_s, self.inputs_s)]
+        roof_s = self.roof_s / workers
+        if workers & (workers - 1):
+            divided = [roof_s, 0.0]
+        return Floor(divided[0] + self.launched_s, divided[1], self.launched_s, roof_s, self.host_s)
+
+    def step_s(self, pp: int, count: int, *, interleaves: bool) -> float:
+        """Return the seconds of a step by the best of the schedules, of so many micro-batches."""
+        work_s = count * max(self.device_s, self.host_s) / pp
+        if pp == 1 or interleaves:
+            return work_s
+        return min(with_bubble(work_s, pp, count), max(work_s, with_bubble(count * self.inputs_s / pp, pp, count)))
 
 
-def micro_batch_s(blocks: tuple[Block, ...], recompute: str) -> float:
-    """Seconds of a device for one micro-batch of all blocks, forward and backward, on its own but for inner workers."""
-    total = 0.0
-    for block in blocks:
-        total += block.forward.device_s + block.backward.device_s
-        if recompute != "none" and block.is_layer:
-            total += block.forward.device_s if recompute == "full" else block.selected.device_s
-    return total
+def with_bubble(work_s: float, pp: int, count: int) -> float:
+    """Return what a step takes at least whose stages work so long in the mean: the bubble that a pipeline has besides.
 
-
-def least_bytes(blocks: tuple[Block, ...], parallel: Parallel, stack: Stack) -> float:
-    """Bytes that some device holds at least: of weights, states and gradients, and of a micro-batch's activations.
-
-    `blocks` are at work on a micro-batch. What all stages have is spread evenly, and inner workers share all of it, as
-    if all weights were of experts where these are shared out.
+    With stages of seconds t_0 ... t_(p-1) a micro-batch, stage s ends no earlier than m t_s and what the first
+    micro-batch takes those before it, t_0 + ... + t_(s-1). The latest end is earliest where all ends are equal, each t
+    less than the one before by its m-th part.
     """
-    lasting = sum(line.nbytes for line in lasting_lines(blocks, parallel, stack))
-    layers = ((before.boundary_bytes, block) for before, block in pairwise(blocks) if block.is_layer)
-    kept = sum(kept_bytes(block, nbytes, parallel.recompute) for nbytes, block in layers)
-    return (lasting / parallel.ep + kept / parallel.cp) / (parallel.pp * parallel.tp)
+    return work_s * pp / count / (1 - (1 - 1 / count) ** pp)
+
+
+@dataclass(eq=False)
+class Division:
+    """A replica at work on a micro-batch: the blocks of the network, of which a few differ.
+
+    The parallelism of its job is none.
+    """
+
+    job: Job
+    _begins: dict[int, NDArray[np.intp]] = field(default_factory=dict)
+
+    @cached_property
+    def few(self) -> tuple[Block, ...]:
+        """Those that differ."""
+        return tuple({id(block): block for block in self.job.blocks}.values())
+
+    @cached_property
+    def at(self) -> NDArray[np.intp]:
+        """Which of the few stands at each place."""
+        numbers = {id(block): number for number, block in enumerate(self.few)}
+        return np.array([numbers[id(block)] for block in self.job.blocks])
+
+    def begins(self, parallel: Parallel) -> NDArray[np.intp]:
+        """Return where each chunk begins, the first ones of all stages before the second ones."""
+        parts = parallel.pp * parallel.chunks
+        if parts not in self._begins:
+            ranges = stages_of(replace(self.job, parallel=parallel))
+            self._begins[parts] = np.array([part.start for part in ranges])
+        return self._begins[parts]
+
+    def floor(self, recompute: str) -> Floor:
+        """Return the floor of its micro-batch."""
+        stack, again = self.job.stack, Steps(replace(self.job, parallel=Parallel(recompute=recompute)))
+        counts = np.bincount(self.at)
+        device_s = roof_s = launches = weights_s = 0.0
+        host_s = stack.host_micro_batch_s
+        for block, count in zip(self.few, map(float, counts), strict=True):
+            for part in (block.forward, block.backward, again[block].again):
+                device_s += count * part.device_s
+                roof_s += count * (part.work.roof_s + part.exchanged_s)
+                launches += count * part.work.launches
+                host_s += count * part.host_s(stack)
+            weights_s += count * block.weights.seconds(stack)
+        return Floor(device_s, device_s - weights_s, launches * GAP_S, roof_s, host_s)
+
+    @cached_property
+    def lasting(self) -> tuple[float, float, float]:
+        """Bytes of the optimizer's, of gradients and of weights, which ZeRO's stages share out."""
+        states = sum(block.master_bytes + block.state_bytes for block in self.job.blocks)
+        gradients = sum(gradient_bytes(block, self.job.stack) for block in self.job.blocks)
+        return states, gradients, sum(block.weight_bytes for block in self.job.blocks)
+
+    @cached_property
+    def kept(self) -> Mapping[str, int]:
+        """Bytes that its layers keep of a micro-batch, by recomputation."""
+        layers = [(before.boundary_bytes, block) for before, block in pairwise(self.job.blocks) if block.is_layer]
+        return {again: sum(kept_bytes(block, nbytes, again) for nbytes, block in layers) for again in KEPT}
+
+
+@lru_cache(1 << 16)
+def _lineage(within: Parallel, micro_batch: int) -> tuple[Key, ...]:
+    """Return what bounds a replica, from one device on, and itself last: experts, context, then layers are divided."""
+    lineage = [(within, micro_batch)]
+    while within.workers > 1:
+        micro_batch *= within.ep
+        if within.ep > 1:
+            within = replace(within, dp=1, ep=1)
+        elif within.cp > 1:
+            within = replace(within, cp=within.cp // divisors(within.cp)[1])
+        else:
+            tp = within.tp // divisors(within.tp)[1]
+            within = replace(within, tp=tp, sp=within.sp and tp > 1)
+        lineage.append((within, micro_batch))
+    return tuple(lineage[::-1])
+
+
+@dataclass(eq=False)
+class Bounds:
+    """What bounds the branches of a space: replicas of a source on a cluster, as far as they are worked out."""
+
+    source: Source
+    cluster: Cluster
+    stack: Stack
+    space: Space
+    _divisions: dict[Key, Division | None] = field(default_factory=dict)
+    _floors: dict[tuple[Key, str], Floor] = field(default_factory=dict)
+
+    def division(self, within: Parallel, micro_batch: int) -> Division | None:
+        """Return a replica at work on a micro-batch; None where it cannot be divided so."""
+        key = within, micro_batch
+        if key not in self._divisions:
+            self._divisions[key] = self._divided(key, self.stack)
+        return self._divisions[key]
+
+    def _divided(self, key: Key, stack: Stack) -> Division | None:
+        within, device = key[0], self.cluster.built.devices[0]
+        if within.workers > MOST_WORKERS:
+            return None
+        try:
+            inner = self.source.inner(*key)
+        except (PlanError, GraphError):
+            return None
+        runs, network = stack.multiplying_in(inner.products), network_within(self.cluster, within, self.space.devices)
+        blocks = repeated(blocks_of(inner.replica, runs, device, network), inner.layers)
+        return Division(Job(blocks, UNDIVIDED, 1, 1, runs, device, network, inner.dtype).on_slower(runs.kernel_times))
+
+    def build(self, branch: Branch) -> bool:
+        """Work out the first replica of a branch's lineage that is not; False where all are."""
+        todo = [key for key in _lineage(branch.within, branch.micro_batch) if key not in self._divisions]
+        if todo and branch.within.workers > MOST_WORKERS:
+            self._divisions[todo[-1]] = None
+        elif todo:
+            self.division(*todo[0])
+        return bool(todo)
+
+    def built(self, branch: Branch) -> Division | None:
+        """Return the replica of a branch, where it is worked out."""
+        return self._divisions.get((branch.within, branch.micro_batch))
+
+    def step_s(self, branch: Branch) -> float:
+        """Return seconds that no candidate of a branch is below, by what is worked out."""
+        count = self.space.batch // (branch.dp * branch.micro_batch)
+        interleaves = count % branch.pp == 0
+        if (own := self.built(branch)) is not None:
+            return own.floor(branch.recompute).step_s(branch.pp, count, interleaves=interleaves)
+        lineage = _lineage(branch.within, branch.micro_batch)
+        floors = [self._over(key, branch) for key in lineage if self._divisions.get(key) or key == lineage[0]]
+        return max(floor.step_s(branch.pp, count, interleaves=interleaves) for floor in floors)
+
+    def _over(self, key: Key, branch: Branch) -> Floor:
+        """Return the floor of a branch by a replica that it divides further.
+
+        No kernel of that is slower than its parts: none for its number of softmaxes or the length of its sums.
+        """
+        if (key, branch.recompute) not in self._floors:
+            kernels = replace(self.stack.kernels, softmaxes=1, rereads=False)
+            division = self._divided(key, replace(self.stack, kernels=kernels))
+            assert division is not None
+            self._floors |= {(key, again): division.floor(again) for again in KEPT}
+        return self._floors[key, branch.recompute].over(branch.within.workers // key[0].workers)
+
+    def least_bytes(self, branch: Branch) -> float:
+        """Return bytes that all candidates of a branch need, by its replica or by what one device holds."""
+        within, zero, shared = branch.within, max(self.space.zeros(branch), default=0), branch.dp * branch.within.cp
+        division, tp, ep, cp = self.built(branch), 1, 1, 1
+        if division is None:
+            (tp, ep, cp), key = (within.tp, within.ep, within.cp), (UNDIVIDED, within.ep * branch.micro_batch)
+            division = self.division(*key)
+            assert division is not None
+        lasting = sum(
+            nbytes / (shared if zero >= stage else ep)
+            for stage, nbytes in zip((OPTIMIZER, GRADIENTS, WEIGHTS), division.lasting, strict=True)
+        )
+        least = (lasting + division.kept[branch.recompute] / (ep * cp)) / (tp * branch.pp)
+        return self.stack.fragmentation * (least + self.cluster.built.devices[0].spec.reserved_bytes)

@@ -1,172 +1,188 @@
-"""Candidates: degrees of parallelism, ZeRO, schedules, micro-batches and recomputation that make sense together."""
+"""Candidates: the space of named parallelism, every factorisation of the devices with every word that goes with it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import product
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from math import gcd, isqrt
+from typing import NamedTuple, TypeVar
 
-from planner.layout.ways import AXES
-from planner.parallel import Parallel
+from planner.parallel import RECOMPUTE, ZERO_STAGES, Parallel
+from planner.plans.phases import DEFAULT, INTERLEAVED, SCHEDULE_NAMES, read_schedule
 
-MOST_MICRO_BATCH = 16
-CHUNKS = (2, 3, 4, 5, 6, 8)
-"""Of a stage; where none divides the layers alike, any that there are layers for."""
+KEPT = tuple(RECOMPUTE)
+"""Recomputation, that which keeps most first."""
 
-LONG_SEQUENCE = 8192
-"""From so many tokens on, context parallelism is tried."""
+Word = int | str | bool
+Value = TypeVar("Value", bound=Word)
 
-MOST_CONTEXT = 16
+
+class Degrees(NamedTuple):
+    """How many workers there are along each axis; some of the data parallel ones may share out experts."""
+
+    tp: int
+    cp: int
+    pp: int
+    dp: int
+
+
+class Branch(NamedTuple):
+    """What candidates have in common that differ in ZeRO's stage and the schedule alone.
+
+    `within` divides what a replica does with a micro-batch.
+    """
+
+    within: Parallel
+    pp: int
+    dp: int
+    micro_batch: int
+    recompute: str
+
+    def way(self, zero: int = 0, schedule: str = DEFAULT) -> Parallel:
+        """Return a candidate of it."""
+        ep, cp, tp, sp = self.within.ep, self.within.cp, self.within.tp, self.within.sp
+        return Parallel(self.pp, self.dp, ep, cp, tp, sp, zero, self.micro_batch, schedule, self.recompute)
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """What candidates depend on: devices in all and in a node, samples, layers that repeat (0: none), tokens a sample.
+class Space:
+    """All ways to train a network of so many blocks with a batch on all devices; `pins` are words that are given.
 
-    `stores_scores` is True for a model whose attention keeps its matrix, which selective recomputation makes again;
-    `updates` for one whose weights are updated. `experts` are those of a layer, 1 without any.
+    `experts` are those of a layer, 1 without any. Of recomputation those are tried that change something, of ZeRO's
+    stages 1 and 2 where weights are `updated`.
     """
 
     devices: int
-    per_node: int
     batch: int
-    layers: int
-    sequence: int
-    stores_scores: bool
-    updates: bool = True
+    blocks: int
     experts: int = 1
+    recompute: tuple[str, ...] = KEPT
+    updated: bool = True
+    pins: Mapping[str, Word] = field(default_factory=dict)
+
+    def degrees(self) -> Iterator[Degrees]:
+        """Yield every factorisation whose replicas divide the batch, and whose stages have a block each."""
+        for tp in self._pinned("tp", divisors(self.devices)):
+            for cp in self._pinned("cp", divisors(self.devices // tp)):
+                for pp in self._pinned("pp", divisors(self.devices // (tp * cp))):
+                    dp = self.devices // (tp * cp * pp)
+                    if pp <= self.blocks and self.batch % dp == 0 and self.pins.get("dp", dp) == dp:
+                        yield Degrees(tp, cp, pp, dp)
+
+    def branches(self, degrees: Degrees) -> Iterator[Branch]:
+        """Yield the branches of some degrees: experts, `sp`, micro-batches and recomputation."""
+        tp, cp, pp, dp = degrees
+        every = KEPT if "recompute" in self.pins else self.recompute
+        micro_batches, recompute = self._micro_batches(dp), self._pinned("recompute", every)
+        for ep in self._experts(dp):
+            for sp in self._pinned("sp", [False, True][: min(tp, 2)]):
+                within = Parallel(dp=ep, ep=ep, cp=cp, tp=tp, sp=sp)
+                for micro_batch in micro_batches:
+                    yield from (Branch(within, pp, dp, micro_batch, again) for again in recompute)
+
+    def candidates(self, branch: Branch) -> Iterator[Parallel]:
+        """Yield the candidates of a branch."""
+        schedules = self._schedules(branch.pp, self.batch // (branch.dp * branch.micro_batch))
+        yield from (branch.way(zero, schedule) for zero in self.zeros(branch) for schedule in schedules)
+
+    def __iter__(self) -> Iterator[Parallel]:
+        """Yield every candidate."""
+        for degrees in self.degrees():
+            for branch in self.branches(degrees):
+                yield from self.candidates(branch)
+
+    def undivided(self, per_node: int) -> Iterator[Parallel]:
+        """Yield ways to take all samples at once, with pinned degrees: a micro-batch a stage, nothing computed again.
+
+        Where no degree is pinned, tensor parallelism is within a node, and there are no stages, nor parts of samples.
+        """
+        pins = {word: value for word, value in self.pins.items() if word not in ("micro_batch", "schedule")}
+        space = replace(self, pins={"pp": 1, "cp": 1, **pins, "recompute": KEPT[0]})
+        for degrees in space.degrees():
+            if per_node % degrees.tp == 0 or "tp" in pins:
+                for branch in space.branches(degrees):
+                    zeros = [zero for zero in space.zeros(branch) if zero in (0, ZERO_STAGES[-1]) or "zero" in pins]
+                    if branch.dp * branch.pp * branch.micro_batch == self.batch:
+                        yield from map(branch.way, zeros)
+
+    def count(self, branch: Branch) -> int:
+        """Return how many candidates a branch has."""
+        return len(self.zeros(branch)) * len(
+            self._schedules(branch.pp, self.batch // (branch.dp * branch.micro_batch))
+        )
+
+    def zeros(self, branch: Branch) -> list[int]:
+        """Return ZeRO's stages: none where there is nobody to share with."""
+        alone = branch.dp == branch.within.cp == 1
+        stages = [0] if alone else [stage for stage in ZERO_STAGES if self.updated or stage not in (1, 2)]
+        return self._pinned("zero", stages)
+
+    def _micro_batches(self, dp: int) -> list[int]:
+        return self._pinned("micro_batch", divisors(self.batch // dp))
+
+    def _experts(self, dp: int) -> list[int]:
+        return self._pinned("ep", divisors(gcd(self.experts, dp)))
+
+    def _schedules(self, pp: int, count: int) -> tuple[str, ...]:
+        every = _schedules(pp, self.blocks // pp if count % pp == 0 else 0)
+        if "schedule" not in self.pins:
+            return every
+        pinned = read_schedule(str(self.pins["schedule"]))
+        return tuple(schedule for schedule in every if read_schedule(schedule) == pinned)
+
+    def _pinned(self, word: str, values: list[Value] | tuple[Value, ...]) -> list[Value]:
+        return [value for value in values if self.pins.get(word, value) == value]
 
 
-def divisors(number: int) -> list[int]:
+@lru_cache(1 << 12)
+def divisors(number: int) -> tuple[int, ...]:
     """Return all divisors, ascending."""
-    return [part for part in range(1, number + 1) if number % part == 0]
+    small = [part for part in range(1, isqrt(number) + 1) if number % part == 0]
+    return tuple(sorted({*small, *(number // part for part in small)}))
 
 
-def candidates(shape: Shape) -> Iterator[Parallel]:
-    """Yield every candidate for all devices; inner workers that cannot divide a model are found later."""
-    for tp, cp, pp in _degrees(shape):
-        dp = shape.devices // (tp * cp * pp)
-        if shape.batch % dp:
-            continue
-        for micro_batch in _micro_batches(shape.batch // dp, pp):
-            count = shape.batch // dp // micro_batch
-            settings = _experts(shape, dp), _zero(shape, dp, pp), _schedules(shape, pp, count), _recompute(shape)
-            for ep, zero, schedule, recompute in product(*settings):
-                yield Parallel(
-                    pp=pp,
-                    dp=dp,
-                    ep=ep,
-                    cp=cp,
-                    tp=tp,
-                    sp=tp > 1 and shape.sequence > 1,
-                    zero=zero,
-                    micro_batch=micro_batch,
-                    schedule=schedule,
-                    recompute=recompute,
-                )
-
-
-def _degrees(shape: Shape) -> Iterator[tuple[int, int, int]]:
-    inside = shape.per_node if shape.per_node > 1 else shape.devices
-    for tp in divisors(inside):
-        for cp in divisors(shape.devices // tp) if shape.devices % tp == 0 else ():
-            if cp > 1 and (shape.sequence < LONG_SEQUENCE or cp > MOST_CONTEXT or tp * cp > 8 * inside):
-                continue
-            for pp in divisors(shape.devices // (tp * cp)):
-                if pp == 1 or pp <= shape.layers:
-                    yield tp, cp, pp
-
-
-def undivided(shape: Shape, pins: Mapping[str, int | str]) -> Iterator[Parallel]:
-    """Yield ways to take all samples at once, with pinned degrees: a micro-batch a stage, nothing computed again."""
-    held = {"pp": 1, "cp": 1} | {axis: degree for axis, degree in pins.items() if axis in ("pp", *AXES)}
-    zeros = (int(pins["zero"]),) if "zero" in pins else (0, 3)
-    for tp, cp, pp in _degrees(shape):
-        dp = shape.devices // (tp * cp * pp)
-        if shape.batch % (dp * pp):
-            continue
-        sp, micro_batch = tp > 1 and shape.sequence > 1, shape.batch // (dp * pp)
-        for ep, zero in product(_experts(shape, dp), zeros):
-            degrees = {"tp": tp, "cp": cp, "pp": pp, "dp": dp, "ep": ep}
-            if zero in _zero(shape, dp, pp) and degrees == degrees | held:
-                yield Parallel(pp=pp, dp=dp, ep=ep, cp=cp, tp=tp, sp=sp, zero=zero, micro_batch=micro_batch)
-
-
-def _experts(shape: Shape, dp: int) -> list[int]:
-    """Return among how many data parallel workers experts may be shared out."""
-    return [ep for ep in divisors(shape.experts) if dp % ep == 0]
-
-
-def _micro_batches(samples: int, pp: int) -> list[int]:
-    """Return what a replica may take of its samples at once: powers of two, few where stages wait; all of few."""
-    powers = [part for part in divisors(samples) if part & (part - 1) == 0]
-    sizes = [part for part in powers if pp == 1 or part <= MOST_MICRO_BATCH]
-    return sizes if samples in sizes or samples > 4 * MOST_MICRO_BATCH else [*sizes, samples]
-
-
-def _zero(shape: Shape, dp: int, pp: int) -> tuple[int, ...]:
-    """Return ZeRO's stages: those that share out gradients or weights exchange them with every micro-batch.
-
-    So they are left out where stages have many of these; and the first where nothing is updated.
-    """
-    if dp == 1:
-        return (0,)
-    stages = (0, 1, 2, 3) if pp == 1 else (0, 1)
-    return stages if shape.updates else tuple(stage for stage in stages if stage not in (1, 2))
-
-
-def _schedules(shape: Shape, pp: int, count: int) -> list[str]:
+@lru_cache(1 << 12)
+def _schedules(pp: int, most_chunks: int) -> tuple[str, ...]:
     if pp == 1:
-        return ["1f1b"]
-    possible = [v for v in CHUNKS if pp * v <= shape.layers and count % pp == 0]
-    even = [v for v in possible if shape.layers % (pp * v) == 0]
-    return ["1f1b", "zero-bubble", *(f"interleaved:{v}" for v in even or possible)]
+        return (DEFAULT,)
+    plain = [DEFAULT, *(name for name in SCHEDULE_NAMES if name not in (DEFAULT, INTERLEAVED))]
+    return (*plain, *(f"{INTERLEAVED}:{chunks}" for chunks in range(1, most_chunks + 1)))
 
 
-def _recompute(shape: Shape) -> tuple[str, ...]:
-    if not shape.layers:
-        return ("none",)
-    return ("none", "selective", "full") if shape.stores_scores else ("none", "full")
-
-
-KEPT = ("none", "selective", "full")
-"""Recomputation, that which keeps most first."""
-
-
-def by_hand(ways: Iterable[Parallel]) -> Iterator[list[Parallel]]:
+def by_hand(space: Space, per_node: int) -> Iterator[list[Parallel]]:
     """Yield what people would do anyway: DDP, FSDP, and tensor parallelism in a node with as few stages as may be.
 
-    Of each the ways that are among these, those with least recomputation and the largest micro-batch first; stages take
-    a sample at once, in as many chunks as there are.
+    Of each, those with least recomputation and the largest micro-batch first; stages take a sample at once, in as many
+    chunks as there are.
     """
-    every = [way for way in ways if way.cp == way.ep == 1]
-    data = [way for way in every if way.dp == way.workers > 1]
-    for zero in (0, 3):
-        alike = (way for way in data if way.zero == zero)
-        yield sorted(alike, key=lambda way: (KEPT.index(way.recompute), -(way.micro_batch or 0)))
-    most = max((way.tp for way in every), default=1)
-    tensor = (way for way in every if way.tp == most > 1 and way.zero == min(1, way.dp - 1) and _is_plain(way))
-    yield sorted(tensor, key=lambda way: (KEPT.index(way.recompute), way.pp, -(way.micro_batch or 0), -way.chunks))
+    every = [degrees for degrees in space.degrees() if degrees.cp == 1]
+    branches = [branch for degrees in every if degrees.dp == space.devices for branch in space.branches(degrees)]
+    for zero in (0, ZERO_STAGES[-1]):
+        data = (way for branch in branches for way in space.candidates(branch) if way.zero == zero and way.ep == 1)
+        yield sorted(data, key=_by_memory)
+    most = max((degrees.tp for degrees in every if degrees.tp <= per_node), default=1)
+    branches = [branch for degrees in every if degrees.tp == most > 1 for branch in space.branches(degrees)]
+    tensor = (way for branch in branches for way in space.candidates(branch) if _is_usual(way))
+    yield sorted(tensor, key=_by_memory)
 
 
-def _is_plain(way: Parallel) -> bool:
-    """True but for stages that take more than a sample at once, or part a layer's backward pass."""
-    return way.pp == 1 or (way.micro_batch == 1 and way.schedule != "zero-bubble")
+def _by_memory(way: Parallel) -> tuple[int, int, int, int]:
+    return KEPT.index(way.recompute), way.pp, -(way.micro_batch or 0), -way.chunks
+
+
+def _is_usual(way: Parallel) -> bool:
+    """True but for stages that take more than a sample at once, and for rare schedules and ZeRO."""
+    usual = way.ep == 1 and way.zero == min(1, way.dp - 1) and read_schedule(way.schedule)[0] in (DEFAULT, INTERLEAVED)
+    return usual and (way.pp == 1 or way.micro_batch == 1)
 
 
 def family(parallel: Parallel) -> str:
     """Return what people call a candidate's kind."""
-    parts = []
-    if parallel.pp > 1:
-        parts.append("pipeline")
-    if parallel.tp > 1:
-        parts.append("tensor")
-    if parallel.cp > 1:
-        parts.append("context")
-    if parallel.ep > 1:
-        parts.append("expert")
-    if parallel.dp > 1:
-        parts.append({0: "data (DDP)", 1: "ZeRO-1", 2: "ZeRO-2", 3: "FSDP (ZeRO-3)"}[parallel.zero])
+    axes = {"pp": "pipeline", "tp": "tensor", "cp": "context", "ep": "expert"}
+    parts = [name for axis, name in axes.items() if getattr(parallel, axis) > 1]
+    if parallel.dp > 1 or parallel.zero:
+        parts.append(("data (DDP)", "ZeRO-1", "ZeRO-2", "FSDP (ZeRO-3)")[parallel.zero])
     return " x ".join(parts) or "one device"
 
 

@@ -108,13 +108,14 @@ class MachineFacts(_Record, frozen=True, kw_only=True):
 
 
 class Search(_Record, frozen=True, kw_only=True):
-    """How the best was found: candidates in all, left out by their bounds, impossible, projected.
+    """How the best was found: candidates in all, left out by their bounds, for want of time, impossible, projected.
 
     `lower_bound_s`: nothing that was left out is faster; the gap is what lies between that and the best.
     """
 
     considered: int
     bounded_away: int
+    unfinished: int = 0
     impossible: int
     projected: int
     lower_bound_s: float

@@ -15,7 +15,7 @@ from simulator.projection.cluster import Cluster
 from simulator.projection.projection import EXCHANGES
 from simulator.projection.result import Projection
 from tensor_partitioner.decision.record import OWN, Candidate, Line, MachineFacts, ModelFacts, Search, Stage
-from tensor_partitioner.decision.why import AS_FAST, left_open, why, why_searched
+from tensor_partitioner.decision.why import left_open, why, why_searched
 from tensor_partitioner.replicas import Inner
 
 Projected = tuple[str, str, float, Projection]
@@ -24,21 +24,24 @@ Projected = tuple[str, str, float, Projection]
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How many candidates there are and were left out, what these are at least, and how long it took."""
+    """How many candidates there are, why not all were projected, what the rest takes at least, and how long it took."""
 
     considered: int
     bounded_away: int
+    unfinished: int
+    impossible: int
     lower_bound_s: float
     seconds: float
 
-    def search(self, candidates: Sequence[Candidate], impossible: int) -> Search:
-        """Record it, with the candidates that were projected, best first, and how many others cannot be."""
+    def search(self, candidates: Sequence[Candidate]) -> Search:
+        """Record it, with the candidates that were projected, best first."""
         best_s = candidates[0].seconds_per_step
         lower_s = min(best_s, self.lower_bound_s)
         return Search(
             considered=self.considered,
             bounded_away=self.bounded_away,
-            impossible=impossible,
+            unfinished=self.unfinished,
+            impossible=self.impossible,
             projected=len(candidates),
             lower_bound_s=lower_s,
             gap=best_s / lower_s - 1,
@@ -48,7 +51,7 @@ class Tally:
 
 def warning(search: Search) -> str:
     """Say that time ran out where what was left out may be faster."""
-    return f"Time ran out: {left_open(search.gap)}. " if search.gap > AS_FAST - 1 else ""
+    return f"Time ran out: {left_open(search)}. " if search.unfinished else ""
 
 
 def model_facts(name: str, inner: Inner, blocks: Sequence[Block], batch: int, operations: float) -> ModelFacts:

@@ -77,7 +77,8 @@ class Simulating:
             verdict=verdict(model, machine, told),
             search=Search(
                 considered=considered,
-                bounded_away=len(waiting),
+                bounded_away=0,
+                unfinished=len(waiting),
                 impossible=impossible,
                 projected=len(rows),
                 lower_bound_s=lower_s,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from planner.parallel import Parallel
 from simulator.projection.projection import EXCHANGES, WAITING
-from tensor_partitioner.decision.record import ALL_ALIKE, OWN, Candidate, Decision, MachineFacts, ModelFacts
+from tensor_partitioner.decision.record import ALL_ALIKE, OWN, Candidate, Decision, MachineFacts, ModelFacts, Search
 from tensor_partitioner.display import number, percent, quantity
 from tensor_partitioner.display import seconds as format_seconds
 
@@ -54,18 +54,19 @@ UNEVEN = 1.1
 """Times the mean stage that the slowest takes, from which on stages are uneven."""
 
 
-def left_open(gap: float) -> str:
-    """Say how much faster what was not looked at may be, of its own seconds; a bound of half the time says nothing."""
-    if gap < 1:
-        return f"what was not looked at may be up to {gap:.1%} faster"
-    return "how much faster what was not looked at may be is not bounded yet"
+def left_open(search: Search) -> str:
+    """Say what was left out for want of time, and what it takes at least."""
+    return (
+        f"{search.unfinished} candidates were not looked at, of which none takes less than "
+        f"{format_seconds(search.lower_bound_s)}, {percent(search.gap / (1 + search.gap))} less than the best"
+    )
 
 
 def not_their_best(decision: Decision) -> str:
-    """Say whose rows may not be the best of their family, where the search is finished; "" where all are."""
-    if decision.search.gap or not any("context" in row.family for row in decision.candidates[1:]):
+    """Say of which rows others of their kind may be faster; "" where there is one kind."""
+    if len({row.family for row in decision.candidates}) == 1:
         return ""
-    return "Of ways with context parallelism none can be the fastest of all, but others of a row's kind may be faster."
+    return "Of each other kind the fastest that was looked at is shown (≤): what cannot be the best of all was left out."
 
 
 def why(candidate: Candidate, best: Candidate, heads: int | None = None) -> str:
