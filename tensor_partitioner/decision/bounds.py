@@ -7,7 +7,7 @@ what one takes that is divided further, and one device bounds all.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
@@ -39,33 +39,36 @@ Key = tuple[Parallel, int]
 class Floor(NamedTuple):
     """Seconds that a micro-batch takes a worker at least, through all stages.
 
-    `inputs_s` is without gradients of weights, `launched_s` what is between its kernels, `roof_s` its kernels at the
-    best rates that they attain, with exchanges, and `host_s` what the host takes.
+    They are of its kernels, of those without gradients of weights, of its kernels at the best rates that they attain,
+    of what lies between kernels, of exchanges, and of the host.
     """
 
-    device_s: float
+    kernels_s: float
     inputs_s: float
-    launched_s: float
     roof_s: float
+    launched_s: float
+    exchanged_s: float
     host_s: float
 
-    def over(self, workers: int) -> Floor:
-        """Return the floor of each of so many workers that divide it.
+    def over(self, parts: int) -> Floor:
+        """Return the floor of each of so many parts that it is divided into.
 
         In halves of halves no tile of a product, nor part of its sum, is one that the whole could not be cut into.
         """
-        divided = [max(0.0, of - self.launched_s) / workers for of in (self.device_s, self.inputs_s)]
-        roof_s = self.roof_s / workers
-        if workers & (workers - 1):
+        roof_s = self.roof_s / parts
+        divided = [max(0.0, of - self.launched_s) / parts for of in (self.kernels_s, self.inputs_s)]
+        if parts & (parts - 1):
             divided = [roof_s, 0.0]
-        return Floor(divided[0] + self.launched_s, divided[1], self.launched_s, roof_s, self.host_s)
+        kernels_s, exchanged_s = divided[0] + self.launched_s, self.exchanged_s / parts
+        return Floor(kernels_s, divided[1], roof_s, self.launched_s, exchanged_s, self.host_s)
 
-    def step_s(self, pp: int, count: int, *, interleaves: bool) -> float:
+    def step_s(self, pp: int, count: int) -> float:
         """Return the seconds of a step by the best of the schedules, of so many micro-batches."""
-        work_s = count * max(self.device_s, self.host_s) / pp
-        if pp == 1 or interleaves:
+        work_s = count * max(self.kernels_s + self.exchanged_s, self.host_s) / pp
+        if pp == 1 or count % pp == 0:  # chunks may make any bubble small
             return work_s
-        return min(with_bubble(work_s, pp, count), max(work_s, with_bubble(count * self.inputs_s / pp, pp, count)))
+        inputs_s = count * (max(0.0, self.inputs_s) + self.exchanged_s) / pp
+        return min(with_bubble(work_s, pp, count), max(work_s, with_bubble(inputs_s, pp, count)))
 
 
 def with_bubble(work_s: float, pp: int, count: int) -> float:
@@ -108,19 +111,19 @@ class Division:
         return self._begins[parts]
 
     def floor(self, recompute: str) -> Floor:
-        """Return the floor of its micro-batch."""
-        stack, again = self.job.stack, Steps(replace(self.job, parallel=Parallel(recompute=recompute)))
-        counts = np.bincount(self.at)
-        device_s = roof_s = launches = weights_s = 0.0
+        """Return the floor of its micro-batch, of which it is itself."""
+        stack, steps = self.job.stack, Steps(replace(self.job, parallel=Parallel(recompute=recompute)))
+        kernels_s = weights_s = roof_s = exchanged_s = launches = 0.0
         host_s = stack.host_micro_batch_s
-        for block, count in zip(self.few, map(float, counts), strict=True):
-            for part in (block.forward, block.backward, again[block].again):
-                device_s += count * part.device_s
-                roof_s += count * (part.work.roof_s + part.exchanged_s)
+        for block, count in zip(self.few, map(float, np.bincount(self.at)), strict=True):
+            for part in (block.forward, block.backward, steps[block].again):
+                kernels_s += count * part.work.seconds
+                roof_s += count * part.work.roof_s
+                exchanged_s += count * part.exchanged_s
                 launches += count * part.work.launches
                 host_s += count * part.host_s(stack)
             weights_s += count * block.weights.seconds(stack)
-        return Floor(device_s, device_s - weights_s, launches * GAP_S, roof_s, host_s)
+        return Floor(kernels_s, kernels_s - weights_s, roof_s, launches * GAP_S, exchanged_s, host_s)
 
     @cached_property
     def lasting(self) -> tuple[float, float, float]:
@@ -136,12 +139,11 @@ class Division:
         return {again: sum(kept_bytes(block, nbytes, again) for nbytes, block in layers) for again in KEPT}
 
 
-@lru_cache(1 << 16)
-def _lineage(within: Parallel, micro_batch: int) -> tuple[Key, ...]:
-    """Return what bounds a replica, from one device on, and itself last: experts, context, then layers are divided."""
-    lineage = [(within, micro_batch)]
+@lru_cache(1 << 12)
+def _further(within: Parallel) -> tuple[Parallel, ...]:
+    """Return what a replica divides further, from one device on, and itself: context after layers, experts last."""
+    lineage = [within]
     while within.workers > 1:
-        micro_batch *= within.ep
         if within.ep > 1:
             within = replace(within, dp=1, ep=1)
         elif within.cp > 1:
@@ -149,8 +151,14 @@ def _lineage(within: Parallel, micro_batch: int) -> tuple[Key, ...]:
         else:
             tp = within.tp // divisors(within.tp)[1]
             within = replace(within, tp=tp, sp=within.sp and tp > 1)
-        lineage.append((within, micro_batch))
+        lineage.append(within)
     return tuple(lineage[::-1])
+
+
+def _parts(whole: Key, part: Key) -> int:
+    """Return among how many workers, and micro-batches, a replica's work on a micro-batch is divided further."""
+    (divided, samples), (within, micro_batch) = whole, part
+    return within.workers * samples * divided.ep // (divided.workers * micro_batch * within.ep)
 
 
 @dataclass(eq=False)
@@ -162,7 +170,7 @@ class Bounds:
     stack: Stack
     space: Space
     _divisions: dict[Key, Division | None] = field(default_factory=dict)
-    _floors: dict[tuple[Key, str], Floor] = field(default_factory=dict)
+    _floors: dict[tuple[Key, str, bool], Floor] = field(default_factory=dict)
 
     def division(self, within: Parallel, micro_batch: int) -> Division | None:
         """Return a replica at work on a micro-batch; None where it cannot be divided so."""
@@ -183,14 +191,26 @@ class Bounds:
         blocks = repeated(blocks_of(inner.replica, runs, device, network), inner.layers)
         return Division(Job(blocks, UNDIVIDED, 1, 1, runs, device, network, inner.dtype).on_slower(runs.kernel_times))
 
+    def _lineage(self, branch: Branch) -> Iterator[Key]:
+        """Yield what bounds a branch's replica, and itself last: one device, and all samples at once, divided further.
+
+        No micro-batch takes less than its part of what a larger one takes.
+        """
+        within, micro_batch = branch.within, branch.micro_batch
+        yield UNDIVIDED, within.ep * micro_batch
+        yield from ((divided, self.space.batch) for divided in _further(within)[1:])
+        yield within, micro_batch
+
     def build(self, branch: Branch) -> bool:
-        """Work out the first replica of a branch's lineage that is not; False where all are."""
-        todo = [key for key in _lineage(branch.within, branch.micro_batch) if key not in self._divisions]
-        if todo and branch.within.workers > MOST_WORKERS:
-            self._divisions[todo[-1]] = None
-        elif todo:
-            self.division(*todo[0])
-        return bool(todo)
+        """Work out the first replica of a branch's lineage that is not; False where its own is."""
+        own = branch.within, branch.micro_batch
+        if own in self._divisions:
+            return False
+        if branch.within.workers > MOST_WORKERS:
+            self._divisions[own] = None
+        else:
+            self.division(*next(key for key in self._lineage(branch) if key not in self._divisions))
+        return True
 
     def built(self, branch: Branch) -> Division | None:
         """Return the replica of a branch, where it is worked out."""
@@ -199,24 +219,34 @@ class Bounds:
     def step_s(self, branch: Branch) -> float:
         """Return seconds that no candidate of a branch is below, by what is worked out."""
         count = self.space.batch // (branch.dp * branch.micro_batch)
-        interleaves = count % branch.pp == 0
-        if (own := self.built(branch)) is not None:
-            return own.floor(branch.recompute).step_s(branch.pp, count, interleaves=interleaves)
-        lineage = _lineage(branch.within, branch.micro_batch)
-        floors = [self._over(key, branch) for key in lineage if self._divisions.get(key) or key == lineage[0]]
-        return max(floor.step_s(branch.pp, count, interleaves=interleaves) for floor in floors)
+        own = branch.within, branch.micro_batch
+        if self._divisions.get(own) is not None:
+            return self._floor(own, branch.recompute, is_own=True).step_s(branch.pp, count)
+        floors = [
+            self._floor(key, branch.recompute).over(_parts(key, own))
+            for key in self._lineage(branch)
+            if self._divisions.get(key) is not None
+        ]
+        return Floor(*map(max, zip(*floors, strict=True))).step_s(branch.pp, count) if floors else 0.0
 
-    def _over(self, key: Key, branch: Branch) -> Floor:
-        """Return the floor of a branch by a replica that it divides further.
+    def _floor(self, key: Key, recompute: str, *, is_own: bool = False) -> Floor:
+        """Return the floor of a replica, or of what divides it further.
 
         No kernel of that is slower than its parts: none for its number of softmaxes or the length of its sums.
         """
-        if (key, branch.recompute) not in self._floors:
-            kernels = replace(self.stack.kernels, softmaxes=1, rereads=False)
-            division = self._divided(key, replace(self.stack, kernels=kernels))
+        if (key, recompute, is_own) not in self._floors:
+            stack = self.stack
+            if not is_own:
+                kernels = replace(stack.kernels, softmaxes=1, rereads=False)
+                stack = replace(stack, kernels=kernels, hides_exchanges=False)
+            division = self._divisions[key] if is_own else self._divided(key, stack)
             assert division is not None
-            self._floors |= {(key, again): division.floor(again) for again in KEPT}
-        return self._floors[key, branch.recompute].over(branch.within.workers // key[0].workers)
+            for again in KEPT:
+                floor = division.floor(again)
+                if self.stack.hides_exchanges and not is_own:
+                    floor = floor._replace(exchanged_s=(stack.slowdown - 1) * floor.exchanged_s)
+                self._floors[key, again, is_own] = floor
+        return self._floors[key, recompute, is_own]
 
     def least_bytes(self, branch: Branch) -> float:
         """Return bytes that all candidates of a branch need, by its replica or by what one device holds."""

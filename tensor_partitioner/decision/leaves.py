@@ -31,15 +31,16 @@ class Leaf(NamedTuple):
     way: Parallel
 
 
-def leaves(bounds: Bounds, branch: Branch) -> Iterator[Leaf]:
-    """Yield the candidates of a branch whose replica is worked out, with their bounds."""
+def leaves(bounds: Bounds, branch: Branch, capacity: float) -> Iterator[Leaf]:
+    """Yield the candidates of a branch whose replica is worked out, with their bounds; no seconds of what fits not."""
     division, priced = bounds.built(branch), dict[int, _Priced]()
     assert division is not None
     for way in bounds.space.candidates(branch):
         if way.zero not in priced:
             priced[way.zero] = _priced(bounds, division, replace(way, schedule=branch.way().schedule))
         stages = _Stages(division, priced[way.zero], way, division.begins(way))
-        yield Leaf(stages.step_s(), stages.nbytes(), way)
+        nbytes = stages.nbytes()
+        yield Leaf(stages.step_s() if nbytes <= capacity else 0.0, nbytes, way)
 
 
 class _Priced(NamedTuple):

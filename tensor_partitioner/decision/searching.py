@@ -87,14 +87,12 @@ class Search:
 
     def _refine(self, branch: Branch, bound_s: float) -> None:
         """Bound a branch by one replica more, or by its own, and then its candidates each."""
-        if self.bounds.build(branch):
+        if self.bounds.step_s(branch) > bound_s or self.bounds.build(branch):
             self._add(branch, bound_s)
         elif self.bounds.built(branch) is None:
             self.impossible += self.bounds.space.count(branch)
-        elif self.bounds.step_s(branch) > bound_s:
-            self._add(branch, bound_s)
         else:
-            for leaf in leaves(self.bounds, branch):
+            for leaf in leaves(self.bounds, branch, self.capacity):
                 if leaf.nbytes > self.capacity:
                     self._smallest = min(self._smallest, (leaf.nbytes, branch), key=lambda row: row[0])
                 elif leaf.way not in self._tried and leaf.seconds < self._best_s:
@@ -131,14 +129,14 @@ class Search:
             pass
         if self.bounds.built(branch) is None:
             return None
-        return next(leaf for leaf in leaves(self.bounds, branch) if leaf.way == way)
+        return next(leaf for leaf in leaves(self.bounds, branch, self.capacity) if leaf.way == way)
 
     def _try_smallest(self, branch: Branch) -> None:
         """Project the way of a branch that needs least, to say how far it is from fitting."""
         while self.bounds.build(branch):
             pass
         if self.bounds.built(branch) is not None:
-            leaf = min(leaves(self.bounds, branch), key=lambda leaf: leaf.nbytes)
+            leaf = min(leaves(self.bounds, branch, self.capacity), key=lambda leaf: leaf.nbytes)
             if leaf.way not in self._tried:
                 self._try(leaf)
 
