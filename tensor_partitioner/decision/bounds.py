@@ -11,14 +11,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
+from math import gcd
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.errors import GraphError, PlanError
+from planner.layout import Shard
 from planner.parallel import Parallel
 from planner.plans.check import MOST_WORKERS
+from planner.plans.plan import Plan
 from simulator.projection.block import Block
 from simulator.projection.blocks import blocks_of, repeated
 from simulator.projection.cluster import Cluster
@@ -85,10 +88,11 @@ def with_bubble(work_s: float, pp: int, count: int) -> float:
 class Division:
     """A replica at work on a micro-batch: the blocks of the network, of which a few differ.
 
-    The parallelism of its job is none.
+    The parallelism of its job is none. `extents` is the greatest common divisor of those that tensor parallelism splits.
     """
 
     job: Job
+    extents: int = 0
     _begins: dict[int, NDArray[np.intp]] = field(default_factory=dict)
 
     @cached_property
@@ -113,8 +117,7 @@ class Division:
     def floor(self, recompute: str) -> Floor:
         """Return the floor of its micro-batch, of which it is itself."""
         stack, steps = self.job.stack, Steps(replace(self.job, parallel=Parallel(recompute=recompute)))
-        kernels_s = weights_s = roof_s = exchanged_s = launches = 0.0
-        host_s = stack.host_micro_batch_s
+        kernels_s = weights_s = roof_s = exchanged_s = launches = host_s = 0.0
         for block, count in zip(self.few, map(float, np.bincount(self.at)), strict=True):
             for part in (block.forward, block.backward, steps[block].again):
                 kernels_s += count * part.work.seconds
@@ -155,6 +158,15 @@ def _further(within: Parallel) -> tuple[Parallel, ...]:
     return tuple(lineage[::-1])
 
 
+def _extents(plan: Plan) -> int:
+    """Return the greatest common divisor of the extents that tensor parallel workers split; 0 where they split none."""
+    if "tp" not in plan.ways.axes:
+        return 0
+    at = plan.ways.axes.index("tp")
+    placed = ((plan.graph.tensors[name].shape, layout[at]) for name, layout in plan.layouts.items())
+    return gcd(*(shape[placement.dim] for shape, placement in placed if isinstance(placement, Shard)))
+
+
 def _parts(whole: Key, part: Key) -> int:
     """Return among how many workers, and micro-batches, a replica's work on a micro-batch is divided further."""
     (divided, samples), (within, micro_batch) = whole, part
@@ -189,7 +201,8 @@ class Bounds:
             return None
         runs, network = stack.multiplying_in(inner.products), network_within(self.cluster, within, self.space.devices)
         blocks = repeated(blocks_of(inner.replica, runs, device, network), inner.layers)
-        return Division(Job(blocks, UNDIVIDED, 1, 1, runs, device, network, inner.dtype).on_slower(runs.kernel_times))
+        job = Job(blocks, UNDIVIDED, 1, 1, runs, device, network, inner.dtype).on_slower(runs.kernel_times)
+        return Division(job, _extents(inner.replica.plan))
 
     def _lineage(self, branch: Branch) -> Iterator[Key]:
         """Yield what bounds a branch's replica, and itself last: one device, and all samples at once, divided further.
@@ -225,9 +238,14 @@ class Bounds:
         floors = [
             self._floor(key, branch.recompute).over(_parts(key, own))
             for key in self._lineage(branch)
-            if self._divisions.get(key) is not None
+            if self._divides_alike(key, branch.within.tp)
         ]
         return Floor(*map(max, zip(*floors, strict=True))).step_s(branch.pp, count) if floors else 0.0
+
+    def _divides_alike(self, key: Key, tp: int) -> bool:
+        """True if a replica is worked out, and so many tensor parallel workers split all that its own split."""
+        division = self._divisions.get(key)
+        return division is not None and (key[0].tp in (1, tp) or division.extents % tp == 0)
 
     def _floor(self, key: Key, recompute: str, *, is_own: bool = False) -> Floor:
         """Return the floor of a replica, or of what divides it further.

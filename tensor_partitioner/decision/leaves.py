@@ -69,6 +69,7 @@ def _priced(bounds: Bounds, division: Division, way: Parallel) -> _Priced:
     for block in division.few:
         priced = steps[block]
         lasting = sum(line.nbytes for line in lasting_lines([block], way, stack)) - ROUNDING
+        again = again_bytes([block], way.recompute)
         other = sum(line.nbytes for line in other_lines([block], way, stack, job.device)) - ROUNDING
         rows.append(
             (
@@ -81,8 +82,8 @@ def _priced(bounds: Bounds, division: Division, way: Parallel) -> _Priced:
                 priced.scattered_s,
                 priced.update_s + block.reduced_s,
                 lasting,
-                kept_bytes(block, 0, way.recompute),
-                again_bytes([block], way.recompute),
+                kept_bytes(block, 0, way.recompute) + min(0, again),
+                again,
                 other,
                 block.is_layer,
                 block.boundary_bytes,
@@ -152,8 +153,8 @@ class _Stages:
         job, inputs = self.division.job, self.priced.inputs
         kept = self._of_chunks(self.priced.kept)
         if self.way.recompute != "full":
-            ends = np.append(inputs[self.begins[1:]], 0.0)
-            kept = kept + (inputs[self.begins] - ends).reshape(kept.shape)
+            crossing = inputs[self.begins]
+            kept = kept + np.append(crossing[:-1] - crossing[1:], 0.0).reshape(kept.shape)
         name, chunks = read_schedule(self.way.schedule)
         in_flight = _in_flight(name if self.way.pp > 1 else ACCUMULATION, self.way.pp, self.priced.micro_batches, chunks)
         most = self._of_chunks(self.priced.most, np.maximum).max(axis=-2).sum(axis=0)
