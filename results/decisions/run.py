@@ -27,12 +27,13 @@ from planner.graph.ir import Graph
 from planner.models import FAMILIES, gpt, llama
 from planner.parallel import Parallel
 from results.experiment import OverTimeError, Pages, cpu_limit, machine, publish, read_data, table
-from simulator.projection.cluster import Cluster, cluster
+from simulator.projection.cluster import cluster
+from simulator.projection.stack import stack_named
 from tensor_partitioner.decision import decide
-from tensor_partitioner.decision.candidates import Shape, candidates
+from tensor_partitioner.decision.deciding import _Deciding
 from tensor_partitioner.decision.record import Candidate, Decision
 from tensor_partitioner.projection import project, project_source
-from tensor_partitioner.replicas import ZooModel, with_few_layers
+from tensor_partitioner.replicas import ZooModel
 from topologies import Machine, load_topology
 
 HERE = Path(__file__).parent
@@ -248,7 +249,7 @@ def exhausted(count: int, until: float) -> Row:
         options = SMALL[name]
         decision = decide(name, machine_name, batch=batch, stack=stack, budget_s=600, pins=NAMED, **options)
         model, whole = ZooModel.of(name, options), cluster(machine_name)
-        for candidate in candidates(_shape(name, whole, batch)):
+        for candidate in _Deciding(model, whole, stack_named(stack), stack).space(batch):
             try:
                 step = project_source(model, batch, candidate, whole, stack)
             except (PlanError, GraphError):
@@ -256,14 +257,6 @@ def exhausted(count: int, until: float) -> Row:
             projected += 1
             faster += step.fits and step.seconds < decision.best.seconds_per_step * (1 - 1e-12)
     return {"cases": count, "projected": projected, "faster": faster, "cpu_s": round(time.process_time() - started)}
-
-
-def _shape(name: str, machine_cluster: Cluster, batch: int) -> Shape:
-    options = SMALL[name]
-    layers = sum(with_few_layers(name, options)[2])
-    stores = layers > 0 and not options.get("flash", False)
-    per_node = machine_cluster.per_node if machine_cluster.per_node > 1 else machine_cluster.devices
-    return Shape(machine_cluster.devices, per_node, batch, layers, options.get("sequence", 1), stores)
 
 
 def pages(data: Any) -> Pages:

@@ -9,8 +9,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from planner.program.pipeline import Schedule
-from simulator.projection.block import Block, Part
-from simulator.projection.kernels import Work
+from simulator.projection.block import Part
 from simulator.projection.memory import (
     MemoryLine,
     again_bytes,

@@ -41,7 +41,7 @@ from tensor_partitioner.decision.typed import STACK
 from tensor_partitioner.decision.why import left_open, not_their_best
 from topologies import available
 
-PIN_HELP = f"Look only at ways with this word of --parallel: {', '.join(DEGREES)}, as in tp=4. May be given again."
+PIN_HELP = f"Look only at ways with this word of --parallel: {', '.join(DEGREES)}, as in tp=4; sp=on or sp=off. May be given again."
 OF_PLAN = ("--forbid", "--why-not", "--frontier", "--explain")
 """What plan has and decide has not: it says so."""
 PINS_HELP = "Read such words from a YAML file, too: `pins: {tp: 4}`."
@@ -52,8 +52,6 @@ SHOWN_DEVICES = 16
 STACK_HELP = f"The software that runs it; {OURS}: this project's executor, simulated worker by worker."
 SLIDERS_HELP = "Decide for other batches and more devices, too, for the page's sliders: a minute or more."
 BATCH = "of the zoo, the largest that fits with no accumulation, up to 4096 a device"
-LEAST_GAP = 5e-4
-"""A gap that shows."""
 HELP = f"""Decide how to train a MODEL on all devices of a machine: the fastest way, as we predict, whose memory fits.
 
 Data parallelism, ZeRO 1 to 3 (FSDP), tensor, context, expert and pipeline parallelism with every schedule, their
@@ -183,16 +181,14 @@ def planned_for_time(source: str, options: Mapping[str, Any]) -> tuple[Plan, str
 
 def _searched(decision: Decision) -> str:
     search = decision.search
-    proved = search.gap < LEAST_GAP
     least = "nothing is faster" if decision.best.fits else "nothing fits"
-    left = least if proved else left_open(search.gap)
+    left = left_open(search) if search.unfinished else least
     looked, how = "projected", f"of the software stack {decision.stack}"
     if decision.stack == OURS:
         looked, how = "simulated", "worker by worker"
-    excluded = "excluded by bounds" if proved else "excluded by bounds or for want of time"
     parts = (
         f"{search.projected} of {search.considered} candidates {looked} in {display.seconds(search.seconds)}",
-        f"{search.bounded_away} {excluded}" if search.bounded_away else "",
+        f"{search.bounded_away} excluded by bounds" if search.bounded_away else "",
         f"{search.impossible} cannot divide the model" if search.impossible else "",
     )
     told = f"{', '.join(filter(None, parts))}; in our model, {how}, {left}."

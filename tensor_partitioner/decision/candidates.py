@@ -108,9 +108,7 @@ class Space:
 
     def count(self, branch: Branch) -> int:
         """Return how many candidates a branch has."""
-        return len(self.zeros(branch)) * len(
-            self._schedules(branch.pp, self.batch // (branch.dp * branch.micro_batch))
-        )
+        return len(self.zeros(branch)) * len(self._schedules(branch.pp, self.batch // (branch.dp * branch.micro_batch)))
 
     def zeros(self, branch: Branch) -> list[int]:
         """Return ZeRO's stages: none where there is nobody to share with."""

@@ -38,6 +38,7 @@ MOST_SAMPLES = 4096
 SEARCHED_WORKERS = 16
 """Up to so many devices the plan of least bytes is a candidate; up to half as many, that of least time."""
 
+
 def decide(  # noqa: PLR0913 -- the settings by their names
     model: str | Graph,
     machine: str | Path | Machine,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -156,7 +156,9 @@ class _Stages:
             crossing = inputs[self.begins]
             kept = kept + np.append(crossing[:-1] - crossing[1:], 0.0).reshape(kept.shape)
         name, chunks = read_schedule(self.way.schedule)
-        in_flight = _in_flight(name if self.way.pp > 1 else ACCUMULATION, self.way.pp, self.priced.micro_batches, chunks)
+        in_flight = _in_flight(
+            name if self.way.pp > 1 else ACCUMULATION, self.way.pp, self.priced.micro_batches, chunks
+        )
         most = self._of_chunks(self.priced.most, np.maximum).max(axis=-2).sum(axis=0)
         needed = self._of_chunks(self.priced.lasting).sum(axis=0) + (in_flight * kept).sum(axis=0) + most
         return float(needed.max()) * job.stack.fragmentation - ROUNDING

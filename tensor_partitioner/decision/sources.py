@@ -13,19 +13,29 @@ from planner.search.pins import Degree, read_pins
 from simulator.projection.cluster import Cluster
 from tensor_partitioner.replicas import GraphModel, Source, ZooModel
 
+SWITCH = {"on": True, "off": False}
+"""What a pin of `sp` says."""
+
 
 def degrees_of(pins: Sequence[str]) -> tuple[Degree, ...]:
     """Read pins of words of named parallelism; a PlanError for others."""
     expected = "expected a word of --parallel, as in tp=4 or zero=1; plan --workers K takes pins of tensors"
-    degrees = []
+    degrees, switches = [], []
     for text in pins:
         if isinstance(text, str) and "=" not in text:
             raise PlanError(f"pin {text!r}: {expected}")
-    for pin in read_pins(list(pins)):
+        word, _, value = str(text).partition("=")
+        if word.strip() == "sp":
+            if value.strip() not in SWITCH:
+                raise PlanError(f"pin {text!r}: expected sp=on or sp=off")
+            switches.append(Degree("sp", SWITCH[value.strip()]))
+    if len(set(switches)) > 1:
+        raise PlanError("pin 'sp=on' and pin 'sp=off' collide: expected one of them")
+    for pin in read_pins([text for text in pins if str(text).partition("=")[0].strip() != "sp"]):
         if not isinstance(pin, Degree):
             raise PlanError(f"{pin}: {expected}")
         degrees.append(pin)
-    return tuple(degrees)
+    return (*degrees, *switches[:1])
 
 
 def source_of(

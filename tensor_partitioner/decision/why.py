@@ -66,7 +66,9 @@ def not_their_best(decision: Decision) -> str:
     """Say of which rows others of their kind may be faster; "" where there is one kind."""
     if len({row.family for row in decision.candidates}) == 1:
         return ""
-    return "Of each other kind the fastest that was looked at is shown (≤): what cannot be the best of all was left out."
+    return (
+        "Of each other kind the fastest that was looked at is shown (≤): what cannot be the best of all was left out."
+    )
 
 
 def why(candidate: Candidate, best: Candidate, heads: int | None = None) -> str:

@@ -211,16 +211,13 @@ def _times(ratio: float) -> str:
 def trust_of(decision: Decision) -> tuple[str, ...]:
     """Return how far the answer is from the best there could be, and from the hardware's limit."""
     best, search = decision.best, decision.search
-    if search.bounded_away:
-        gap = (
-            "The search is finished: no candidate that was left out can be faster in our model."
-            if search.gap == 0
-            else f"{search.bounded_away} candidates were not worked out: {left_open(search.gap)}. A larger --budget "
-            "narrows this."
-        )
-        gap = f"{gap} {not_their_best(decision)}".rstrip()
+    if search.unfinished:
+        gap = f"The search is not finished: {left_open(search)}. A larger --budget narrows this."
+    elif search.bounded_away:
+        gap = "The search is finished: no candidate that was left out can be faster in our model."
     else:
         gap = "The search is finished: every candidate was worked out."
+    gap = f"{gap} {not_their_best(decision)}".rstrip()
     return (
         gap,
         f"The step takes {best.roof_factor:.3g} times as long as its kernels alone would at the best rates that large "

@@ -17,6 +17,7 @@ from simulator.systems import plan_program
 from tensor_partitioner.commands.decide import main as decide_command
 from tensor_partitioner.commands.simulate import main as simulate
 from tensor_partitioner.decision import decide
+from tensor_partitioner.decision.candidates import Branch
 from tensor_partitioner.decision.deciding import _Deciding
 from tensor_partitioner.projection import project, project_source
 from tensor_partitioner.replicas import ZooModel
@@ -223,11 +224,10 @@ def test_bounds_hold_with_products_in_8_bits(micro_batch):
     source, machine, stack = ZooModel.of("transformer-2-2k", options), cluster("hgx-h100"), stack_named("compile")
     deciding, parallel = _Deciding(source, machine, stack, "compile"), Parallel(dp=8, micro_batch=micro_batch)
     step = project_source(source, 8 * micro_batch, parallel, machine, stack)
-    bounds = (
-        deciding._least_work.bound_s(parallel, 8 * micro_batch),
-        deciding._nearer_bound_s(parallel, 8 * micro_batch),
-    )
-    assert bounds[0] <= bounds[1] <= step.seconds
+    bounds = deciding._bounds(deciding.space(8 * micro_batch))
+    branch = Branch(Parallel(), 1, 8, micro_batch, "none")
+    bounded_s = [bounds.step_s(branch) for _ in iter(lambda: bounds.build(branch), False)]
+    assert 0 < max(bounded_s) <= step.seconds
 
 
 def test_the_command_that_is_named_shows_the_same(capsys):

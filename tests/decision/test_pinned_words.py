@@ -6,10 +6,9 @@ import pytest
 
 import planner
 from planner.parallel import Parallel
-from simulator.projection.cluster import cluster
 from tensor_partitioner.commands.decide import main
 from tensor_partitioner.decision import decide
-from tensor_partitioner.decision.candidates import Shape, undivided
+from tensor_partitioner.decision.candidates import Space
 from tests.pages import ROOT
 from tests.project.test_plan_command import run
 
@@ -26,6 +25,9 @@ OPTIONS = {"heads": 4, "sequence": 32, "vocabulary": 256}
         ("schedule=1f1b", "pp=2"),
         ("schedule=zero-bubble", "micro-batch=1", "tp=2"),
         ("zero=0", "pp=1"),
+        ("cp=4",),
+        ("micro-batch=4", "schedule=gpipe"),
+        ("recompute=selective",),
     ],
 )
 def test_only_ways_with_the_pinned_words_are_looked_at(pins):
@@ -34,6 +36,17 @@ def test_only_ways_with_the_pinned_words_are_looked_at(pins):
     for candidate in decision.candidates:
         way = Parallel.read(candidate.parallel)
         assert {axis: str(getattr(way, axis)) for axis in held} == held
+
+
+@pytest.mark.parametrize(("pin", "switches"), [("sp=on", {True}), ("sp=off", {False})])
+def test_a_switch_is_pinned(pin, switches):
+    decision = decide("transformer-4-64", "hgx-h100", batch=32, pins=("tp=2", pin), budget_s=60, **OPTIONS)
+    assert {Parallel.read(row.parallel).sp for row in decision.candidates} == switches
+
+
+def test_samples_that_are_no_power_of_two_are_pinned():
+    decision = decide("transformer-4-64", "hgx-h100", batch=48, pins=("micro-batch=3",), budget_s=60, **OPTIONS)
+    assert {Parallel.read(row.parallel).micro_batch for row in decision.candidates} == {3}
 
 
 def test_experts_of_a_module_are_shared_out():
@@ -45,18 +58,23 @@ def test_experts_of_a_module_are_shared_out():
 
 
 def test_the_largest_batch_is_that_of_ways_with_the_pinned_degrees():
-    shape = Shape(cluster("hgx-h100").devices, 8, 64, 4, 32, stores_scores=True)
     for zero in range(4):
-        ways = [*undivided(shape, {"zero": zero, "recompute": "full", "pp": 1})]
+        ways = [*Space(8, 64, 6, pins={"zero": zero, "recompute": "full", "pp": 1}).undivided(8)]
         assert ways
-        assert {way.zero for way in ways if way.dp > 1} == {zero}
-    assert {way.zero for way in undivided(shape, {})} == {0, 3}
+        assert {way.zero for way in ways} == {zero}
+    assert {way.zero for way in Space(8, 64, 6).undivided(8)} == {0, 3}
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (("--pin", "tp=4", "--pin", "tp=2"), "pin 'tp=4' and pin 'tp=2' collide: expected one of them"),
+        (("--pin", "sp=maybe"), "pin 'sp=maybe': expected sp=on or sp=off"),
+        (("--pin", "sp=on", "--pin", "sp=off"), "pin 'sp=on' and pin 'sp=off' collide: expected one of them"),
+        (("--pin", "cp=5"), "pin 'cp=5': no way to divide transformer-4-64 over 8 devices"),
+        (("--pin", "micro-batch=3"), "pin 'micro-batch=3': no way to divide transformer-4-64 over 8 devices"),
+        (("--pin", "schedule=late"), "expected schedule accumulation"),
+        (("--pin", "recompute=half"), "expected recompute none, selective, full"),
         (("--pin", "zero=7"), "expected zero from 0 to 3, found 7"),
         (("--pin", "h.*=S0"), "pin 'h.*=S0': expected a word of --parallel, as in tp=4 or zero=1"),
         (("--forbid", "wte.weight=R"), "plan MODEL --workers K has --forbid"),

@@ -10,7 +10,6 @@ from itertools import product
 import pytest
 from msgspec.structs import replace as msgspec_replace
 
-import planner
 from planner.errors import GraphError, PlanError
 from planner.parallel import Parallel
 from simulator.projection.cluster import cluster_of
@@ -19,7 +18,7 @@ from tensor_partitioner.decision import decide
 from tensor_partitioner.decision.deciding import _Deciding
 from tensor_partitioner.decision.leaves import leaves
 from tensor_partitioner.projection import project_source
-from tensor_partitioner.replicas import GraphModel, ZooModel
+from tensor_partitioner.replicas import ZooModel
 from topologies import load_topology
 
 WORDS = {"heads": 4, "vocabulary": 256, "dtype": "mixed", "optimizer": "adam"}
@@ -73,7 +72,7 @@ def machine_of(name, devices, memory_bytes):
 
 @lru_cache
 def projections(model, machine, batch, stack):
-    """Return every way of which a projection can be made, with it: replicas that cannot be divided so are tried once."""
+    """Return every way that can be projected, with its projection; replicas that cannot be divided are tried once."""
     steps, refused = {}, set()
     for way in every_way(machine.devices, batch):
         replica = way.ep, way.cp, way.tp, way.sp
@@ -161,3 +160,19 @@ def test_out_of_time_what_was_left_out_is_not_below_what_is_said(seed):
         assert min(search.lower_s, found) <= fastest * (1 + 1e-12)
         assert search.unfinished or found == pytest.approx(fastest, rel=1e-12)
     assert len(search.projected) + search.bounded_away + search.impossible + search.unfinished == search.considered
+
+
+@pytest.mark.parametrize(
+    ("name", "batch", "pinned", "words"),
+    [
+        ("transformer-2-1024", 2, "cp=1", {"sequence": 4096, "flash": True}),
+        ("transformer-2-256", 8, "sp=on", {"sequence": 32}),
+    ],
+)
+def test_what_is_rare_may_be_the_fastest(name, batch, pinned, words):
+    """Context parallelism of short sequences, and tensor parallelism that leaves them whole."""
+    options, pins = {**WORDS, **words}, ("tp=2",) if pinned == "sp=on" else ()
+    free, held = (decide(name, "hgx-h100", batch=batch, pins=by, **options) for by in (pins, (*pins, pinned)))
+    way = Parallel.read(free.best.name)
+    assert way.cp > 1 if pinned == "cp=1" else not way.sp
+    assert free.best.seconds_per_step < held.best.seconds_per_step
