@@ -41,7 +41,7 @@ from tensor_partitioner.decision.typed import STACK
 from tensor_partitioner.decision.why import left_open, not_their_best
 from topologies import available
 
-PIN_HELP = f"Look only at ways with this word of --parallel: {', '.join(DEGREES)}, as in tp=4; sp=on or sp=off. May be given again."
+PIN_HELP = f"Look only at ways with this word of --parallel: {', '.join(DEGREES)}, sp, as in tp=4. May be given again."
 OF_PLAN = ("--forbid", "--why-not", "--frontier", "--explain")
 """What plan has and decide has not: it says so."""
 PINS_HELP = "Read such words from a YAML file, too: `pins: {tp: 4}`."

@@ -88,7 +88,7 @@ def with_bubble(work_s: float, pp: int, count: int) -> float:
 class Division:
     """A replica at work on a micro-batch: the blocks of the network, of which a few differ.
 
-    The parallelism of its job is none. `extents` is the greatest common divisor of those that tensor parallelism splits.
+    Its job has no parallelism. `extents` is the greatest common divisor of those that tensor parallelism splits.
     """
 
     job: Job

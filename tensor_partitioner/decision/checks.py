@@ -25,6 +25,19 @@ def require_types(model: object, machine: object, batch: object, budget_s: objec
         raise InputError(f"pins: expected a list, as in ['tp=4'], found {pins!r}")
 
 
+MOST_DEVICES = 1 << 16
+"""Collectives among more would take long to price, rank by rank."""
+
+
+def require_few(machine: Cluster) -> None:
+    """Raise a TopologyError where there are more devices than ways are searched for."""
+    if machine.devices > MOST_DEVICES:
+        raise TopologyError(
+            f"{machine.name}: expected at most {MOST_DEVICES} devices to decide for, found {machine.devices}; "
+            "simulate --project takes more"
+        )
+
+
 def is_alike(machine: Cluster) -> bool:
     """Tell if one device stands for all of a machine."""
     specs = {device.spec.name: device.spec for device in machine.built.devices}

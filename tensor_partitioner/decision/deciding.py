@@ -19,7 +19,7 @@ from simulator.projection.result import Projection
 from simulator.projection.stack import OURS, Stack, stack_named
 from tensor_partitioner.decision.bounds import UNDIVIDED, Bounds
 from tensor_partitioner.decision.candidates import Space, candidate_name, family
-from tensor_partitioner.decision.checks import is_alike, require_types
+from tensor_partitioner.decision.checks import is_alike, require_few, require_types
 from tensor_partitioner.decision.record import ALL_ALIKE, OWN, SEARCHED, Candidate, Decision
 from tensor_partitioner.decision.recording import Projected, Tally, machine_facts, model_facts, ranked, warning
 from tensor_partitioner.decision.searching import Search
@@ -64,6 +64,7 @@ def decide(  # noqa: PLR0913 -- the settings by their names
     begin = time.monotonic()
     require_types(model, machine, batch, budget_s, pins)
     whole = cluster_of(machine) if isinstance(machine, Machine) else cluster(machine)
+    require_few(whole)
     source, samples = source_of(model, whole, batch, options)
     if stack == OURS or not is_alike(whole):
         return Simulating(source, source.whole(batch), whole.built, degrees_of(pins)).decision(budget_s)

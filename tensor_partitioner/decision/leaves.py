@@ -115,7 +115,7 @@ class _Stages:
         first, first_host, second, second_host, weights, gathered, scattered = self._of_chunks(self.priced.passes)
         if self.way.pp == 1 and not steps.scatters:
             host_s = self.division.job.stack.host_micro_batch_s + first_host + second_host
-            second, first = np.maximum(second, host_s - first), first
+            second = np.maximum(second, host_s - first)
         else:
             first = np.maximum(np.maximum(first, first_host), gathered)
             second = np.maximum(np.maximum(second, second_host), gathered + scattered)
@@ -170,12 +170,12 @@ def _before(seconds: Vector) -> Vector:
 
 
 @lru_cache(1 << 10)
-def _in_flight(name: str, pp: int, count: int, chunks: int) -> Vector:
+def _in_flight(name: str, pp: int, count: int, chunks: int) -> NDArray[np.int_]:
     """Return of how many micro-batches each stage keeps something before its first backward pass: [chunk, stage]."""
     stages = np.arange(pp)
     if name == INTERLEAVED:
         steps = np.minimum(2 * (pp - stages - 1) + (chunks - 1) * pp + 1, count * chunks)
         turns, rest = np.divmod(steps, pp * chunks)
         return turns * pp + np.clip(rest - np.arange(chunks)[:, None] * pp, 0, pp)
-    most = {ACCUMULATION: 1 + 0 * stages, "gpipe": count + 0 * stages, ZERO_BUBBLE: min(count, pp) + 0 * stages}
-    return most.get(name, np.minimum(count, pp - stages))[None, :]
+    alike = {ACCUMULATION: 1, "gpipe": count, ZERO_BUBBLE: min(count, pp)}
+    return np.minimum(count, pp - stages)[None, :] if name not in alike else np.full((1, pp), alike[name])

@@ -12,6 +12,7 @@ import msgspec
 from planner.errors import GraphError, PlanError
 from planner.graph.ir import Graph
 from planner.models.zoo import is_zoo_name
+from tensor_partitioner.decision.checks import MOST_DEVICES
 from tensor_partitioner.decision.deciding import decide
 from tensor_partitioner.decision.record import Decision
 from tensor_partitioner.display.progress import tracked
@@ -28,7 +29,6 @@ NODES = (2, 4)
 BUDGET_S = 2.0
 """For each point; what takes longer is decided by bounds."""
 
-MOST_DEVICES = 65_536
 _FAMILY = re.compile(r"(.+-)([1-9]\d*)")
 
 
