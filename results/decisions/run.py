@@ -32,6 +32,7 @@ from simulator.projection.stack import stack_named
 from tensor_partitioner.decision import decide
 from tensor_partitioner.decision.deciding import _Deciding
 from tensor_partitioner.decision.record import Candidate, Decision
+from tensor_partitioner.decision.sources import degrees_of
 from tensor_partitioner.projection import project, project_source
 from tensor_partitioner.replicas import ZooModel
 from topologies import Machine, load_topology
@@ -112,7 +113,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "mlp-4-512": {"dtype": "mixed", "optimizer": "adam"},
 }
 NAMED = ("cp=1",)
-"""All candidates of short sequences, and no plans that are searched, behind which a mistake could hide."""
+"""No context parallelism, for time, and no plans that are searched, behind which a mistake could hide."""
 
 SMALL_MACHINES = ("hgx-h100", "p4d.24xlarge", "dgx-a100", "p4d-nodes-2")
 
@@ -249,7 +250,7 @@ def exhausted(count: int, until: float) -> Row:
         options = SMALL[name]
         decision = decide(name, machine_name, batch=batch, stack=stack, budget_s=600, pins=NAMED, **options)
         model, whole = ZooModel.of(name, options), cluster(machine_name)
-        for candidate in _Deciding(model, whole, stack_named(stack), stack).space(batch):
+        for candidate in _Deciding(model, whole, stack_named(stack), stack, degrees_of(NAMED)).space(batch):
             try:
                 step = project_source(model, batch, candidate, whole, stack)
             except (PlanError, GraphError):
