@@ -123,7 +123,14 @@ def _built_of_zoo(model: ZooModel, within: Parallel, samples: int) -> Replica:
 
 @lru_cache(MOST)
 def _plan_of_zoo(model: ZooModel, within: Parallel) -> Plan:
-    return _plan(_zoo_graph(model, SMALL[0] * within.ep)[0], within)
+    samples = SMALL[0] * within.ep
+    return _plan(_zoo_graph(model, samples)[0], within, _coarsenings_of_zoo(model, samples))
+
+
+@lru_cache(MOST)
+def _coarsenings_of_zoo(model: ZooModel, samples: int) -> Coarsenings:
+    """Return what plans of a graph for few samples have in common."""
+    return Coarsenings(_zoo_graph(model, samples)[0])
 
 
 def _buildable(options: Iterable[tuple[str, object]]) -> dict[str, object]:
@@ -163,12 +170,12 @@ def computed_dtype(graph: Graph) -> str:
     return Counter(dtypes).most_common(1)[0][0]
 
 
-def _plan(graph: Graph, parallel: Parallel) -> Plan:
+def _plan(graph: Graph, parallel: Parallel, coarsenings: Coarsenings | None = None) -> Plan:
     """Return the plan that parallelism within a replica names, without what a command would compare it with."""
     if not parallel.axes:
         layouts, strategies = dict.fromkeys(graph.tensors, ()), {node.name: () for node in graph.nodes}
         return Plan(graph, 0, Ways(()), layouts, strategies)
-    return search_result(graph, SearchOptions(parallel=parallel), Coarsenings(graph)).plan
+    return search_result(graph, SearchOptions(parallel=parallel), coarsenings or Coarsenings(graph)).plan
 
 
 @dataclass(eq=False)

@@ -170,7 +170,7 @@ def _extents(plan: Plan) -> int:
 def _parts(whole: Key, part: Key) -> int:
     """Return among how many workers, and micro-batches, a replica's work on a micro-batch is divided further."""
     (divided, samples), (within, micro_batch) = whole, part
-    return within.workers * samples * divided.ep // (divided.workers * micro_batch * within.ep)
+    return within.tp * within.cp * samples // (divided.tp * divided.cp * micro_batch)
 
 
 @dataclass(eq=False)
