@@ -8,7 +8,7 @@ from functools import lru_cache
 from math import gcd, isqrt
 from typing import NamedTuple, TypeVar
 
-from planner.parallel import RECOMPUTE, ZERO_STAGES, Parallel
+from planner.parallel import RECOMPUTE, WEIGHTS, Parallel
 from planner.plans.phases import DEFAULT, INTERLEAVED, SCHEDULE_NAMES, read_schedule
 
 KEPT = tuple(RECOMPUTE)
@@ -102,7 +102,7 @@ class Space:
         for degrees in space.degrees():
             if per_node % degrees.tp == 0 or "tp" in pins:
                 for branch in space.branches(degrees):
-                    zeros = [zero for zero in space.zeros(branch) if zero in (0, ZERO_STAGES[-1]) or "zero" in pins]
+                    zeros = [zero for zero in space.zeros(branch) if zero in (0, WEIGHTS) or "zero" in pins]
                     if branch.dp * branch.pp * branch.micro_batch == self.batch:
                         yield from map(branch.way, zeros)
 
@@ -113,7 +113,7 @@ class Space:
     def zeros(self, branch: Branch) -> list[int]:
         """Return ZeRO's stages: none where there is nobody to share with."""
         alone = branch.dp == branch.within.cp == 1
-        stages = [0] if alone else [stage for stage in ZERO_STAGES if self.updated or stage not in (1, 2)]
+        stages = [0] if alone else [stage for stage in range(WEIGHTS + 1) if self.updated or stage not in (1, 2)]
         return self._pinned("zero", stages)
 
     def _micro_batches(self, dp: int) -> list[int]:
@@ -156,7 +156,7 @@ def by_hand(space: Space, per_node: int) -> Iterator[list[Parallel]]:
     """
     every = [degrees for degrees in space.degrees() if degrees.cp == 1]
     branches = [branch for degrees in every if degrees.dp == space.devices for branch in space.branches(degrees)]
-    for zero in (0, ZERO_STAGES[-1]):
+    for zero in (0, WEIGHTS):
         data = (way for branch in branches for way in space.candidates(branch) if way.zero == zero and way.ep == 1)
         yield sorted(data, key=_by_memory)
     most = max((degrees.tp for degrees in every if degrees.tp <= per_node), default=1)
