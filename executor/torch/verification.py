@@ -27,6 +27,7 @@ from planner.graph.ir import Graph
 from planner.graph.optimizers import DECAYED, Optimizer
 from planner.plans.plan import undivided
 from planner.pytorch.arguments import Arguments
+from planner.pytorch.contents import is_known
 from planner.pytorch.defects import contained
 from planner.pytorch.tracing import Step
 from planner.pytorch.user_model import UserModel, imported, user_model
@@ -40,6 +41,12 @@ LEAST_SHARE = 1e-3
 steps leave as if it were of the largest movement: what is zero but for rounding has no digits."""
 
 UNTRAINED = "PyTorch itself cannot train the module"
+
+REPEATED = (
+    "is another one where PyTorch takes the same steps again: the module keeps what is neither a parameter nor a "
+    "buffer from one call to the next, as a count: keep it in a buffer, written in place"
+)
+"""What is said of a module whose steps depend on calls before; its differences would look like rounding."""
 
 GRADIENT, STORED = "gradient", "after the steps"
 
@@ -138,6 +145,7 @@ def verified(user: UserModel, model: str) -> Verification:
     """Compare the first steps of a user's model, whose module is trained by them, with those of its graph."""
     if not isinstance(user.optimizer, torch.optim.Optimizer):
         user = user._replace(optimizer=torch.optim.SGD(user.module.parameters(), lr=Optimizer("sgd").lr))
+    optimizer: torch.optim.Optimizer = user.optimizer
     graph = imported(user)
     if counter(graph.tensors):
         raise GraphError(
@@ -149,19 +157,31 @@ def verified(user: UserModel, model: str) -> Verification:
     loss, gradients = _trained(user)
     theirs = _theirs(graph, user, ours, loss, gradients)
     after, dtype = _stored(user), least_precise(graph)
-    moved = (_size(array_of(after[name] - then)) for name, then in before.items() if then.is_floating_point())
+    moved = (
+        _size(array_of(after[name] - then))
+        for name, then in before.items()
+        if then.is_floating_point() and after[name].shape == then.shape
+    )
     least = {
         GRADIENT: LEAST_SHARE * max(map(_size, map(array_of, gradients.values())), default=0.0),
         STORED: LEAST_SHARE * max(moved, default=0.0),
     }
-    by_rounding = [ours[name][1] for name, *_ in theirs]
-    for sample in range(SAMPLES):
+
+    def repeated() -> list[tuple[str, str, HostArray]]:
         with torch.no_grad():
             for name, tensor in _tensors(user.module).items():
-                tensor.copy_(before[name])
-        user.optimizer.load_state_dict(copy.deepcopy(state))
+                if name in before and before[name].shape == tensor.shape:
+                    tensor.copy_(before[name])
+        optimizer.load_state_dict(copy.deepcopy(state))
+        return _theirs(graph, user, ours, *_trained(user))
+
+    for (name, what, expected), (*_, other) in zip(theirs, repeated(), strict=True):
+        if not _difference(other, expected, least.get(what, 0.0)) <= LEAST[dtype]:
+            raise GraphError(f"{model}: {name}, {what}, {REPEATED}")
+    by_rounding = [ours[name][1] for name, *_ in theirs]
+    for sample in range(SAMPLES):
         with Rounded(sample):
-            others = _theirs(graph, user, ours, *_trained(user))
+            others = repeated()
         compared = []
         for place, ((name, what, expected), (*_, other)) in enumerate(zip(theirs, others, strict=True)):
             gap = _difference(ours[name][0].reshape(expected.shape), expected, least.get(what, 0.0))
@@ -218,6 +238,8 @@ def _trained(user: UserModel) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]
     """
     try:
         return _trained_by_pytorch(user)
+    except GraphError:
+        raise
     except Exception as error:
         reason = str(error).strip().partition("\n")[0]
         raise GraphError(f"{UNTRAINED}: {type(error).__name__}: {reason}") from error
@@ -229,6 +251,10 @@ def _trained_by_pytorch(user: UserModel) -> tuple[torch.Tensor, Mapping[str, tor
     for _ in range(STEPS):
         user.optimizer.zero_grad()
         loss: torch.Tensor = step(*arguments.mapped(torch.clone).values)
+        if not is_known(loss):
+            raise GraphError(
+                "a cached function, a class or a file keeps tensors of the import: call the module once before it"
+            )
         loss.backward()  # type: ignore[no-untyped-call]
         if not gradients:
             parameters = user.module.named_parameters(remove_duplicate=False)
@@ -260,8 +286,8 @@ def _theirs_but_loss(
     makers = {output: node for node in graph.nodes for output in node.outputs}
     seen = set[str | None]()
     for name, tensor in user.module.state_dict(keep_vars=True).items():
-        entry = graph.entries[name]
-        if entry.tensor is None or entry.tensor in seen:
+        entry = graph.entries.get(name)  # none of what forward registers
+        if entry is None or entry.tensor is None or entry.tensor in seen:
             continue
         seen.add(entry.tensor)
         if name in gradients and entry.tensor in graph.updates:

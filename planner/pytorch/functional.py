@@ -12,7 +12,6 @@ from torch.fx import Graph, Node
 
 from planner.errors import GraphError
 from planner.pytorch.graphs import bound, example, leaves, packet, where
-from planner.pytorch.overlapping import refuse_overlap
 from planner.pytorch.private import schema_of
 
 aten = torch.ops.aten
@@ -150,9 +149,6 @@ def _replace(node: Node, states: Mapping[Node, Node], *, is_last: bool) -> tuple
     assert isinstance(changed, Node)
     path = ancestry(changed)
     root = path[0]
-    for operand in node.all_input_nodes:
-        if ancestry(operand)[0] is root:
-            refuse_overlap(node, operand)
     state = states.get(root)
     is_fresh = root.op == "call_function" and not root.all_input_nodes
     if state is None and not is_fresh and any(packet(view) == "detach" for view in path):

@@ -7,16 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
+from math import log, pi
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
-from torch.autograd import forward_ad
-from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.distributions import Distribution
-from torch.nn.modules import transformer
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
@@ -31,62 +28,15 @@ from planner.pytorch.refusing import OF_MODULES, users_line
 
 @contextmanager
 def idioms_traced() -> Iterator[None]:
-    """Within, layers of PyTorch are traced that would ask tensors for numbers."""
-    forward, detect = _BatchNorm.forward, transformer._detect_is_causal_mask
-    grad, flat_vmap, validates = torch.autograd.grad, vmap._flat_vmap, Distribution._validate_args
-    backward, enter = torch.autograd.backward, saved_tensors_hooks.__enter__
-    seeds = torch.manual_seed, torch.random.manual_seed
-    _BatchNorm.forward = lambda self, x: (_averaging_all if _averages_all(self) else forward)(self, x)  # type: ignore[method-assign, assignment]
-    transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: bool(is_causal)  # a mask says it, too
-    torch.autograd.grad, vmap._flat_vmap = _refuse_gradients, partial(_one_by_one, flat_vmap)
-    make_dual, forward_ad.make_dual = forward_ad.make_dual, _refuse_tangents
-    torch.autograd.backward = _refuse_backward
-    torch.manual_seed = torch.random.manual_seed = _refuse_seed
-    saved_tensors_hooks.__enter__ = lambda self: enter(_checked(self))  # type: ignore[method-assign]
-    Distribution._validate_args = False  # which asks whether parameters and values are what they must be
+    """Within, functions that `torch.vmap` maps are called slice by slice, and distributions check no arguments."""
+    flat_vmap, validates = vmap._flat_vmap, Distribution._validate_args
+    vmap._flat_vmap = partial(_one_by_one, flat_vmap)
+    Distribution.set_default_validate_args(False)  # a check asks data
     try:
         yield
     finally:
-        torch.autograd.grad, vmap._flat_vmap, Distribution._validate_args = grad, flat_vmap, validates
-        forward_ad.make_dual = make_dual
-        torch.autograd.backward, saved_tensors_hooks.__enter__ = backward, enter  # type: ignore[method-assign]
-        torch.manual_seed, torch.random.manual_seed = seeds
-        _BatchNorm.forward, transformer._detect_is_causal_mask = forward, detect  # type: ignore[method-assign]
-
-
-def _refuse_gradients(*_: Any, **__: Any) -> Any:
-    raise GraphError(
-        f"{users_line(traceback.extract_stack())}torch.autograd.grad, or torch.func's, in forward: gradients of "
-        "gradients are not taken; leave the penalty out, or write the derivative as operators"
-    )
-
-
-def _refuse_tangents(*_: Any, **__: Any) -> Any:  # another function, as PyTorch looks functions up as it is loaded
-    _refuse_gradients()
-
-
-def _refuse_backward(*_: Any, **__: Any) -> Any:
-    raise GraphError(
-        f"{users_line(traceback.extract_stack())}backward() in forward: the gradients of what is returned are taken "
-        "here: return the loss, or the sum of several"
-    )
-
-
-def _refuse_seed(*_: Any, **__: Any) -> Any:
-    raise GraphError(
-        f"{users_line(traceback.extract_stack())}manual_seed in forward: random numbers are drawn anew in every step "
-        "here: draw them once, in __init__, and keep them in a buffer"
-    )
-
-
-def _checked(hooks: saved_tensors_hooks) -> saved_tensors_hooks:
-    """Return hooks of what is saved for the backward pass that change nothing of it."""
-    if not isinstance(hooks, save_on_cpu):
-        raise GraphError(
-            f"{users_line(traceback.extract_stack())}saved_tensors_hooks in forward would not run: leave them out, as "
-            "--recompute plans what is kept"
-        )
-    return hooks
+        vmap._flat_vmap = flat_vmap
+        Distribution.set_default_validate_args(validates)
 
 
 def _one_by_one(
@@ -123,35 +73,18 @@ MOST_SLICES, MOST_CALLS = 64, 256
 CALLS: ContextVar[int] = ContextVar("calls of the function that is mapped around", default=1)
 
 
-def _averages_all(layer: _BatchNorm) -> bool:
-    return layer.training and layer.momentum is None and layer.running_mean is not None
-
-
-def _averaging_all(layer: _BatchNorm, x: Tensor) -> Tensor:
-    """Normalize by the batch; the running statistics become the means of all batches so far."""
-    layer._check_input_dim(x)  # type: ignore[no-untyped-call]
-    result = F.batch_norm(x, None, None, layer.weight, layer.bias, training=True, eps=layer.eps)
-    dims = [dim for dim in range(x.ndim) if dim != 1]
-    with torch.no_grad():
-        layer.num_batches_tracked.add_(1)  # type: ignore[union-attr]
-        share = 1.0 / layer.num_batches_tracked.to(x.dtype)  # type: ignore[union-attr]
-        for kept, now in ((layer.running_mean, x.mean(dims)), (layer.running_var, x.var(dims))):
-            kept.mul_(1 - share).add_(now * share)  # type: ignore[union-attr]
-    return result
-
-
 class Taken(TorchFunctionMode):
     """Within, what an export would leave out, or cannot take, of functions of PyTorch is refused or done otherwise.
 
     A hook of a tensor raises a GraphError with the user's line; `data` of a tensor is what `detach` returns; sequences
     are packed as rows that a mask shows; masks that are computed alike select as one. A parameter that a container of
     the `module` holds, too, is the module's, which is another in a trace. What an export really changes, as it does
-    tensors that are no buffers, holds afterwards what it held before. Tensors that were `kept` are marked.
+    tensors that are no buffers, holds afterwards what it held before.
     """
 
-    def __init__(self, module: nn.Module, kept: Mapping[int, tuple[str, Tensor]]) -> None:
+    def __init__(self, module: nn.Module) -> None:
         super().__init__()
-        self.kept, self.masks, self.module, self.before = kept, Masks(), module, dict[Tensor, Tensor]()
+        self.masks, self.module, self.before = Masks(), module, dict[Tensor, Tensor]()
         self.names = {id(parameter): name for name, parameter in module.named_parameters()}
         held = (vars(part)[name] for part in module.modules() for name in vars(part).keys() - OF_MODULES)
         containers = (value for value in held if isinstance(value, list | tuple | dict))
@@ -159,16 +92,15 @@ class Taken(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call a function of PyTorch, or what stands for it."""
-        if function is torch.Tensor.register_hook:
-            where = users_line(traceback.extract_stack())
-            raise GraphError(f"{where}register_hook: a hook of a tensor would not run: remove it")
+        name = getattr(function, "__name__", "")
+        if why := REFUSED.get(function) or REFUSED.get(name):
+            raise GraphError(f"{users_line(traceback.extract_stack())}{why}")
         if function == GET_DATA:
             return args[0].detach()
         if function == SET_DATA:
-            return args[0].detach().copy_(torch.ops.planner.assigned(args[1]))
-        if self.finds or self.kept:
+            return args[0].detach().copy_(args[1])
+        if self.finds:
             args, kwargs = tree_map(self._own, (args, kwargs))
-        name = getattr(function, "__name__", "")
         if name == "_pack_padded_sequence":
             return packed(*args, **(kwargs or {}))
         if name.startswith("_foreach_"):
@@ -196,9 +128,7 @@ class Taken(TorchFunctionMode):
         self.before.update((x, content_of(x)) for x in changed if is_known(x) and x not in self.before)
 
     def _own(self, value: Any) -> Any:
-        """Return the module's parameter in place of one that a container holds; mark what a call before left."""
-        if id(value) in self.kept:
-            return torch.ops.planner.kept(value, self.kept[id(value)][0])
+        """Return the module's parameter in place of one that a container holds."""
         return self.module.get_parameter(self.names[id(value)]) if id(value) in self.names else value
 
 
@@ -312,6 +242,17 @@ def _instance_norm(x: Tensor, running_mean: Any = None, running_var: Any = None,
     return result
 
 
+def _gaussian_loss(  # noqa: PLR0913, PLR0917 -- as PyTorch's
+    x: Tensor, target: Tensor, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
+) -> Tensor:
+    """Return the negative logarithm of a normal distribution; PyTorch asks data whether a variance is negative."""
+    var = torch.as_tensor(var, dtype=x.dtype, device=x.device)
+    var = var[..., None] if var.shape == x.shape[:-1] else var
+    var = var + (var.detach().clamp(min=eps) - var.detach())
+    loss: Tensor = (var.log() + (x - target).square() / var) / 2 + (log(2 * pi) / 2 if full else 0)
+    return loss.mean() if reduction == "mean" else loss.sum() if reduction == "sum" else loss
+
+
 STANDING_IN: Mapping[Callable[..., Any], Callable[..., Any]] = {
     F.batch_norm: batch_norm,
     torch.batch_norm: plain_batch_norm,
@@ -319,6 +260,7 @@ STANDING_IN: Mapping[Callable[..., Any], Callable[..., Any]] = {
     torch.bincount: _counted,
     torch.Tensor.bincount: _counted,
     F.ctc_loss: _ctc_loss,
+    F.gaussian_nll_loss: _gaussian_loss,
     **dict.fromkeys((torch.cov, torch.Tensor.cov), _covariance),
     **dict.fromkeys((torch.corrcoef, torch.Tensor.corrcoef), _correlation),
     torch.sparse_coo_tensor: _dense,
@@ -327,5 +269,20 @@ STANDING_IN: Mapping[Callable[..., Any], Callable[..., Any]] = {
 }
 """By a function whose result has an extent that an export does not know, or is sparse, what is traced instead."""
 
+
+GRADIENTS = (
+    "torch.autograd.grad, or torch.func's, in forward: gradients of gradients are not taken; leave the penalty out, or "
+    "write the derivative as operators"
+)
+BACKWARD = (
+    "backward() in forward: the gradients of what is returned are taken here: return the loss, or the sum of several"
+)
+REFUSED: Mapping[Any, str] = {
+    torch.Tensor.register_hook: "register_hook: a hook of a tensor would not run: remove it",
+    torch.autograd.grad: GRADIENTS,
+    "_make_dual": GRADIENTS,
+    **dict.fromkeys((torch.Tensor.backward, torch.autograd.backward), BACKWARD),
+}
+"""By a function, or by the name of one that is not public, why it is refused."""
 
 GET_DATA, SET_DATA = torch.Tensor.data.__get__, torch.Tensor.data.__set__  # type: ignore[attr-defined]

@@ -23,7 +23,6 @@ from planner.graph.optimizers import Optimizer
 from planner.graph.training import Recipe, training_graph
 from planner.pytorch.arguments import Arguments, Inputs
 from planner.pytorch.axes import Cuts, Value
-from planner.pytorch.chosen_places import NUMBERS
 from planner.pytorch.contents import DTYPES, as_value, is_known, known_dtype, state_init
 from planner.pytorch.decomposing import REFUSED, decompose
 from planner.pytorch.defects import DefectError, contained, conversion_failed
@@ -46,7 +45,6 @@ from planner.pytorch.selections import spread_selections
 from planner.pytorch.shared_memory import refuse_shared_data, refuse_shared_memory
 from planner.pytorch.tracing import Step, Trace, is_data, is_parameter, traced
 from planner.pytorch.translation import UNKNOWN, Translation
-from planner.pytorch.unwritten import refuse_unwritten
 from planner.pytorch.views import laid_as
 
 FIXED = ", as of a mask that selects: use torch.where, or as many indices in every batch"
@@ -62,6 +60,9 @@ TAKEN_WHOLE = (
     "lgamma", "digamma", "polygamma", "mvlgamma", "erfc", "erfinv",
 )  # fmt: skip
 """Operators that are called as they are, with their gradients: most work on matrices, rows or sequences as wholes."""
+
+NUMBERS = ("item", "_local_scalar_dense")
+"""Operators that make a tensor Python's."""
 
 OF_MEMORY = ("as_strided", "as_strided_scatter")
 """Operators whose results depend on where elements lie in memory, and that are not called with copies, therefore."""
@@ -193,7 +194,6 @@ def _with_cuts(trace: Trace, frozen: frozenset[int], whole: AbstractSet[Node]) -
     """Translate a trace as often as dimensions have to be cut finer."""
     result = trace.first_result()
     needed = needed_for_all(trace)
-    refuse_unwritten(trace, needed)
     refuse_read_statistics(trace, needed)
     known = folded(trace, needed)
     nodes = [node for node in trace.nodes if node in needed and node not in known]

@@ -26,11 +26,9 @@ from planner.pytorch.refusing import users_line
 
 LIBRARY = torch.library.Library("planner", "DEF")  # type: ignore[no-untyped-call]
 OPERATORS = {
-    "kept(Tensor self, str name) -> Tensor": lambda x, name: x.clone(),
     "again(Tensor self) -> Tensor": lambda x: x.clone(),
     "entered(Tensor self, int region) -> Tensor": lambda x, region: x.clone(),
     "left(Tensor self, int region) -> Tensor": lambda x, region: x.clone(),
-    "assigned(Tensor self) -> Tensor": lambda x: x.clone(),
     "changed(Tensor parameter, Tensor content) -> Tensor": lambda _, content: content.clone(),
     (
         "recurrent(Tensor input, Tensor lengths, Tensor[] hx, Tensor[] params, str kind, bool has_biases, "

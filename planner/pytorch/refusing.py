@@ -77,7 +77,8 @@ ADVICE = {
     "Sparse CSR tensors": "a sparse tensor of compressed rows: keep to_dense() of it, or to_sparse_coo()",
     "Disabling autocast": "autocast names a device that is not here (Disabling autocast): cast explicitly",
     "fake tensor in the exported program": (
-        "forward makes a tensor of Python's numbers, as torch.distributions does: make it in __init__, as a buffer"
+        "forward makes a tensor of Python's numbers, as torch.distributions does, or a file or a class keeps one of an "
+        "import before: make it in __init__, as a buffer"
     ),
 }
 """By what PyTorch says, what is wrong and what to do."""

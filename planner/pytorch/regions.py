@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import operator
+import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
 from torch import nn
 from torch.fx import GraphModule, Node
+from torch.nn.modules import transformer
 from torch.overrides import TorchFunctionMode
 
 from planner.errors import GraphError
 from planner.pytorch.autocast import with_casts
-from planner.pytorch.chosen_places import Chosen, are_of_data
 from planner.pytorch.functional import changes_first
 from planner.pytorch.graphs import example, where
 from planner.pytorch.private import REGION, OpOverload, exporting_modes, fake_mode_of
@@ -30,22 +31,17 @@ class RegionsApart(TorchFunctionMode):
     """Within, an export sees autocast end where gradients are switched on or off, and begin again.
 
     Of what begins in the middle of a region of autocast it forgets where it began, and that a parameter is trained, or
-    no longer, it never sees: that raises a GraphError with the user's line. What is written where one number of the
-    data says is written as Chosen does.
+    no longer, it never sees: that raises a GraphError with the user's line. Transformers do not ask masks whether they
+    are causal, which is_causal says.
     """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._chosen = Chosen()
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call a function of PyTorch."""
         if function in SWITCHES and isinstance(args[0], nn.Parameter):
             _refuse_switched(*args, **(kwargs or {}))
-        if function in PLACES and are_of_data(args[1]) and exporting_modes():
-            return PLACES[function](self._chosen, *args)
-        if self._chosen.is_changed_by(function, args[0] if args else None):
-            return self._chosen.change(function, *args, **(kwargs or {}))
+        asks = function is torch.Tensor.__bool__ and sys._getframe(1).f_code.co_filename == transformer.__file__
+        if asks and exporting_modes():
+            return False
         if function is not torch._C._set_grad_enabled:
             return function(*args, **(kwargs or {}))
         begin, end = REGION
@@ -59,12 +55,6 @@ class RegionsApart(TorchFunctionMode):
                 mode.__torch_function__(begin, (), node.args)
         return result
 
-
-PLACES: Mapping[Any, Callable[..., Any]] = {
-    torch.Tensor.__getitem__: Chosen.read,
-    torch.Tensor.__setitem__: Chosen.write,
-}
-"""What reads and writes one place, and what does so where data choose it."""
 
 SWITCHES = (torch.Tensor.requires_grad_, torch.Tensor.requires_grad.__set__)  # type: ignore[attr-defined]
 """Functions by which a parameter is trained from then on, or no longer."""

@@ -18,19 +18,15 @@ from torch.export.graph_signature import InputKind, InputSpec
 from torch.utils._pytree import TreeSpec, tree_unflatten
 
 from planner.errors import GraphError
-from planner.pytorch.asking import Asked, Place, Undecided, always_raises, raised_at
-from planner.pytorch.changed import bounded_first, leaves_of_their_own, written_data
+from planner.pytorch.changed import leaves_of_their_own
 from planner.pytorch.checkpoints import checkpoints_traced, counted_again, follow_twice, refuse_escapes
-from planner.pytorch.chosen_places import look_up
 from planner.pytorch.complex_numbers import real_alone
 from planner.pytorch.contents import is_known
 from planner.pytorch.functional import ancestry, changes_first, note_views, out_of_place, relaid_out_of_place
 from planner.pytorch.graphs import packet
 from planner.pytorch.idioms import Taken, idioms_traced
-from planner.pytorch.kept import kept_in, refuse_first_call, refuse_kept
 from planner.pytorch.own_functions import functions_traced
-from planner.pytorch.places import modules_of
-from planner.pytorch.python_state import Outside, changes, python_state, tensors_outside
+from planner.pytorch.python_state import PythonState, assigned_in_place, refuse_other
 from planner.pytorch.refusing import (
     failure,
     random_states,
@@ -40,18 +36,12 @@ from planner.pytorch.refusing import (
     silent,
 )
 from planner.pytorch.regions import RegionsApart, inline_regions
-from planner.pytorch.restoring import given_back
-
-TRIES = 3
-"""How often a module is exported that draws random numbers, before it is the module that draws them."""
 
 
 class Step(nn.Module):
     """A module with its loss, called with the values of Arguments of some structure: what is traced.
 
-    `changed` are numbers of Python's that the last of so many `calls` of the module changed, and from what to what;
-    `assigned` are attributes, and buffers of another shape, that it gave other tensors; `kept` are tensors
-    that classes and functions keep of the call before.
+    `state` is what Python keeps of the module as it is traced, else None.
     """
 
     def __init__(
@@ -64,10 +54,7 @@ class Step(nn.Module):
         super().__init__()
         self.module, self._autocast = module, autocast
         self.loss, self._structure = loss, structure
-        self.changed: set[str] = set()
-        self.assigned: set[str] = set()
-        self.kept = Outside()
-        self.calls = 1
+        self.state: PythonState | None = None
 
     def forward(self, *arguments: Any) -> Any:
         """Return the loss: the module's own result or what that calls its loss, or the loss of it and the targets."""
@@ -81,17 +68,11 @@ class Step(nn.Module):
 
     def _loss_of(self, *arguments: Any) -> Any:
         in_order, by_name, targets = tree_unflatten(arguments, self._structure)
-        self.kept.clear()
-        for call in range(self.calls):
-            outside = tensors_outside(self.module, self.loss)
-            before, marks = python_state(self.module, self.loss), call + 1 < self.calls
-            with kept_in(modules_of(self.module, self.loss), marks=marks) as assigned, counted_again():
-                result = self.module(*in_order, **by_name)
-                loss = self._loss_from(result, targets)
-            after = tensors_outside(self.module, self.loss)
-            self.kept.update((tensor, after[tensor]) for tensor in after.keys() - outside.keys())
-        self.assigned |= assigned | {after[tensor][0] for tensor in after.keys() - outside.keys()}
-        self.changed |= set(changes(before, python_state(self.module, self.loss)))
+        with assigned_in_place(self.module, self.loss), counted_again():
+            result = self.module(*in_order, **by_name)
+            loss = self._loss_from(result, targets)
+        if self.state is not None:
+            self.state.note_call()
         if not isinstance(loss, torch.Tensor):
             kind = type(result if self.loss is None else loss).__name__
             raise GraphError(
@@ -186,11 +167,8 @@ def traced(step: Step, arguments: Sequence[Any], names: Sequence[str]) -> Trace:
     kept = [str(spec.arg.name) for spec in specs if not is_data(spec)]
     note_views(graph)
     relaid_out_of_place(graph, kept)
-    written_data(graph)
-    bounded_first(graph)
     changed = {ancestry(node.args[0])[0].name for node in graph.nodes if changes_first(node)}
     contents = out_of_place(graph, kept)
-    look_up(graph)
     states = leaves_of_their_own(graph, contents, trained, output)
     follow_twice(graph, output)
     refuse_escapes(graph, output)
@@ -216,7 +194,7 @@ def _exported(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
         with (
             warnings.catch_warnings(),
             redirect_stderr(printed),
-            Taken(step, step.kept),
+            Taken(step),
             functions_traced(),
             checkpoints_traced(step),
             idioms_traced(),
@@ -224,7 +202,7 @@ def _exported(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
         ):
             warnings.simplefilter("ignore")
             warnings.filterwarnings("error", ".*Disabling autocast")
-            program = _exported_once(step, arguments)
+            program = _traced_again(step, arguments)
     except GraphError:
         raise
     except Exception as error:
@@ -233,82 +211,21 @@ def _exported(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
     return program
 
 
-def _exported_once(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
-    """Export; a GraphError for what Python does at every call: it would be done once."""
-    for _ in range(TRIES):  # what PyTorch loads when it first needs it may draw, too
-        states = random_states()
-        program = _exported_past_checks(step, arguments)
-        if random_states() == states:
-            break
-    else:
-        raise GraphError(
-            "forward draws random numbers of Python or NumPy, which every step would repeat: use PyTorch's"
-        )
-    if step.changed or step.assigned:
-        first, changed = set(step.assigned), set(step.changed)
-        step.changed.clear()
-        step.assigned.clear()
-        step.calls = 2
-        twice = _exported_past_checks(step, arguments)
-        step.calls = 1
-        refuse_kept(twice, step.assigned)
-        if not step.changed:
-            refuse_first_call(program, twice, first | changed)
-    if step.changed:
-        raise GraphError(
-            f"forward changes {min(step.changed)}, as Python does it: once, at import, and not at every step; count "
-            "outside of the module"
-        )
-    return program
-
-
-def _exported_past_checks(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
-    """Export; where data decide whether a function raises an error of its own, as in an assertion, it does not.
-
-    Where both answers go on, data decide what Python does, which the export itself says. An assertion that was passed
-    over is so wherever it is made again by the same calls, as in a loop.
-    """
-    answers: tuple[bool, ...] = ()
-    known: dict[Place, bool] = {}
-    while len(answers) + len(known) <= MOST_CHECKS:
-        asked = Asked(answers, known, export.__code__)
-        try:
-            with asked:
-                return _one_export(step, arguments)
-        except Undecided:
-            place = asked.asking[-1]
-        tried = {answer: _raised(step, arguments, (*answers, answer), known) for answer in (False, True)}
-        raising = [(answer, raised) for answer, raised in tried.items() if raised is not None]
-        if len(raising) != 1:
-            break
-        ((answer, raised),) = raising
-        if always_raises(place, raised):
-            known[place] = not answer
-        else:
-            answers = (*answers, not answer)
-    return _one_export(step, arguments)
-
-
-def _one_export(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
-    with given_back(step.module, step.loss):
-        return export(step, arguments, strict=False)
-
-
-MOST_CHECKS = 64
-"""How many assertions on data are passed over."""
-
-
-def _raised(step: Step, arguments: tuple[Any, ...], answers: tuple[bool, ...], known: dict[Place, bool]) -> int | None:
-    """Return where the code that asks raises an error by itself if it has the last answer; None if it goes on."""
-    asked = Asked(answers, known, export.__code__)
+def _traced_again(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
+    """Export; a GraphError for a module that keeps something from one call to the next by which that differs."""
+    state, random = PythonState(step.module, step.loss), random_states()
+    step.state = state
     try:
-        with asked:
-            _one_export(step, arguments)
-    except Undecided:
-        return None
-    except Exception as error:
-        return None if len(asked.asking) < len(answers) else raised_at(error, asked.asking[len(answers) - 1])
-    return None
+        program = export(step, arguments, strict=False)
+        later, step.state = state.later, None
+        if later is not None or random != random_states():
+            for kept in (state, later or state):
+                kept.put_back()
+            refuse_other(program, export(step, arguments, strict=False))
+    finally:
+        step.state = None
+        state.put_back()
+    return program
 
 
 def _apart(arguments: Sequence[Any]) -> tuple[Any, ...]:

@@ -167,13 +167,6 @@ def slow():
     return {"slow": layer.requires_grad_(False)}
 
 
-def checked(self, x):
-    assert not torch.isnan(x).any(), "no numbers"
-    if (x.abs() > 1e9).any():
-        raise ValueError("too large")
-    return mean_square(x)
-
-
 def gaussian(self, x):
     return -torch.distributions.Normal(x, torch.ones_like(x)).log_prob(x.detach() + 1).mean() + F.gaussian_nll_loss(
         x, x.detach() * 2, x.exp()
@@ -323,14 +316,10 @@ IDIOMS = {
     "weight norm by hooks": (
         lambda: {"down": nn.utils.weight_norm(nn.Linear(WIDTH, 3))}, downward,
     ),
-    "average of all batches": (
-        lambda: {"norm": nn.BatchNorm1d(WIDTH, momentum=None)}, lambda self, x: self.norm(x).relu().sum(),
-    ),
     "batch norm twice": (lambda: {"norm": nn.BatchNorm1d(WIDTH)}, normalized),
     "batch norm that nothing reads": (
         lambda: {"norm": nn.BatchNorm1d(WIDTH)}, lambda self, x: mean_square((self.norm(x), self.fc(x))[1]),
     ),
-    "checks": (dict, checked),
     "distributions": (dict, gaussian),
     "a policy": (dict, policy, classes),
     "checkpoint": (dict, lambda self, x: mean_square(checkpoint(self.fc, x, use_reentrant=True))),

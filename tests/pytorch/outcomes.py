@@ -14,6 +14,7 @@ import torch
 from executor.torch.verification import STEPS, UNTRAINED, verified
 from planner.errors import GraphError
 from planner.pytorch.defects import LOGGER, DefectError
+from planner.pytorch.user_model import UserModel
 
 OUTCOMES = ("right", "refused", "wrong", "bare")
 RATE = 1e-3
@@ -55,6 +56,14 @@ def _outcome_of(model):
         why = f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"
         return ("bare", why) if trains(model) else None
     return ("wrong", failure) if failure else ("right", "")
+
+
+def is_refused_beside_pytorch(module, loss=None):
+    """True if a module is imported, and its steps differ from PyTorch's, or these from the same steps again."""
+    torch.manual_seed(0)
+    module, x = module.double(), torch.randn(4, 6, dtype=torch.float64)
+    kind, why = outcome_of(UserModel(module, (x,), loss, (), sgd(module)))
+    return kind == "wrong" or (kind == "refused" and any(text in why for text in ("same steps again", "of the import")))
 
 
 def trains(model):

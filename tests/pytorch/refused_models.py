@@ -58,21 +58,6 @@ def hooks_of_forward_passes():
     return model, inputs
 
 
-class Remembering(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.fc, self.memory = nn.Linear(6, 6), None
-
-    def forward(self, x):
-        result = self.fc(x) if self.memory is None else self.fc(x) + self.memory
-        self.memory = result.detach()
-        return result.sum()
-
-
-def memory():
-    return Remembering(), (torch.ones(4, 6),)
-
-
 class Table(nn.Module):
     """Keeps a table in a buffer, in no file, that is made when another number of columns comes."""
 
@@ -105,6 +90,14 @@ def of_first_batch():
     return model, inputs
 
 
+def asserted():
+    def function(self, x):
+        assert x.isfinite().all()
+        return x
+
+    return with_function(function)
+
+
 def of_batch_before():
     model, inputs = of_first_batch()
     model(torch.randn(4, 6))
@@ -113,10 +106,6 @@ def of_batch_before():
 
 def table_of_positions():
     return Table(lambda x: torch.arange(6, dtype=x.dtype)[None]), (torch.ones(4, 6),)
-
-
-def table_of_data():
-    return Table(lambda x: x[:1].detach()), (torch.ones(4, 6),)
 
 
 def trained_in_forward():
@@ -200,10 +189,9 @@ SAID = {
     "a_module_alone": r"found a module alone",
     "changed_operand": r"refused_models\.py:\d+: DoubledInPlace, a torch\.autograd\.Function, changes what it is given",
     "hooks": r"fc: has hooks, which would not run",
-    "memory": r"forward keeps tensors from one step to the next in memory: register_buffer",
-    "counted_anew": r"forward changes fc\.calls from \d to \d, as Python does it: once",
-    "of_first_batch": r"forward does something else in its first call .* is_ready .*: call the module once before",
-    "table_of_data": r"forward keeps tensors from one step to the next in table: register_buffer",
+    "counted_anew": r"refused_models\.py:\d+: forward computes mul\(.*1\) in its first call, mul\(.*2\) in the next",
+    "of_first_batch": r"refused_models\.py:\d+: forward computes .* in its first call.*: .*call the module once before",
+    "asserted": r"refused_models\.py:\d+: data decide what Python does \(assert x\.isfinite\(\)\.all\(\)\)",
     "trained_in_forward": r"refused_models\.py:\d+: forward changes the parameter fc\.weight after it was read",
     "parameter_hooks": r"fc\.weight: has hooks, which would not run",
     "a_number_of_the_data": r"item\(\) makes a number of a tensor.* \(1 times, first at .*refused_models\.py:\d+\)",

@@ -58,30 +58,6 @@ def put_twice(put, numbers):
     return put.index_put((numbers,), put[numbers] * 2)
 
 
-def written_where_chosen(w, i, j, x):
-    """Write rows of what has a gradient, and columns of what has none."""
-    tracked, other = w * 2, x * 2
-    tracked[i[0]], tracked[i[1], -1], tracked[0, j[2]] = x[0], 3, x[1, 1]
-    other[:, j[0]], other[i[0], 1:], other[..., j[1]] = 5, x[0, 1:], x[:, 0]
-    return tracked * other
-
-
-def changed_where_chosen(w, i, j, x):
-    """Change rows, columns and parts of them in place, past a change of the number, and twice over."""
-    tracked, other, number = w * 2, x * 2, i[0].clone()
-    tracked[i[0]] += w[1]
-    tracked[i[1], 1:3] -= tracked[i[0], j[0]]
-    tracked[:, j[1]] -= 1
-    tracked[i[1]][j[2]] = x[0, 0]
-    row, positive = other[number], x > 0
-    number += 1
-    row *= 3
-    row += w[0]
-    positive[i[1]] &= ~positive[i[0]]
-    other[i[1]] = other[i[0]] + row
-    return tracked * other * positive
-
-
 def turned(w, i, j, x):
     pairs = torch.view_as_complex(w.view(ROWS, COLUMNS // 2, 2))
     angles = torch.polar(torch.ones(COLUMNS // 2, dtype=torch.float64), x[0, ::2])
@@ -99,10 +75,6 @@ CASES = {
     "put over what is there": lambda w, i, j, x: x.index_put((i,), w.exp()[j % ROWS]),
     "put a number over another": lambda w, i, j, x: (w * x).index_put((i, j), w[0, 0].exp()),
     "put over what was put": lambda w, i, j, x: put_twice(w.index_put((i % 2,), w.exp()[j % ROWS]), i % 3),
-    "one that data choose": lambda w, i, j, x: w[i[0]] * w[:, j[0], None].sum() + w[-i[1] - 1] + w[x[0].argmax() % 2],
-    "part of one that data choose": lambda w, i, j, x: w[i[0].item(), 1:3] * w.select(1, j[1])[:2] + x[..., j[0]][:2],
-    "written where data choose": written_where_chosen,
-    "changed where data choose": changed_where_chosen,
     "put where it is known": lambda w, i, j, x: x.index_put((torch.tensor([1, 1, 0]),), w[:3].exp()),
     "accumulated": lambda w, i, j, x: w.index_put((i, j), w[0, 0] * x[0, :5], accumulate=True),
     "assigned": assigned,
@@ -143,6 +115,35 @@ def test_trains_like_eager(name):
     _, of_loss, of_parameters = differences(module, batch)
     assert of_parameters.keys() == {"w"}
     assert max(of_loss, *of_parameters.values()) < 1e-11
+
+
+def written_where_chosen(w, i, j, x):
+    tracked = w * 2
+    tracked[i[0]] = x[0]
+    return tracked
+
+
+def changed_where_chosen(w, i, j, x):
+    tracked = w * 2
+    tracked[:, j[1]] -= 1
+    return tracked
+
+
+CHOSEN = {
+    "read": lambda w, i, j, x: w[i[0]] * w.T[0, 0],
+    "selected": lambda w, i, j, x: w.select(1, j[1]),
+    "a number": lambda w, i, j, x: w[i[0].item()],
+    "written": written_where_chosen,
+    "changed": changed_where_chosen,
+}
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_one_place_that_data_choose_is_refused_unless_it_is_looked_up(name):
+    with pytest.raises(GraphError, match=r"test_indexing\.py:\d+"):
+        from_torch(Weighted(CHOSEN[name]), inputs())
+    _, of_loss, _ = differences(Weighted(lambda w, i, j, x: w[i[:1]] * w[:, j[:1]].sum()), inputs())
+    assert of_loss < 1e-11
 
 
 def test_what_has_no_gradient_is_called_whole_and_what_has_one_is_if_it_is_of_matrices():
