@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from os import cpu_count
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +28,6 @@ from planner.graph.ir import Graph
 from planner.graph.optimizers import DECAYED, Optimizer
 from planner.plans.plan import undivided
 from planner.pytorch.arguments import Arguments
-from planner.pytorch.contents import is_known
 from planner.pytorch.defects import contained
 from planner.pytorch.tracing import Step
 from planner.pytorch.user_model import UserModel, imported, user_model
@@ -42,10 +42,7 @@ steps leave as if it were of the largest movement: what is zero but for rounding
 
 UNTRAINED = "PyTorch itself cannot train the module"
 
-REPEATED = (
-    "is another one where PyTorch takes the same steps again: the module keeps what is neither a parameter nor a "
-    "buffer from one call to the next, as a count: keep it in a buffer, written in place"
-)
+REPEATED = "differs where PyTorch takes the same steps again: the module keeps what is no buffer between calls"
 """What is said of a module whose steps depend on calls before; its differences would look like rounding."""
 
 GRADIENT, STORED = "gradient", "after the steps"
@@ -145,7 +142,6 @@ def verified(user: UserModel, model: str) -> Verification:
     """Compare the first steps of a user's model, whose module is trained by them, with those of its graph."""
     if not isinstance(user.optimizer, torch.optim.Optimizer):
         user = user._replace(optimizer=torch.optim.SGD(user.module.parameters(), lr=Optimizer("sgd").lr))
-    optimizer: torch.optim.Optimizer = user.optimizer
     graph = imported(user)
     if counter(graph.tensors):
         raise GraphError(
@@ -157,31 +153,19 @@ def verified(user: UserModel, model: str) -> Verification:
     loss, gradients = _trained(user)
     theirs = _theirs(graph, user, ours, loss, gradients)
     after, dtype = _stored(user), least_precise(graph)
-    moved = (
-        _size(array_of(after[name] - then))
-        for name, then in before.items()
-        if then.is_floating_point() and after[name].shape == then.shape
-    )
+    same = [name for name, then in before.items() if then.is_floating_point() and after[name].shape == then.shape]
+    moved = (_size(array_of(after[name] - before[name])) for name in same)
     least = {
         GRADIENT: LEAST_SHARE * max(map(_size, map(array_of, gradients.values())), default=0.0),
         STORED: LEAST_SHARE * max(moved, default=0.0),
     }
-
-    def repeated() -> list[tuple[str, str, HostArray]]:
-        with torch.no_grad():
-            for name, tensor in _tensors(user.module).items():
-                if name in before and before[name].shape == tensor.shape:
-                    tensor.copy_(before[name])
-        optimizer.load_state_dict(copy.deepcopy(state))
-        return _theirs(graph, user, ours, *_trained(user))
-
-    for (name, what, expected), (*_, other) in zip(theirs, repeated(), strict=True):
+    for (name, what, expected), (*_, other) in zip(theirs, _again(graph, user, ours, before, state), strict=True):
         if not _difference(other, expected, least.get(what, 0.0)) <= LEAST[dtype]:
             raise GraphError(f"{model}: {name}, {what}, {REPEATED}")
     by_rounding = [ours[name][1] for name, *_ in theirs]
     for sample in range(SAMPLES):
         with Rounded(sample):
-            others = repeated()
+            others = _again(graph, user, ours, before, state)
         compared = []
         for place, ((name, what, expected), (*_, other)) in enumerate(zip(theirs, others, strict=True)):
             gap = _difference(ours[name][0].reshape(expected.shape), expected, least.get(what, 0.0))
@@ -191,6 +175,22 @@ def verified(user: UserModel, model: str) -> Verification:
         if not verification.failure:
             break
     return verification
+
+
+Tensors = Mapping[str, torch.Tensor]
+
+Theirs = list[tuple[str, str, HostArray]]
+"""What PyTorch computes: the name of our tensor, what is of it, and its content."""
+
+
+def _again(graph: Graph, user: UserModel, ours: Collection[str], before: Tensors, state: dict[str, Any]) -> Theirs:
+    """Take PyTorch's steps once more, from where the first ones began."""
+    with torch.no_grad():
+        for name, tensor in _tensors(user.module).items():
+            if name in before and before[name].shape == tensor.shape:  # others are made by forward
+                tensor.copy_(before[name])
+    user.optimizer.load_state_dict(copy.deepcopy(state))
+    return _theirs(graph, user, ours, *_trained(user))
 
 
 def _tensors(module: nn.Module) -> dict[str, torch.Tensor]:
@@ -231,58 +231,35 @@ def _ours(graph: Graph, user: UserModel) -> Mapping[str, tuple[HostArray, float]
     return results | {name: (np.array(asnumpy(trainer.view(name))), 0.0) for name in kept}
 
 
-def _trained(user: UserModel) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
+def _trained(user: UserModel) -> tuple[torch.Tensor, Tensors]:
     """Train the module; return the last loss, and the gradients of the first step by the parameters' names.
 
     Raises a GraphError for a module that PyTorch itself cannot train.
     """
+    arguments, gradients = Arguments(user.inputs, user.targets), dict[str, torch.Tensor]()
+    step = Step(user.module, user.loss, arguments.structure)
     try:
-        return _trained_by_pytorch(user)
-    except GraphError:
-        raise
+        for _ in range(STEPS):
+            user.optimizer.zero_grad()
+            loss: torch.Tensor = step(*arguments.mapped(torch.clone).values)
+            loss.backward()  # type: ignore[no-untyped-call]
+            if not gradients:
+                parameters = user.module.named_parameters(remove_duplicate=False)
+                gradients = {name: p.grad.to_dense().clone() for name, p in parameters if p.grad is not None}
+            user.optimizer.step()
     except Exception as error:
         reason = str(error).strip().partition("\n")[0]
         raise GraphError(f"{UNTRAINED}: {type(error).__name__}: {reason}") from error
-
-
-def _trained_by_pytorch(user: UserModel) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
-    arguments, gradients = Arguments(user.inputs, user.targets), dict[str, torch.Tensor]()
-    step = Step(user.module, user.loss, arguments.structure)
-    for _ in range(STEPS):
-        user.optimizer.zero_grad()
-        loss: torch.Tensor = step(*arguments.mapped(torch.clone).values)
-        if not is_known(loss):
-            raise GraphError(
-                "a cached function, a class or a file keeps tensors of the import: call the module once before it"
-            )
-        loss.backward()  # type: ignore[no-untyped-call]
-        if not gradients:
-            parameters = user.module.named_parameters(remove_duplicate=False)
-            gradients = {name: p.grad.to_dense().clone() for name, p in parameters if p.grad is not None}
-        user.optimizer.step()
     return loss, gradients
 
 
-def _theirs(
-    graph: Graph,
-    user: UserModel,
-    ours: Collection[str],
-    loss: torch.Tensor,
-    gradients: Mapping[str, torch.Tensor],
-) -> list[tuple[str, str, HostArray]]:
-    """Return copies of the loss and of what PyTorch has of the others, with the names of our tensors."""
-    theirs = ((graph.metrics["loss"], "loss", array_of(loss)), *_theirs_but_loss(graph, user, ours, gradients))
-    return [(name, what, array.copy()) for name, what, array in theirs]
-
-
-def _theirs_but_loss(
-    graph: Graph, user: UserModel, ours: Collection[str], gradients: Mapping[str, torch.Tensor]
-) -> Iterator[tuple[str, str, HostArray]]:
-    """Yield what PyTorch has of our gradients and of every entry after the steps, with the names of our tensors.
+def _theirs(graph: Graph, user: UserModel, ours: Collection[str], loss: torch.Tensor, gradients: Tensors) -> Theirs:
+    """Return copies of the loss, of gradients and of entries after the steps, with the names of our tensors.
 
     A gradient that only its update reads may be computed with that, and is then not ours, and one that weight decay was
     added to is not PyTorch's: what it leaves tells.
     """
+    theirs = [(graph.metrics["loss"], "loss", array_of(loss).copy())]
     makers = {output: node for node in graph.nodes for output in node.outputs}
     seen = set[str | None]()
     for name, tensor in user.module.state_dict(keep_vars=True).items():
@@ -293,5 +270,6 @@ def _theirs_but_loss(
         if name in gradients and entry.tensor in graph.updates:
             _, gradient, *_ = makers[graph.updates[entry.tensor]].inputs
             if gradient in ours and gradient != f"{entry.tensor}{DECAYED}":
-                yield gradient, GRADIENT, array_of(gradients[name])
-        yield entry.tensor, STORED, array_of(tensor)
+                theirs.append((gradient, GRADIENT, array_of(gradients[name]).copy()))
+        theirs.append((entry.tensor, STORED, array_of(tensor).copy()))
+    return theirs

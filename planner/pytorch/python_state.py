@@ -29,13 +29,13 @@ MOST_VALUES = 1 << 20
 
 def reachable(*roots: object) -> list[Any]:
     """Return values, and all that they hold: in attributes, containers, methods and what functions enclose."""
-    waiting, found = list(roots), dict[int, Any]()
-    while waiting and len(found) < MOST_VALUES:
+    waiting, values = list(roots), dict[int, Any]()
+    while waiting and len(values) < MOST_VALUES:
         value = waiting.pop()
-        if id(value) not in found:
-            found[id(value)] = value
+        if id(value) not in values:
+            values[id(value)] = value
             waiting += _held(value)
-    return list(found.values())
+    return list(values.values())
 
 
 def _held(value: Any) -> Iterable[Any]:

@@ -79,6 +79,10 @@ class Step(nn.Module):
                 f"expected a module that returns its loss, a scalar, found {kind}: return the loss alone, or results "
                 "by name of which it is `loss`, or give a function of the results"
             )
+        if not is_known(loss) and not torch.compiler.is_exporting():
+            raise GraphError(
+                "a cached function, a class or a file keeps tensors of the import: call the module once before it"
+            )
         return loss
 
 
