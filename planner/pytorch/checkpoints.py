@@ -1,7 +1,7 @@
 """Functions in `torch.utils.checkpoint`, which PyTorch runs again in the backward pass, with what they change.
 
 Batch norm's running statistics follow the batch twice, then, which is one step by another momentum: `planner::again`
-marks its result in a trace. Any other state is refused: how often it changes depends on what PyTorch computes again.
+marks its result in a trace.
 """
 
 from __future__ import annotations
@@ -59,27 +59,17 @@ def checkpoints_traced(module: nn.Module) -> Iterator[None]:
 
 
 class RunAgain:
-    """Within, what is traced runs twice in PyTorch; a GraphError, with the line, for a state that it changes.
-
-    What counts batches for batch norm counts twice.
-    """
+    """Within, what is traced runs twice in PyTorch; what counts batches for batch norm counts twice."""
 
     def __enter__(self) -> None:
-        """Note what states are."""
-        self._before, self._token = _states(), AROUND.set(AROUND.get() + 1)
+        """Note what has been counted."""
+        self._before, self._token = _counts(), AROUND.set(AROUND.get() + 1)
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Look at what states have become."""
+    def __exit__(self, *_: object) -> None:
+        """Note what counts since."""
         AROUND.reset(self._token)
-        counters = {id(part.num_batches_tracked) for part in TRACED.get().modules() if isinstance(part, _BatchNorm)}
-        for name, (tensor, version) in _states().items() if kind is None else ():
-            was, first = self._before.get(name, (tensor, version))
-            if tensor is was and version == first:
-                continue
-            if tensor is was and id(tensor) in counters:
-                COUNTED.get().append((tensor, version - first))
-            else:
-                raise _refused(users_line(traceback.extract_stack()), f"{name.removeprefix('module.')} changes")
+        before = {id(counter): version for counter, version in self._before}
+        COUNTED.get().extend((x, version - before.get(id(x), version)) for x, version in _counts())
 
 
 @contextmanager
@@ -92,13 +82,14 @@ def counted_again() -> Iterator[None]:
     finally:
         COUNTED.reset(token)
     for counter, times in counted:
-        counter.add_(times)
+        if times:
+            counter.add_(times)
 
 
-def _states() -> dict[str, tuple[Tensor, int]]:
-    """Return the parameters and buffers of the module that is traced, and how often each was changed in place."""
-    module = TRACED.get()
-    return {name: (held, held._version) for name, held in (*module.named_parameters(), *module.named_buffers())}
+def _counts() -> list[tuple[Tensor, int]]:
+    """Return what counts batches in the module that is traced, and how often each was changed in place."""
+    counters = (part.num_batches_tracked for part in TRACED.get().modules() if isinstance(part, _BatchNorm))
+    return [(counter, counter._version) for counter in counters if counter is not None]
 
 
 def _refused(line: str, what: str) -> GraphError:
@@ -143,27 +134,6 @@ def follow_twice(graph: Graph, loss: Node) -> None:
             raise _refused(f"{where(norm)}: ", BATCH_NORM)
         norm.update_arg(MOMENTUM, 1 - (1 - momentum) ** 2)
         node.replace_all_uses_with(norm)
-        graph.erase_node(node)
-
-
-def refuse_escapes(graph: Graph, loss: Node) -> None:
-    """Raise a GraphError if the loss reads what a reentrant checkpoint computes otherwise than as its result.
-
-    PyTorch gives that no gradient, as in the first pass gradients are switched off. What marks regions is taken out.
-    """
-    marks = [node for node in graph.nodes if packet(node) in ("planner::entered", "planner::left")]
-    for region in {node.args[1] for node in marks}:
-        entered, left = (
-            [node for node in marks if packet(node) == kind and node.args[1] == region]
-            for kind in ("planner::entered", "planner::left")
-        )
-        if loss in dependent(graph, entered, left):
-            raise GraphError(
-                f"{where(entered[0])}: the loss depends on what a function in torch.utils.checkpoint computes "
-                "otherwise than by its result, which has no gradient in PyTorch: return it, or use_reentrant=False"
-            )
-    for node in marks:
-        node.replace_all_uses_with(node.all_input_nodes[0])
         graph.erase_node(node)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import count
 from typing import Any
 
 import torch
@@ -27,8 +26,6 @@ from planner.pytorch.refusing import users_line
 LIBRARY = torch.library.Library("planner", "DEF")  # type: ignore[no-untyped-call]
 OPERATORS = {
     "again(Tensor self) -> Tensor": lambda x: x.clone(),
-    "entered(Tensor self, int region) -> Tensor": lambda x, region: x.clone(),
-    "left(Tensor self, int region) -> Tensor": lambda x, region: x.clone(),
     "changed(Tensor parameter, Tensor content) -> Tensor": lambda _, content: content.clone(),
     (
         "recurrent(Tensor input, Tensor lengths, Tensor[] hx, Tensor[] params, str kind, bool has_biases, "
@@ -127,23 +124,8 @@ def _checkpointed(run: Any, keeps_random_state: bool, *arguments: Any) -> Any:
     if not any(map(_requires_gradient, arguments)):
         with torch.no_grad():
             return run(*arguments)
-    region = next(REGIONS)
-    given = [torch.ops.planner.entered(x, region) if _requires_gradient(x) else x for x in arguments]
     with RunAgain():
-        result = run(*given)
-    if any(_requires_gradient(x) and x._version for x in given):
-        raise GraphError(f"{users_line(traceback.extract_stack())}a function in a checkpoint changes what it is given")
-    if isinstance(result, tuple):  # tensors in other containers have no gradient in PyTorch
-        return tuple(_left(x, region) for x in result)
-    return _left(result, region)
-
-
-REGIONS = count()
-"""Numbers of functions in reentrant checkpoints."""
-
-
-def _left(result: Any, region: int) -> Any:
-    return torch.ops.planner.left(result, region) if _has_gradient(result) else result
+        return run(*arguments)
 
 
 def _requires_gradient(argument: object) -> bool:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import operator
 import sys
-import traceback
 from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
-from torch import nn
 from torch.fx import GraphModule, Node
 from torch.nn.modules import transformer
 from torch.overrides import TorchFunctionMode
@@ -19,7 +17,6 @@ from planner.pytorch.autocast import with_casts
 from planner.pytorch.functional import changes_first
 from planner.pytorch.graphs import example, where
 from planner.pytorch.private import REGION, OpOverload, exporting_modes, fake_mode_of
-from planner.pytorch.refusing import users_line
 
 GRADIENTS, AUTOCAST = "wrap_with_set_grad_enabled", "wrap_with_autocast"
 
@@ -30,15 +27,12 @@ FIRST_OPERAND = {GRADIENTS: 2, AUTOCAST: 5}
 class RegionsApart(TorchFunctionMode):
     """Within, an export sees autocast end where gradients are switched on or off, and begin again.
 
-    Of what begins in the middle of a region of autocast it forgets where it began, and that a parameter is trained, or
-    no longer, it never sees: that raises a GraphError with the user's line. Transformers do not ask masks whether they
-    are causal, which is_causal says.
+    Of what begins in the middle of a region of autocast it forgets where it began. Transformers do not ask masks
+    whether they are causal, which is_causal says.
     """
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call a function of PyTorch."""
-        if function in SWITCHES and isinstance(args[0], nn.Parameter):
-            _refuse_switched(*args, **(kwargs or {}))
         asks = function is torch.Tensor.__bool__ and sys._getframe(1).f_code.co_filename == transformer.__file__
         if asks and exporting_modes():
             return False
@@ -54,18 +48,6 @@ class RegionsApart(TorchFunctionMode):
             for node in entered:
                 mode.__torch_function__(begin, (), node.args)
         return result
-
-
-SWITCHES = (torch.Tensor.requires_grad_, torch.Tensor.requires_grad.__set__)  # type: ignore[attr-defined]
-"""Functions by which a parameter is trained from then on, or no longer."""
-
-
-def _refuse_switched(parameter: nn.Parameter, requires_grad: bool = True) -> None:
-    if parameter.requires_grad != requires_grad:
-        raise GraphError(
-            f"{users_line(traceback.extract_stack())}requires_grad of a parameter is switched in forward: freeze it "
-            "before, or detach() what it makes"
-        )
 
 
 UNTRACKED = "untracked"

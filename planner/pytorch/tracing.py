@@ -19,7 +19,7 @@ from torch.utils._pytree import TreeSpec, tree_unflatten
 
 from planner.errors import GraphError
 from planner.pytorch.changed import leaves_of_their_own
-from planner.pytorch.checkpoints import checkpoints_traced, counted_again, follow_twice, refuse_escapes
+from planner.pytorch.checkpoints import checkpoints_traced, counted_again, follow_twice
 from planner.pytorch.complex_numbers import real_alone
 from planner.pytorch.contents import is_known
 from planner.pytorch.functional import ancestry, changes_first, note_views, out_of_place, relaid_out_of_place
@@ -175,7 +175,6 @@ def traced(step: Step, arguments: Sequence[Any], names: Sequence[str]) -> Trace:
     contents = out_of_place(graph, kept)
     states = leaves_of_their_own(graph, contents, trained, output)
     follow_twice(graph, output)
-    refuse_escapes(graph, output)
     output.args = (*output.args, tuple(states.values()))
     real_alone(program.graph_module)
     data = dict(zip((str(spec.arg.name) for spec in specs if is_data(spec)), names, strict=True))

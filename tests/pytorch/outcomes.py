@@ -58,10 +58,10 @@ def _outcome_of(model):
     return ("wrong", failure) if failure else ("right", "")
 
 
-def is_refused_beside_pytorch(module, loss=None):
+def is_refused_beside_pytorch(module, loss=None, x=None):
     """True if a module is imported, and its steps differ from PyTorch's, or these from the same steps again."""
     torch.manual_seed(0)
-    module, x = module.double(), torch.randn(4, 6, dtype=torch.float64)
+    module, x = module.double(), torch.randn(4, 6, dtype=torch.float64) if x is None else x
     try:
         return verified(UserModel(module, (x,), loss, (), sgd(module)), "sample").failure != ""
     except GraphError as error:
