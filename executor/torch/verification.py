@@ -28,8 +28,8 @@ from planner.graph.ir import Graph
 from planner.graph.optimizers import DECAYED, Optimizer
 from planner.plans.plan import undivided
 from planner.pytorch.arguments import Arguments
+from planner.pytorch.capture.trace import Step
 from planner.pytorch.defects import contained
-from planner.pytorch.tracing import Step
 from planner.pytorch.user_model import UserModel, imported, user_model
 from tensor_partitioner import display
 

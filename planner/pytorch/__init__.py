@@ -4,11 +4,11 @@
 `Translation` under way and the `TracedCall` to a `Value`, with `unary`, `binary`, `reduce` and `contract` to build it.
 """
 
-from planner.pytorch.axes import Value
 from planner.pytorch.importing import from_torch
-from planner.pytorch.operations import binary, contract, reduce, unary
-from planner.pytorch.operators.call import TracedCall, UnsupportedError, converter
-from planner.pytorch.translation import Translation
+from planner.pytorch.rewrite.axes import Value
+from planner.pytorch.translate.call import TracedCall, UnsupportedError, converter
+from planner.pytorch.translate.operations import binary, contract, reduce, unary
+from planner.pytorch.translate.translation import Translation
 from planner.pytorch.user_model import graph_of
 
 __all__ = [

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from torch.fx import Node
 
 from planner.errors import GraphError
-from planner.pytorch.graphs import where
+from planner.pytorch.nodes import where
 from tdl import TDLError
 
 LOGGER = logging.getLogger(__name__)

@@ -22,13 +22,12 @@ from planner.graph.ir import Graph, Init
 from planner.graph.optimizers import Optimizer
 from planner.graph.training import Recipe, training_graph
 from planner.pytorch.arguments import Arguments, Inputs
-from planner.pytorch.axes import Cuts, Value
-from planner.pytorch.contents import DTYPES, as_value, is_known, known_dtype, state_init
-from planner.pytorch.decomposing import REFUSED, decompose
+from planner.pytorch.capture.trace import Step, Trace, is_data, is_parameter, traced
 from planner.pytorch.defects import DefectError, contained, conversion_failed
-from planner.pytorch.entries import entries
-from planner.pytorch.extents import fix_extents, is_open
-from planner.pytorch.folding import (
+from planner.pytorch.nodes import bound, example, leaves, line_of, packet, place_of, where
+from planner.pytorch.private import OpOverload
+from planner.pytorch.rewrite.axes import Cuts, Value
+from planner.pytorch.rewrite.constants import (
     Known,
     differentiable,
     folded,
@@ -37,15 +36,17 @@ from planner.pytorch.folding import (
     refuse_untracked,
     unreached,
 )
-from planner.pytorch.graphs import bound, example, leaves, line_of, packet, place_of, where
-from planner.pytorch.opaque_ops import called
-from planner.pytorch.operators.call import CONVERTERS, TracedCall, UnsupportedError, refuse_unread
-from planner.pytorch.private import OpOverload
-from planner.pytorch.selections import spread_selections
-from planner.pytorch.shared_memory import refuse_shared_data, refuse_shared_memory
-from planner.pytorch.tracing import Step, Trace, is_data, is_parameter, traced
-from planner.pytorch.translation import UNKNOWN, Translation
-from planner.pytorch.views import laid_as
+from planner.pytorch.rewrite.extents import fix_extents, is_open
+from planner.pytorch.rewrite.masks import spread_selections
+from planner.pytorch.rewrite.views import laid_as
+from planner.pytorch.state.contents import DTYPES, as_value, is_known, known_dtype, state_init
+from planner.pytorch.state.shared_memory import refuse_shared_data, refuse_shared_memory
+from planner.pytorch.state.state_dict import entries
+from planner.pytorch.translate import families  # noqa: F401  # for the converters that they enter
+from planner.pytorch.translate.call import CONVERTERS, TracedCall, UnsupportedError, refuse_unread
+from planner.pytorch.translate.decompositions import REFUSED, decompose
+from planner.pytorch.translate.opaque_ops import called
+from planner.pytorch.translate.translation import UNKNOWN, Translation
 
 FIXED = ", as of a mask that selects: use torch.where, or as many indices in every batch"
 """What makes a tensor's extent depend on data, and what to do about it."""

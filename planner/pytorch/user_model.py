@@ -21,11 +21,11 @@ from planner.graph.build import MIXED
 from planner.graph.ir import Graph
 from planner.graph.optimizers import CLIPPING, Optimizer
 from planner.pytorch.arguments import Arguments, Inputs
-from planner.pytorch.contents import is_known
-from planner.pytorch.graphs import leaves
+from planner.pytorch.capture.export_errors import OF_MODULES
 from planner.pytorch.importing import from_torch
+from planner.pytorch.nodes import leaves
 from planner.pytorch.private import HOOKS_OF_STEPS, FakeTensor, FakeTensorMode, OpOverload, TorchDispatchMode, schema_of
-from planner.pytorch.refusing import OF_MODULES
+from planner.pytorch.state.contents import is_known
 
 OPTIMIZERS = {
     torch.optim.SGD: "sgd",

@@ -17,7 +17,7 @@ from planner.graph import Optimizer
 from planner.plans.plan import undivided
 from planner.pytorch import from_torch
 from planner.pytorch.arguments import Arguments
-from planner.pytorch.tracing import Step
+from planner.pytorch.capture.trace import Step
 
 STEPS, RATE = 3, 0.05
 

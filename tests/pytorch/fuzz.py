@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from planner.pytorch.graphs import leaves
+from planner.pytorch.nodes import leaves
 from planner.pytorch.user_model import UserModel
 from tests.pytorch.outcomes import outcome_of, sgd, summary
 

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from planner import extensions  # noqa: E402
 from planner.model_source import model  # noqa: E402
 from planner.pytorch import converter  # noqa: E402
-from planner.pytorch.operators.call import CONVERTERS, key_of  # noqa: E402
+from planner.pytorch.translate.call import CONVERTERS, key_of  # noqa: E402
 from tdl import TDLError  # noqa: E402
 from tensor_partitioner.commands.plan import main  # noqa: E402
 from tests.pytorch.models import OF_AN_UNKNOWN_OPERATOR  # noqa: E402

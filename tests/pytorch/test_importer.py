@@ -17,7 +17,8 @@ from planner.explanations.explanation import costly_table  # noqa: E402
 from planner.graph.constants import array_of  # noqa: E402
 from planner.graph.constants import values as values_of  # noqa: E402
 from planner.plans.plan_json import plan_from_json  # noqa: E402
-from planner.pytorch import contents, from_torch, graph_of  # noqa: E402
+from planner.pytorch import from_torch, graph_of  # noqa: E402
+from planner.pytorch.state import contents  # noqa: E402
 from tests.pytorch.eager import differences  # noqa: E402
 from tests.pytorch.models import CASES, GPT, numbers, values  # noqa: E402
 

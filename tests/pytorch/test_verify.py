@@ -13,7 +13,7 @@ from executor.torch.verification import verify  # noqa: E402
 from planner.errors import GraphError  # noqa: E402
 from planner.pytorch import from_torch, importing  # noqa: E402
 from planner.pytorch.defects import DefectError  # noqa: E402
-from planner.pytorch.operators.call import CONVERTERS  # noqa: E402
+from planner.pytorch.translate.call import CONVERTERS  # noqa: E402
 from tensor_partitioner.commands.plan import main  # noqa: E402
 
 MODEL = """

@@ -1,0 +1,171 @@
+"""`torch.autograd.Function`: what its author wrote of both passes is traced, the gradient as operators of its own.
+
+Of a call the trace holds `operand` for every tensor that has a gradient, the forward pass on these, `arriving` for the
+gradient of every result, the backward pass on these, and `with_gradient`, which says what belongs together.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx
+from torch.utils.checkpoint import CheckpointFunction
+
+from planner.errors import GraphError
+from planner.pytorch.capture.checkpoints import RunAgain
+from planner.pytorch.capture.export_errors import users_line
+from planner.pytorch.capture.packed_sequences import recurrent_kernel
+from planner.pytorch.nodes import leaves
+from planner.pytorch.private import FunctionBase
+
+LIBRARY = torch.library.Library("planner", "DEF")  # type: ignore[no-untyped-call]
+OPERATORS = {
+    "again(Tensor self) -> Tensor": lambda x: x.clone(),
+    "changed(Tensor parameter, Tensor content) -> Tensor": lambda _, content: content.clone(),
+    (
+        "recurrent(Tensor input, Tensor lengths, Tensor[] hx, Tensor[] params, str kind, bool has_biases, "
+        "int num_layers, float dropout, bool train, bool bidirectional) -> Tensor[]"
+    ): recurrent_kernel,
+    (
+        "ctc_loss(Tensor log_probs, Tensor targets, Tensor input_lengths, Tensor target_lengths, int blank, "
+        "str reduction, bool zero_infinity) -> Tensor"
+    ): torch.nn.functional.ctc_loss,
+    "operand(Tensor self) -> Tensor": lambda x: x.clone(),
+    "arriving(Tensor self, Tensor[] operands) -> Tensor": lambda x, operands: torch.zeros_like(x),
+    "with_gradient(Tensor[] results, Tensor[] operands, Tensor[] arriving, Tensor[] gradients) -> Tensor[]": (
+        lambda results, *_: [result.clone() for result in results]
+    ),
+}
+for schema, kernel in OPERATORS.items():
+    LIBRARY.define(schema)  # type: ignore[no-untyped-call]
+    LIBRARY.impl(schema.partition("(")[0], kernel, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+LIBRARY.impl(  # type: ignore[no-untyped-call]
+    "ctc_loss", lambda x, *how: x.new_empty(x.shape[1:-1] if how[4] == "none" else ()), "Meta"
+)
+
+OF_OPERATOR = "GeneratedBackwardFor_"
+"""How PyTorch calls the gradient of an operator that somebody registered: the trace names the operator."""
+
+
+class _Context(FunctionCtx):
+    """What both passes of a function are given."""
+
+    def __init__(self, needs: tuple[bool, ...]) -> None:
+        self.needs_input_grad = needs
+        self.to_save: tuple[Any, ...] = ()
+        self.non_differentiable: tuple[Tensor, ...] = ()
+        self.dirty_tensors: tuple[Tensor, ...] = ()
+        self.materialize_grads = True
+
+    @property
+    def saved_tensors(self) -> tuple[Any, ...]:
+        """What the forward pass saved."""
+        return self.to_save
+
+    saved_variables = saved_tensors  # as PyTorch still calls them, too
+
+
+@contextmanager
+def functions_traced() -> Iterator[None]:
+    """Within, calls of a `torch.autograd.Function` show a trace both passes."""
+
+    def apply(function: Any, *arguments: Any) -> Any:
+        if function.__name__.startswith(OF_OPERATOR):
+            return super(FunctionBase, function).apply(*arguments)
+        return _called(function, arguments)
+
+    FunctionBase.apply = classmethod(apply)  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        del FunctionBase.apply  # type: ignore[attr-defined]
+
+
+def _called(function: Any, arguments: tuple[Any, ...]) -> Any:
+    """Call a function; its results have the gradient that its backward pass computes."""
+    if function is CheckpointFunction:
+        return _checkpointed(*arguments)
+    needs = tuple(torch.is_grad_enabled() and isinstance(x, Tensor) and x.requires_grad for x in arguments)
+    context = _Context(needs)
+    given = [torch.ops.planner.operand(x) if need else x for x, need in zip(arguments, needs, strict=True)]
+    operands = [x for x, need in zip(given, needs, strict=True) if need]
+    with torch.no_grad():
+        result = _forward(function, context, given)
+    if context.dirty_tensors or any(operand._version for operand in operands):
+        raise _refused(function, "changes what it is given: let it return another tensor")
+    results: list[Any] = leaves(result)
+    tracked = [x for x in results if _has_gradient(x) and all(x is not other for other in context.non_differentiable)]
+    if not operands or not tracked:
+        return result
+    if len(tracked) > 1 and not context.materialize_grads:
+        raise _refused(function, "asks which of its results have gradients: leave set_materialize_grads out")
+    arriving = [torch.ops.planner.arriving(x, operands) for x in tracked]
+    with torch.no_grad():
+        others = [_without_gradient(x) if context.materialize_grads else None for x in results]
+        gradients = _backward(function, context, given, _in_place_of(results, tracked, arriving, others))
+    pairs = [(x, gradient) for x, gradient in zip(operands, gradients, strict=True) if gradient is not None]
+    if not pairs:
+        return result
+    reached, gradients = map(list, zip(*pairs, strict=True))
+    again = torch.ops.planner.with_gradient(tracked, reached, arriving, gradients)
+    replaced = _in_place_of(results, tracked, again)
+    return type(result)(replaced) if isinstance(result, list | tuple) else replaced[0]
+
+
+def _checkpointed(run: Any, keeps_random_state: bool, *arguments: Any) -> Any:
+    """Call what would be computed again, which changes no result; without an operand's gradient it has none."""
+    if not torch.is_grad_enabled():
+        return run(*arguments)
+    if not any(map(_requires_gradient, arguments)):
+        with torch.no_grad():
+            return run(*arguments)
+    with RunAgain():
+        return run(*arguments)
+
+
+def _requires_gradient(argument: object) -> bool:
+    return isinstance(argument, Tensor) and argument.requires_grad
+
+
+def _forward(function: Any, context: _Context, given: Sequence[Any]) -> Any:
+    if function.setup_context == FunctionBase.setup_context:
+        return function.forward(context, *given)
+    result = function.forward(*given)
+    function.setup_context(context, tuple(given), result)
+    return result
+
+
+def _backward(function: Any, context: _Context, given: Sequence[Any], arriving: Sequence[Any]) -> list[Tensor | None]:
+    """Return the gradients of the operands that have one, of their shapes and dtypes, or None."""
+    gradients = leaves(function.backward(context, *arriving))
+    return [
+        gradient.sum_to_size(x.shape).to(x.dtype) if isinstance(gradient, Tensor) else None
+        for x, gradient, need in zip(given, gradients, context.needs_input_grad, strict=False)
+        if need
+    ]
+
+
+def _in_place_of(
+    results: Sequence[Any], tracked: Sequence[Tensor], others: Sequence[Tensor], rest: Sequence[Any] | None = None
+) -> list[Any]:
+    """Return results with others in place of those that have gradients, and a rest, if there is one, of the rest."""
+    other = {id(x): y for x, y in zip(tracked, others, strict=True)}
+    return [other.get(id(x), y) for x, y in zip(results, results if rest is None else rest, strict=True)]
+
+
+def _without_gradient(result: Any) -> Any:
+    """Return what the backward pass is given of a result that has no gradient."""
+    return torch.zeros_like(result) if isinstance(result, Tensor) else None
+
+
+def _has_gradient(result: object) -> bool:
+    return isinstance(result, Tensor) and result.is_floating_point()
+
+
+def _refused(function: Any, why: str) -> GraphError:
+    return GraphError(f"{users_line(traceback.extract_stack())}{function.__name__}, a torch.autograd.Function, {why}")

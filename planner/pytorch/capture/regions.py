@@ -1,0 +1,146 @@
+"""Regions of a trace that PyTorch keeps apart, such as those without gradients, put in line with the rest."""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.nn.modules import transformer
+from torch.overrides import TorchFunctionMode
+
+from planner.errors import GraphError
+from planner.pytorch.capture.autocast import with_casts
+from planner.pytorch.capture.functionalization import changes_first
+from planner.pytorch.nodes import example, where
+from planner.pytorch.private import REGION, OpOverload, exporting_modes, fake_mode_of
+
+GRADIENTS, AUTOCAST = "wrap_with_set_grad_enabled", "wrap_with_autocast"
+
+FIRST_OPERAND = {GRADIENTS: 2, AUTOCAST: 5}
+"""Where, among the arguments, those of the region's own graph begin; the argument before is the graph."""
+
+
+class RegionsApart(TorchFunctionMode):
+    """Within, an export sees autocast end where gradients are switched on or off, and begin again.
+
+    Of what begins in the middle of a region of autocast it forgets where it began. Transformers do not ask masks
+    whether they are causal, which is_causal says.
+    """
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function of PyTorch."""
+        asks = function is torch.Tensor.__bool__ and sys._getframe(1).f_code.co_filename == transformer.__file__
+        if asks and exporting_modes():
+            return False
+        if function is not torch._C._set_grad_enabled:
+            return function(*args, **(kwargs or {}))
+        begin, end = REGION
+        regions = [(mode, [*mode.enter_autocast_nodes]) for mode in exporting_modes()]
+        for mode, entered in regions:
+            for _ in entered:
+                mode.__torch_function__(end, ())
+        result = function(*args)
+        for mode, entered in regions:
+            for node in entered:
+                mode.__torch_function__(begin, (), node.args)
+        return result
+
+
+UNTRACKED = "untracked"
+"""What says of a node that it was in a region without gradients."""
+
+
+def inline_regions(module: GraphModule, autocast: torch.autocast | None = None) -> None:
+    """Put the nodes of every region among the others; what leaves one without gradients is detached.
+
+    What autocast casts, `autocast` in the module itself, is cast by nodes; see `with_casts` for what is refused.
+    """
+    if autocast is not None:
+        with_casts(module, autocast)
+    for node in list(module.graph.nodes):
+        name = str(node.target)
+        if name in FIRST_OPERAND:
+            _inline(module, node, name, autocast)
+
+
+def _inline(module: GraphModule, node: Node, name: str, autocast: torch.autocast | None) -> None:
+    first = FIRST_OPERAND[name]
+    part = node.args[first - 1]
+    assert isinstance(part, Node)
+    region: GraphModule = module.get_submodule(str(part.target))  # type: ignore[assignment]
+    if name == AUTOCAST:
+        device, dtype, enabled, _ = cast(Any, node.args[: first - 1])
+        autocast = torch.autocast(device, dtype, cache_enabled=False) if enabled else None
+    inline_regions(region, autocast)
+    operands, is_tracked = node.args[first:], name != GRADIENTS or bool(node.args[0])
+    for inner in list(region.graph.nodes):
+        inner.meta[UNTRACKED] = inner.meta.get(UNTRACKED) or not is_tracked
+        if not is_tracked and changes_first(inner):
+            _detach_written(inner)
+    results = _copied(module, node, region, operands)
+    if not is_tracked:
+        results = [_detached(module, node, x, operands) if isinstance(example(x), torch.Tensor) else x for x in results]
+    for user in list(node.users):
+        if user.target is not operator.getitem:
+            raise GraphError(f"{where(user)}: reads a region of {name} as a whole")
+        user.replace_all_uses_with(results[user.args[1]])  # type: ignore[index]
+        module.graph.erase_node(user)
+    module.graph.erase_node(node)
+    module.graph.erase_node(part)
+
+
+def _detach_written(node: Node) -> None:
+    """Let no gradient flow to what an operator in a region without gradients writes into its first operand."""
+    tensors = {operand: example(operand) for operand in node.all_input_nodes if operand is not node.args[0]}
+    for operand in (operand for operand, tensor in tensors.items() if _has_gradient(tensor)):
+        with node.graph.inserting_before(node):
+            detached = node.graph.call_function(torch.ops.aten.detach.default, (operand,))
+        detached.meta = dict(operand.meta)
+        node.replace_input_with(operand, detached)
+
+
+def _has_gradient(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
+
+
+def _copied(module: GraphModule, node: Node, region: GraphModule, operands: Sequence[object]) -> list[Node]:
+    """Copy a region's nodes to where it stands; return what it returns."""
+    inputs = [inner for inner in region.graph.nodes if inner.op == "placeholder"]
+    for inner in region.graph.nodes:
+        if inner.op == "get_attr":
+            name = f"{node.name}_{inner.target}"
+            module.register_buffer(name, getattr(region, inner.target), persistent=False)
+            inner.target = name
+    with module.graph.inserting_before(node):
+        result = module.graph.graph_copy(region.graph, dict(zip(inputs, operands, strict=True)))  # type: ignore[arg-type]
+    return list(result) if isinstance(result, list | tuple) else [result]  # type: ignore[list-item]
+
+
+def _detached(module: GraphModule, node: Node, result: Node, operands: Sequence[object]) -> Node:
+    """Return a region's result without a gradient, unless it is an operand itself, as what is cast to its own dtype."""
+    origin = result
+    while origin not in operands and _returns_operand(origin):
+        origin = origin.all_input_nodes[0]
+    if origin in operands:
+        return result
+    with module.graph.inserting_before(node):
+        detached = module.graph.call_function(torch.ops.aten.detach.default, (result,))
+    detached.meta = dict(result.meta)
+    return detached
+
+
+def _returns_operand(node: Node) -> bool:
+    """Return True if PyTorch returns the very tensor that an operator is given first."""
+    operands = node.all_input_nodes
+    if not isinstance(node.target, OpOverload) or not operands:
+        return False
+    if changes_first(node):
+        return True
+    examples = [example(operand) for operand in operands]
+    with fake_mode_of(examples), torch.no_grad():
+        arguments, named = torch.fx.map_arg((node.args, node.kwargs), example)
+        return node.target(*arguments, **named) is examples[0]

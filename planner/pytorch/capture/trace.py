@@ -1,0 +1,256 @@
+"""From a module to its trace: operators in the order of their execution, without running any of them."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext, redirect_stderr
+from dataclasses import dataclass
+from io import StringIO
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram, export
+from torch.export.graph_signature import InputKind, InputSpec
+from torch.utils._pytree import TreeSpec, tree_unflatten
+
+from planner.errors import GraphError
+from planner.pytorch.capture.autograd_functions import functions_traced
+from planner.pytorch.capture.checkpoints import checkpoints_traced, counted_again, follow_twice
+from planner.pytorch.capture.export_errors import (
+    failure,
+    random_states,
+    refuse_devices,
+    refuse_hooks,
+    refuse_layouts,
+    silent,
+)
+from planner.pytorch.capture.functionalization import (
+    ancestry,
+    changes_first,
+    note_views,
+    out_of_place,
+    relaid_out_of_place,
+)
+from planner.pytorch.capture.overrides import Taken, idioms_traced
+from planner.pytorch.capture.python_state import PythonState, assigned_in_place, refuse_other
+from planner.pytorch.capture.regions import RegionsApart, inline_regions
+from planner.pytorch.nodes import packet
+from planner.pytorch.rewrite.complex_numbers import real_alone
+from planner.pytorch.state.changed_parameters import leaves_of_their_own
+from planner.pytorch.state.contents import is_known
+
+
+class Step(nn.Module):
+    """A module with its loss, called with the values of Arguments of some structure: what is traced.
+
+    `state` is what Python keeps of the module as it is traced, else None.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: Callable[..., torch.Tensor] | None,
+        structure: TreeSpec,
+        autocast: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.module, self._autocast = module, autocast
+        self.loss, self._structure = loss, structure
+        self.state: PythonState | None = None
+
+    def forward(self, *arguments: Any) -> Any:
+        """Return the loss: the module's own result or what that calls its loss, or the loss of it and the targets."""
+        with RegionsApart(), torch.autocast("cpu", self._autocast) if self._autocast else nullcontext():
+            return self._loss_of(*arguments)
+
+    def _loss_from(self, result: Any, targets: Sequence[Any]) -> Any:
+        if self.loss is not None:
+            return self.loss(result, *targets)
+        return result.get("loss", result) if isinstance(result, Mapping) else getattr(result, "loss", result)
+
+    def _loss_of(self, *arguments: Any) -> Any:
+        in_order, by_name, targets = tree_unflatten(arguments, self._structure)
+        with assigned_in_place(self.module, self.loss), counted_again():
+            result = self.module(*in_order, **by_name)
+            loss = self._loss_from(result, targets)
+        if self.state is not None:
+            self.state.note_call()
+        if not isinstance(loss, torch.Tensor):
+            kind = type(result if self.loss is None else loss).__name__
+            raise GraphError(
+                f"expected a module that returns its loss, a scalar, found {kind}: return the loss alone, or results "
+                "by name of which it is `loss`, or give a function of the results"
+            )
+        if not is_known(loss) and not torch.compiler.is_exporting():
+            raise GraphError(
+                "a cached function, a class or a file keeps tensors of the import: call the module once before it"
+            )
+        return loss
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A traced module: its nodes, its parameters by name, and what its data are called by placeholder.
+
+    `negative` are the data whose examples hold negative whole numbers, as labels do that do not count, and `written`
+    those that the module changes in place. `states` are the placeholders of parameters and buffers that it changes.
+    """
+
+    program: ExportedProgram
+    parameters: Mapping[str, nn.Parameter]
+    data: Mapping[str, str]
+    negative: frozenset[str]
+    written: frozenset[str]
+    states: Sequence[str]
+
+    @property
+    def nodes(self) -> Iterator[torch.fx.Node]:
+        """Every node, in order."""
+        return iter(self.program.graph_module.graph.nodes)
+
+    @property
+    def sources(self) -> Mapping[str, InputSpec]:
+        """What each placeholder stands for, by its name."""
+        return {str(spec.arg.name): spec for spec in self.program.graph_signature.input_specs}
+
+    def constant(self, target: str) -> torch.Tensor | None:
+        """Return the content of a buffer or constant, dense; None where the model was made without any."""
+        content = self.program.state_dict.get(target, self.program.constants.get(target))
+        if not isinstance(content, torch.Tensor) or not is_known(content):
+            return None
+        return content.detach() if content.layout is torch.strided else content.detach().to_dense()
+
+    def names(self) -> Mapping[int, str]:
+        """Return the first name of every parameter in the module, by the parameter's identity."""
+        parameters = reversed(self.parameters.items())  # type: ignore[call-overload]
+        return {id(parameter): name.removeprefix("module.") for name, parameter in parameters}
+
+    def user_names(self) -> frozenset[str]:
+        """Return the names that the user gave: those of the state dict, and of data."""
+        state = (name.removeprefix("module.") for name in self.program.state_dict)
+        return frozenset((*state, *self.data.values()))
+
+    def changed_buffers(self) -> Mapping[str, int]:
+        """Return by their names, in the module, how much is added to buffers in place; 1 for each other change."""
+        names = {node: str(self.sources[node.name].target) for node in self.nodes if node.op == "placeholder"}
+        changes = Counter[str]()
+        for node in self.nodes:
+            if changes_first(node) and (name := names.get(node.args[0])) is not None:  # type: ignore[arg-type]
+                amount = node.args[1] if packet(node) == "add_" else 1
+                names[node] = name
+                changes[name.removeprefix("module.")] += amount if isinstance(amount, int) else 1
+        return changes
+
+    def last_contents(self) -> Mapping[str, torch.fx.Node]:
+        """Return what every buffer that the module changes becomes, by the placeholder's name."""
+        return dict(zip(self.states, self.program.graph_module.graph.output_node().args[1], strict=True))
+
+    def first_result(self) -> torch.fx.Node:
+        """Return the node whose value is the loss."""
+        output = next(node for node in self.nodes if node.op == "output")
+        mutated = sum(spec.kind.name != "USER_OUTPUT" for spec in self.program.graph_signature.output_specs)
+        result = output.args[0][mutated]  # type: ignore[index]
+        if not isinstance(result, torch.fx.Node):
+            raise GraphError("expected a module that returns a tensor, its loss, found another result")
+        return result
+
+
+def traced(step: Step, arguments: Sequence[Any], names: Sequence[str]) -> Trace:
+    """Trace a module on example inputs; a GraphError for one that cannot be traced."""
+    refuse_hooks(step)
+    refuse_devices(step, dict(zip(names, arguments, strict=True)))
+    refuse_layouts(step, dict(zip(names, arguments, strict=True)))
+    program = _exported(step, _apart(arguments))
+    specs = program.graph_signature.input_specs
+    inline_regions(program.graph_module)
+    parameters = dict(step.named_parameters(remove_duplicate=False))
+    trained = {
+        str(spec.arg.name): str(spec.target).removeprefix("module.")
+        for spec in specs
+        if is_parameter(spec) and parameters[str(spec.target)].requires_grad
+    }
+    graph, output = program.graph_module.graph, program.graph_module.graph.output_node()
+    kept = [str(spec.arg.name) for spec in specs if not is_data(spec)]
+    note_views(graph)
+    relaid_out_of_place(graph, kept)
+    changed = {ancestry(node.args[0])[0].name for node in graph.nodes if changes_first(node)}
+    contents = out_of_place(graph, kept)
+    states = leaves_of_their_own(graph, contents, trained, output)
+    follow_twice(graph, output)
+    output.args = (*output.args, tuple(states.values()))
+    real_alone(program.graph_module)
+    data = dict(zip((str(spec.arg.name) for spec in specs if is_data(spec)), names, strict=True))
+    negative = frozenset(name for name, value in zip(names, arguments, strict=True) if _holds_negative(value))
+    written = frozenset(data[name] for name in changed & data.keys())
+    return Trace(program, parameters, data, negative, written, [node.name for node in states])
+
+
+def _holds_negative(value: Any) -> bool:
+    """Return True for a tensor of known content that holds a negative whole number."""
+    if not is_known(value) or value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
+        return False
+    return bool((value < 0).any())
+
+
+def _exported(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
+    """Export; a GraphError, in place of all that PyTorch says, for what cannot be."""
+    printed = StringIO()  # PyTorch prints whole graphs when it fails
+    try:
+        with (
+            warnings.catch_warnings(),
+            redirect_stderr(printed),
+            Taken(step),
+            functions_traced(),
+            checkpoints_traced(step),
+            idioms_traced(),
+            silent(),
+        ):
+            warnings.simplefilter("ignore")
+            warnings.filterwarnings("error", ".*Disabling autocast")
+            program = _traced_again(step, arguments)
+    except GraphError:
+        raise
+    except Exception as error:
+        raise failure(error) from error
+    sys.stderr.write(printed.getvalue())
+    return program
+
+
+def _traced_again(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
+    """Export; a GraphError for a module that keeps something from one call to the next by which that differs."""
+    state, random = PythonState(step.module, step.loss), random_states()
+    step.state = state
+    try:
+        program = export(step, arguments, strict=False)
+        later, step.state = state.later, None
+        if later is not None or random != random_states():
+            for kept in (state, later or state):
+                kept.put_back()
+            refuse_other(program, export(step, arguments, strict=False))
+    finally:
+        step.state = None
+        state.put_back()
+    return program
+
+
+def _apart(arguments: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the arguments as different tensors: the same tensor twice would be traced as one."""
+    first = {id(value): place for place, value in reversed(list(enumerate(arguments)))}
+    return tuple(
+        value.clone() if isinstance(value, torch.Tensor) and first[id(value)] != place else value
+        for place, value in enumerate(arguments)
+    )
+
+
+def is_parameter(spec: InputSpec) -> bool:
+    """Return True if a placeholder stands for a parameter."""
+    return spec.kind is InputKind.PARAMETER
+
+
+def is_data(spec: InputSpec) -> bool:
+    """Return True if a placeholder stands for an input of the module."""
+    return spec.kind is InputKind.USER_INPUT

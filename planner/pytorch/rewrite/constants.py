@@ -1,0 +1,246 @@
+"""What of a trace depends on no data and no parameter, computed as it is imported: positions, masks, angles."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch.export.graph_signature import InputKind, InputSpec
+from torch.fx import Node
+
+from planner.errors import GraphError
+from planner.pytorch.capture.functionalization import FOLLOWING, OWNER, ancestry, changes_first
+from planner.pytorch.capture.regions import UNTRACKED
+from planner.pytorch.capture.trace import Trace, is_data, is_parameter
+from planner.pytorch.nodes import bound, example, is_random, leaves, packet, where
+from planner.pytorch.private import OpOverload
+from planner.pytorch.state.contents import Content
+
+Known = Mapping[Node, Content]
+"""From a node to its result."""
+
+NO_DATA: Mapping[str, torch.Tensor] = {}
+
+UNWRITTEN = ("empty", "empty_like", "new_empty", "empty_permuted", "empty_strided", "new_empty_strided")
+"""Operators whose result holds anything."""
+
+FILLED: Mapping[str, float | str] = {
+    **dict.fromkeys(("zeros", "zeros_like", "new_zeros", *UNWRITTEN), 0),
+    **dict.fromkeys(("ones", "ones_like", "new_ones"), 1),
+    **dict.fromkeys(("full", "full_like", "new_full"), "fill_value"),
+}
+"""Operators whose result is one number, whatever their operand holds: the number, or the argument that it is."""
+
+
+def needed_for_all(trace: Trace) -> set[Node]:
+    """Return the nodes that the loss depends on, or what buffers become, batch norm's running statistics among them."""
+    norms = [(node, bound(node)) for node in trace.nodes if packet(node) == "batch_norm"]
+    following = (node for node, given in norms if given["training"] and given["running_mean"] is not None)
+    return set[Node]().union(*map(needed_for, (trace.first_result(), *trace.last_contents().values(), *following)))
+
+
+def refuse_read_statistics(trace: Trace, needed: AbstractSet[Node]) -> None:
+    """Raise a GraphError, with the line, for running statistics that follow batches and are read or changed otherwise.
+
+    In a trace they do not change: what else reads them would read what they were at first.
+    """
+    norms = [(node, bound(node)) for node in trace.nodes if packet(node) in FOLLOWING]
+    norms = [(node, given) for node, given in norms if given[FOLLOWING[packet(node)]]]
+    following = {node for node, _ in norms}
+    for node, given in norms:
+        for statistic in (given["running_mean"], given["running_var"]):
+            if statistic is None:
+                continue
+            root, *views = ancestry(statistic)
+            if packet(node) != "batch_norm" or views or root.meta.get(OWNER):
+                raise GraphError(
+                    f"{where(node)}: {packet(node)} changes running statistics that are no buffers as they are, or not "
+                    "as F.batch_norm does: give that buffers of their own"
+                )
+            if readers := [user for user in root.users if user in needed - following]:
+                raise GraphError(
+                    f"{where(readers[0])}: {packet(readers[0])} reads or changes running statistics that follow the "
+                    "batches of batch norm: keep statistics of your own in another buffer"
+                )
+
+
+def needed_for(loss: Node, operands: Callable[[Node], Iterable[Node]] = attrgetter("all_input_nodes")) -> set[Node]:
+    """Return the nodes that a result depends on, or that are reached from it through certain `operands` of a node."""
+    waiting, needed = [loss], {loss}
+    while waiting:
+        before = set(operands(waiting.pop())) - needed
+        needed |= before
+        waiting += before
+    return needed
+
+
+def folded(trace: Trace, needed: AbstractSet[Node]) -> Known:
+    """Compute the nodes, of those that are needed, that depend on constants and buffers alone.
+
+    What a graph cannot hold is left to the operators that make it, where there are such, or to the state dict.
+    """
+    results = computed_nodes(trace, needed)
+    contents = {id(result): Content(result) for result in results.values() if isinstance(result, torch.Tensor)}
+    known = {node: contents[id(result)] for node, result in results.items() if id(result) in contents}
+    for node in reversed(list(trace.nodes)):
+        is_read = node in known and any(user in needed and user not in results for user in node.users)
+        is_made = node.op != "placeholder" or is_stored(trace, node)
+        if is_read and is_made and not known[node].fits and not known[node].is_causal:
+            del known[node], results[node]
+    return known
+
+
+def is_stored(trace: Trace, node: Node) -> bool:
+    """Return True for a buffer of the state dict that has the dtype of weights, as one of which a graph can have it."""
+    spec, dtypes = trace.sources[node.name], {parameter.dtype for parameter in trace.parameters.values()}
+    is_kept = spec.kind is InputKind.BUFFER and str(spec.target) in trace.program.state_dict
+    return is_kept and dtypes == {example(node).dtype}
+
+
+def computed_nodes(
+    trace: Trace, needed: AbstractSet[Node], data: Mapping[str, torch.Tensor] = NO_DATA
+) -> dict[Node, Any]:
+    """Return what the nodes make that depend on constants, buffers and these data alone, a tensor or several.
+
+    Nodes that compute the same, as every layer's angles, share a result.
+    """
+    known, sources, results = dict[Node, Any](), trace.sources, dict[str, Any]()
+    with torch.no_grad():
+        for node in trace.nodes:
+            if node not in needed:
+                continue
+            content: Any
+            if _is_empty(example(node)):
+                content = torch.zeros(example(node).shape, dtype=example(node).dtype)
+            elif node.op == "placeholder":
+                content = _source(trace, sources[node.name], data)
+            else:
+                expression = _expression(node, known)
+                content = results[expression] if expression in results else _computed(trace, node, known)
+                results[expression] = content
+            if content is not None:
+                known[node] = content
+    return known
+
+
+def _expression(node: Node, known: Mapping[Node, Any]) -> str:
+    """Return a node's operator and arguments as text, which is the same for operands of one result."""
+    spelled: Any = torch.fx.map_arg(
+        (node.args, node.kwargs), lambda operand: f"%{id(known[operand])}" if operand in known else operand
+    )
+    return f"{node.target} {spelled}"
+
+
+def _source(trace: Trace, spec: InputSpec, data: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
+    """Return the content of a placeholder; None where it is not known."""
+    if is_data(spec):
+        return data.get(trace.data[str(spec.arg.name)])
+    is_other = is_parameter(spec) or spec.arg.name in trace.states
+    return None if is_other else trace.constant(str(spec.target))
+
+
+def _is_empty(result: object) -> bool:
+    """Return True for a tensor without elements, whose content is known whatever it is made of."""
+    if not isinstance(result, torch.Tensor):
+        return False
+    return all(isinstance(extent, int) for extent in result.shape) and 0 in result.shape
+
+
+def _computed(trace: Trace, node: Node, known: Mapping[Node, Any]) -> Any:
+    """Return a node's result; None where it depends on what is not known, or on chance."""
+    if node.op == "get_attr":
+        return getattr(trace.program.graph_module, str(node.target))
+    if node.target is operator.getitem and node.args[0] in known:
+        return known[node.args[0]][node.args[1]]  # type: ignore[index]
+    if not isinstance(node.target, OpOverload):
+        return None
+    if packet(node) in FILLED:
+        return _filled(node)
+    has_own = packet(node) == "planner::with_gradient"  # which is known if its results and operands are
+    given: Any = node.args
+    operands = [*given[0], *given[1]] if has_own else node.all_input_nodes
+    is_open = is_random(node) or packet(node) == "planner::arriving"  # what arrives is not there yet
+    if is_open or any(operand not in known for operand in operands):
+        return None
+    if has_own:
+        result: Any = [known[operand] for operand in given[0]]
+    else:
+        arguments: Any
+        arguments, named = torch.fx.map_arg((node.args, node.kwargs), known.__getitem__)
+        if changes_first(node):
+            arguments = (arguments[0].clone(), *arguments[1:])
+        result = node.target(*arguments, **named)
+    return result if all(isinstance(tensor, torch.Tensor) for tensor in leaves(result)) else None
+
+
+def _filled(node: Node) -> torch.Tensor:
+    """Return a tensor of one number, which takes no more room than that."""
+    like, number = example(node), FILLED[packet(node)]
+    number = bound(node)[number] if isinstance(number, str) else number
+    return torch.full((), number, dtype=like.dtype).expand(like.shape)
+
+
+def differentiable(trace: Trace) -> set[Node]:
+    """Return the nodes through which a gradient flows to a parameter."""
+    nodes, sources = set[Node](), trace.sources
+    for node in trace.nodes:
+        if node.op == "placeholder":
+            spec = sources[node.name]
+            reached = is_parameter(spec) and trace.parameters[str(spec.target)].requires_grad
+        else:
+            reached = not nodes.isdisjoint(_differentiated(node))
+        if reached and any(isinstance(leaf, torch.Tensor) and _has_gradient(leaf) for leaf in leaves(example(node))):
+            nodes.add(node)
+    return nodes
+
+
+def _differentiated(node: Node) -> list[Node]:
+    """Return the operands that PyTorch gives gradients: none that a node reads for their shape or dtype alone."""
+    name = packet(node)
+    if name == "detach" or name in FILLED or name.endswith("_like"):
+        return []
+    of_first = name in ("to", "planner::changed") or name.endswith("_as")
+    return node.all_input_nodes[:1] if of_first else node.all_input_nodes
+
+
+def refuse_untracked(trace: Trace) -> None:
+    """Raise a GraphError, with the line, for what is changed without gradients but has one, which flows past that."""
+    reached = differentiable(trace)
+    for node in trace.nodes:
+        if not (node.meta.get(UNTRACKED) and changes_first(node)):
+            continue
+        changed = node.all_input_nodes[0]
+        if changed in reached and not ancestry(changed)[0].meta.get(UNTRACKED):
+            raise GraphError(f"{where(node)}: {packet(node)} under no_grad changes what has a gradient: copy it first")
+
+
+WITHOUT_GRADIENT = (
+    "floor_divide", "heaviside", "linalg_ldl_factor", "linalg_ldl_factor_ex", "histogramdd", "_histogramdd_bin_edges",
+    "_histogramdd_from_bin_cts", "_histogramdd_from_bin_tensors", "_chunk_cat",
+)  # fmt: skip
+"""Operators of which PyTorch has no gradient, though it is asked for one: it raises an error in the backward pass."""
+
+
+def unreached(trace: Trace) -> frozenset[int]:
+    """Return the identities of the parameters to which no gradient flows, as through whole numbers.
+
+    Raises a GraphError, with the line, where one flows through what has none.
+    """
+    tracked, sources = differentiable(trace), trace.sources
+    flows = needed_for(trace.first_result(), lambda node: tracked.intersection(_differentiated(node)))
+    for node in trace.nodes:
+        if node in flows and packet(node).removesuffix("_") in WITHOUT_GRADIENT:
+            raise GraphError(
+                f"{where(node)}: {packet(node)} has no gradient, and PyTorch raises an error that is asked for one: "
+                "detach() what it is given"
+            )
+    reached = {str(sources[node.name].target) for node in flows if node.op == "placeholder"}
+    return frozenset(map(id, trace.parameters.values())) - {id(trace.parameters[name]) for name in reached}
+
+
+def _has_gradient(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()

@@ -1,0 +1,140 @@
+"""Scaled dot product attention: one operator that stores no matrix, or products and a softmax where that is stored."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from planner.pytorch.rewrite.axes import Axis, Value
+from planner.pytorch.rewrite.views import densely, merged, regrouped, squeezed, view
+from planner.pytorch.state.contents import Content, value_of
+from planner.pytorch.translate.call import TracedCall, converter
+from planner.pytorch.translate.comparing import masked, negated
+from planner.pytorch.translate.elementwise import of_truth_values
+from planner.pytorch.translate.losses import softmax
+from planner.pytorch.translate.operations import as_dtype, binary, contract, dropped, padded, reduce, unary
+from planner.pytorch.translate.translation import Translation
+
+
+@converter("scaled_dot_product_attention")
+def _attention(t: Translation, call: TracedCall) -> Value:
+    q, k, v = call["query"], call["key"], call["value"]
+    factor, is_grouped = call.argument("scale"), call.flag("enable_gqa")
+    scale = 1.0 / math.sqrt(q.shape[-1]) if factor is None else float(factor)
+    if not call.number("dropout_p") and _are_heads(q, k, v) and not _learns_mask(t, call):
+        return _stored_nowhere(t, call, (q, k, v), scale)
+    if is_grouped:
+        k, v = (_repeated_heads(t, heads, q.shape[-3] // heads.shape[-3]) for heads in (k, v))
+    return _stored(t, call, (unary(t, "scale", q, factor=scale), k, v))
+
+
+def _are_heads(q: Value, k: Value, v: Value) -> bool:
+    """Return True for tensors [b, h, q, c], [b, g, k, c] and [b, g, k, e], nothing repeated, where g divides h."""
+    if not q.rank == k.rank == v.rank == 4 or not q.shape[0] == k.shape[0] == v.shape[0]:
+        return False
+    is_repeated = any(
+        not group and extent > 1 for x in (q, k, v) for group, extent in zip(x.dims, x.shape, strict=True)
+    )
+    return not is_repeated and k.shape[1] == v.shape[1] and q.shape[1] % k.shape[1] == 0
+
+
+def _learns_mask(t: Translation, call: TracedCall) -> bool:
+    """Return True if the mask has a gradient: PyTorch stores the matrix then."""
+    mask = call.argument("attn_mask")
+    return isinstance(mask, Value) and t.is_trained(mask)
+
+
+def _stored_nowhere(t: Translation, call: TracedCall, heads: tuple[Value, Value, Value], scale: float) -> Value:
+    """Return attention as one operator, which makes the matrix of scores anew wherever it is read."""
+    q, k, v = (densely(t, x) for x in heads)
+    tensors, is_causal = (q.tensor, k.tensor, v.tensor), _is_causal(call)
+    bias = None if is_causal else _bias(t, call, t.dtype(q))
+    if bias is None:
+        mixed, _ = t.emit_as("attention", "attention", *tensors, scale=scale, causal=is_causal)
+    else:
+        bias = squeezed(t, padded(bias, q.rank))
+        dims = tuple(dim for dim, group in enumerate(bias.dims) if group)
+        added = regrouped(t, bias, [bias.dims[dim] for dim in dims]).tensor
+        mixed, _ = t.emit_as("attention", "biased_attention", *tensors, added, scale=scale, dims=dims)
+        for axis, dim in enumerate(dims):
+            t.axes.unite((added, axis), (k.tensor, 2) if dim == KEYS else (q.tensor, dim))
+    for axes in _same_axes(mixed, *tensors, is_grouped=q.shape[1] != k.shape[1]):
+        t.axes.unite(*axes)
+    return t.plain(mixed)
+
+
+KEYS = 3
+"""The dimension of keys among those of scores, [b, h, q, k]."""
+
+
+def _same_axes(mixed: str, q: str, k: str, v: str, is_grouped: bool) -> list[tuple[Axis, Axis]]:
+    """Return the pairs of axes of results, queries, keys and values that are one axis."""
+    heads = [] if is_grouped else [((q, 1), (k, 1))]
+    of_samples = [((x, 0), (q, 0)) for x in (mixed, k, v)]
+    return [*of_samples, *heads, ((mixed, 1), (q, 1)), ((mixed, 2), (q, 2)), ((mixed, 3), (v, 3)),
+            ((k, 1), (v, 1)), ((k, 2), (v, 2)), ((q, 3), (k, 3))]  # fmt: skip
+
+
+def _is_causal(call: TracedCall) -> bool:
+    mask = call.content("attn_mask")
+    return call.flag("is_causal") or (mask is not None and mask.is_causal)
+
+
+def _bias(t: Translation, call: TracedCall, dtype: str) -> Value | None:
+    """Return what a mask adds to scores, the logarithm of a truth value; None where that changes nothing."""
+    content, mask = call.content("attn_mask"), call.optional("attn_mask")
+    is_shown = content is not None and content.number == (content.tensor.dtype is torch.bool)
+    if mask is None or is_shown:
+        return None
+    added = as_dtype(t, mask, dtype)
+    return unary(t, "log", added) if t.dtype(mask) == "bool" else added
+
+
+def _stored(t: Translation, call: TracedCall, heads: tuple[Value, Value, Value]) -> Value:
+    """Return attention as products and a softmax, of queries that are scaled."""
+    q, k, v = heads
+    batch = [(dim, dim) for dim in range(q.rank - 2)]
+    scores = contract(t, q, k, [(q.rank - 1, k.rank - 1)], batch)
+    mask, blind = call.content("attn_mask"), None
+    if _is_causal(call):
+        scores = causal(t, scores)
+    elif mask is not None and mask.tensor.dtype is torch.bool and bool(mask.tensor.any(-1).all()):
+        # What hides is a constant of its own: nothing has to be negated.
+        hidden = Content(~mask.distinct.expand(mask.shape))
+        scores = scores if hidden.number == 0 else masked(t, scores, value_of(t, hidden), -math.inf)
+    elif (shown := call.optional("attn_mask")) is not None and t.dtype(shown) == "bool":
+        scores, blind = _hidden(t, scores, shown)
+    elif shown is not None:
+        scores = binary(t, "add", scores, shown)
+    probabilities = softmax(t, scores, scores.rank - 1)
+    probabilities = probabilities if blind is None else masked(t, probabilities, blind, 0.0)
+    probabilities = dropped(t, probabilities, call.number("dropout_p"))
+    return contract(t, probabilities, v, [(scores.rank - 1, v.rank - 2)], batch)
+
+
+def _hidden(t: Translation, scores: Value, shown: Value) -> tuple[Value, Value]:
+    """Return scores without those that a mask does not show, and which queries it shows no key at all.
+
+    These keep their scores: their probabilities are to be zero, which no softmax gives.
+    """
+    blind = unary(t, "eq_scalar", reduce(t, "amax", as_dtype(t, shown, "int32"), (shown.rank - 1,), keep=True), value=0)
+    hidden = negated(t, of_truth_values(t, "logical_or", shown, blind, shown.shape))
+    return masked(t, scores, hidden, -math.inf), blind
+
+
+def _repeated_heads(t: Translation, value: Value, times: int) -> Value:
+    """Repeat each head, which is the dimension before the last two."""
+    heads = value.rank - 3
+    return view(t, value.repeated(heads + 1, times), value.resized(heads, value.shape[heads] * times).shape)
+
+
+def causal(t: Translation, scores: Value) -> Value:
+    """Leave out keys after the query; both must be single axes, the tensor's last."""
+    rows, columns = scores.rank - 2, scores.rank - 1
+    scores = merged(t, merged(t, scores, rows), columns)
+    axes = (*scores.dims[rows], *scores.dims[columns])
+    last = t.rank(scores.tensor)
+    if axes != (last - 2, last - 1):
+        scores = densely(t, scores)
+    return unary(t, "causal_mask", scores)

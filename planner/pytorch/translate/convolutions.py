@@ -1,0 +1,255 @@
+"""Convolutions, pooling and windows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import prod
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from planner.graph.ir import FLOATING
+from planner.graph.ir import Value as Attribute
+from planner.pytorch.rewrite.axes import Value
+from planner.pytorch.rewrite.views import dense, densely, view
+from planner.pytorch.state.contents import Content, value_of
+from planner.pytorch.translate.call import Converter, TracedCall, converter, refuse_if
+from planner.pytorch.translate.elementwise import TORCH
+from planner.pytorch.translate.operations import binary
+from planner.pytorch.translate.reductions import mean
+from planner.pytorch.translate.resizing import mapped
+from planner.pytorch.translate.shapes import padded, sliced, stacked
+from planner.pytorch.translate.translation import Translation
+
+Pair = tuple[int, int]
+
+
+def _pair(call: TracedCall, name: str, default: Pair = (0, 0)) -> Pair:
+    """Return an argument along y and x; one number is both, none the default."""
+    numbers = call.integers(name)
+    return (numbers[0], numbers[-1]) if numbers else default
+
+
+@converter("conv1d", "conv2d", "conv3d", "convolution")
+def _convolution(t: Translation, call: TracedCall) -> Value:
+    rank = call["input"].rank
+    refuse_if(rank < call["weight"].rank, f"{call.op} of a single sample: expected a first dimension of samples")
+    if rank == 3:
+        return _in_one_dimension(t, call)
+    if rank == 5:
+        return _in_three_dimensions(t, call)
+    weight = densely(t, call["weight"])
+    padding, more = _padding(call, weight.shape[2:])
+    x = densely(t, padded(t, call["input"], {2: (0, more[0]), 3: (0, more[1])}))
+    attributes: dict[str, Attribute] = {"stride": _pair(call, "stride"), "padding": padding} | _dilation(call)
+    if (groups := call.integer("groups")) != 1:
+        attributes |= {"groups": groups, "extents": {"g": groups}}
+    result = t.plain(t.emit("convolution", x.tensor, weight.tensor, **attributes))
+    t.axes.unite((result.tensor, 0), (x.tensor, 0))
+    t.axes.unite((result.tensor, 1), (weight.tensor, 0))
+    return _with_bias(t, call, result)
+
+
+def _dilation(call: TracedCall) -> dict[str, Attribute]:
+    """Return the attribute of windows whose elements are not next to each other."""
+    dilation = _pair(call, "dilation")
+    return {"dilation": dilation} if dilation != (1, 1) else {}
+
+
+def _padding(call: TracedCall, kernel: Sequence[int]) -> tuple[Pair, Pair]:
+    """Return the padding on every side, and how much more there is at the end."""
+    padding = call.argument("padding")
+    if not isinstance(padding, str):
+        return _pair(call, "padding"), (0, 0)
+    amounts = [
+        (extent - 1) * by * (padding == "same") for extent, by in zip(kernel, _pair(call, "dilation"), strict=True)
+    ]
+    (rows, odd_row), (columns, odd_column) = (divmod(amount, 2) for amount in amounts)
+    return (rows, columns), (odd_row, odd_column)
+
+
+def _with_bias(t: Translation, call: TracedCall, result: Value) -> Value:
+    bias = call.optional("bias")
+    return result if bias is None else binary(t, "add", result, bias.repeated(1).repeated(1))
+
+
+def _in_one_dimension(t: Translation, call: TracedCall) -> Value:
+    """Take a sequence for an image of one row."""
+    rows = {"stride": 1, "padding": 0, "dilation": 1}
+    return _of_one_row(t, call, _convolution, ("input", "weight"), rows)
+
+
+def _of_one_row(
+    t: Translation, call: TracedCall, convert: Converter, tensors: Sequence[str], rows: Mapping[str, int]
+) -> Value:
+    """Convert an operator of sequences as one of images of one row, by what its arguments are along y."""
+    arguments = dict(call.arguments)
+    for name in tensors:
+        arguments[name] = call[name].repeated(2)
+    for name, row in rows.items():
+        if (numbers := call.argument(name)) and not isinstance(numbers, str):
+            arguments[name] = (row, *call.integers(name))
+    n, channels, length = call.shapes[0]
+    image = convert(t, replace(call, arguments=arguments, shapes=((n, channels, 1, length),)))
+    assert isinstance(image, Value)
+    return view(t, image, call.shapes[0])
+
+
+def _in_three_dimensions(t: Translation, call: TracedCall) -> Value:
+    """Take the planes that a window reads for channels, and every place of windows along z for an image."""
+    x, weight = call["input"], call["weight"]
+    refuse_if(isinstance(call.argument("padding"), str), "conv3d with padding in words: give it as numbers")
+    numbers = {name: (call.integers(name) * 3)[:3] for name in ("stride", "padding", "dilation")}
+    (stride, *_), (padding, *_), (dilation, *_) = numbers.values()
+    (n, filters, depth, *size), (channels, taps) = call.shapes[0], weight.shape[1:3]
+    x = padded(t, x, {2: (padding, padding)})
+    starts = range(0, taps * dilation, dilation)
+    planes = [sliced(t, x, 2, range(start, start + (depth - 1) * stride + 1, stride)) for start in starts]
+    images = stacked(t, planes, 2).permuted((0, 3, 1, 2, 4, 5))
+    arguments = dict(call.arguments) | {name: along[1:] for name, along in numbers.items()}
+    arguments["input"] = view(t, images, (n * depth, x.shape[1] * taps, *x.shape[3:]))
+    arguments["weight"] = view(t, weight, (filters, channels * taps, *weight.shape[3:]))
+    result = _convolution(t, replace(call, arguments=arguments, shapes=((n * depth, filters, *size),)))
+    return view(t, result, (n, depth, filters, *size)).permuted((0, 2, 1, 3, 4))
+
+
+@converter("conv_transpose1d", "conv_transpose2d")
+def _transposed_convolution(t: Translation, call: TracedCall) -> Value:
+    """Take the gradient of the convolution that has this weight."""
+    x, weight = densely(t, call["input"]), densely(t, call["weight"])
+    if x.rank == weight.rank == 3:
+        rows = {"stride": 1, "padding": 0, "output_padding": 0, "dilation": 1}
+        return _of_one_row(t, call, _transposed_convolution, ("input", "weight"), rows)
+    refuse_if(x.rank != 4, "transposed convolution of anything but sequences [n, c, x] and images [n, c, y, x]")
+    call.ignore("output_padding")
+    extents: dict[str, Attribute] = dict(zip("yx", call.shapes[0][2:], strict=True))
+    attributes = {"stride": _pair(call, "stride"), "padding": _pair(call, "padding"), **_dilation(call)}
+    if (groups := call.integer("groups")) != 1:
+        attributes["groups"] = groups
+    tensor = t.emit("convolution_backward_input", x.tensor, weight.tensor, extents=extents, **attributes)
+    t.axes.unite((tensor, 0), (x.tensor, 0))
+    if groups == 1:
+        t.axes.unite((tensor, 1), (weight.tensor, 1))
+    return _with_bias(t, call, t.plain(tensor))
+
+
+def _pooled(t: Translation, op: str, x: Value, windows: Mapping[str, Pair]) -> Value:
+    """Pool windows of images; the first result is of values."""
+    kernel = windows["kernel"]
+    extents: dict[str, Attribute] = {"dy": kernel[0], "dx": kernel[1]}
+    name, x = op.removesuffix("_with_indices"), densely(t, x)
+    return t.plain(t.emit_as(name, op, x.tensor, extents=extents, **windows)[0])
+
+
+def _windows(call: TracedCall) -> dict[str, Pair]:
+    """Return the stride, padding, kernel and, where it is not 1, dilation of pooling.
+
+    A window that is alone along a dimension ends where the image ends.
+    """
+    refuse_if(call["self"].rank != 4, f"{call.op} of a single sample: expected a first dimension of samples")
+    kernel, padding, apart = _pair(call, "kernel_size"), _pair(call, "padding"), _pair(call, "dilation", (1, 1))
+    sides = zip(call["self"].shape[2:], call.shapes[0][2:], kernel, padding, apart, strict=True)
+    rows, columns = (min(k, (extent + 2 * p - 1) // d + 1) if n == 1 else k for extent, n, k, p, d in sides)
+    windows = {"stride": _pair(call, "stride", kernel), "padding": padding, "kernel": (rows, columns)}
+    return windows | ({"dilation": apart} if apart != (1, 1) else {})
+
+
+def _all_read(t: Translation, call: TracedCall, windows: Mapping[str, Pair], filling: float) -> Value:
+    """Return images with as much more at their ends as the last windows reach beyond them."""
+    x, apart = call["self"], windows.get("dilation", (1, 1))
+    amounts = {}
+    for side, dim in enumerate((2, 3)):
+        stride, padding, kernel = (windows[name][side] for name in ("stride", "padding", "kernel"))
+        last = (call.shapes[0][dim] - 1) * stride + (kernel - 1) * apart[side] + 1
+        amounts[dim] = (0, max(0, last - 2 * padding - x.shape[dim]))
+    return padded(t, x, amounts, filling)
+
+
+@converter("max_pool2d")
+def _max_pool(t: Translation, call: TracedCall) -> Value:
+    windows = _windows(call)
+    call.ignore("ceil_mode")
+    least = -math.inf if call.dtypes[0] in FLOATING else torch.iinfo(TORCH[call.dtypes[0]]).min
+    return _pooled(t, "max_pool2d_with_indices", _all_read(t, call, windows, least), windows)
+
+
+@converter("max_pool1d")
+def _max_pool_of_sequences(t: Translation, call: TracedCall) -> Value:
+    """Pool a sequence as an image of one row."""
+    return _of_sequences(t, call, _max_pool)
+
+
+@converter("avg_pool1d")
+def _avg_pool_of_sequences(t: Translation, call: TracedCall) -> Value:
+    """Average a sequence as an image of one row."""
+    return _of_sequences(t, call, _avg_pool)
+
+
+def _of_sequences(t: Translation, call: TracedCall, convert: Converter) -> Value:
+    refuse_if(call["self"].rank != 3, f"{call.op} of a single sample: expected a first dimension of samples")
+    return _of_one_row(t, call, convert, ("self",), {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1})
+
+
+@converter("avg_pool2d")
+def _avg_pool(t: Translation, call: TracedCall) -> Value:
+    """Average whole windows, padding counted, and correct those of which PyTorch counts less."""
+    windows, divisor = _windows(call), call.argument("divisor_override")
+    stride, padding, kernel = windows.values()
+    result = _pooled(t, "avg_pool2d", _all_read(t, call, windows, 0.0), windows)
+    image, ceil = torch.ones(1, *call["self"].shape[2:], dtype=torch.float64), call.flag("ceil_mode")
+    counted = F.avg_pool2d(image, kernel, stride, padding, ceil, call.flag("count_include_pad"), divisor)
+    factor = counted / F.avg_pool2d(image, kernel, stride, padding, ceil, True, prod(kernel))
+    content = Content(factor[0].to(TORCH[t.dtype(result)]))
+    return result if content.number == 1 else binary(t, "mul", result, value_of(t, content))
+
+
+@converter("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d")
+def _adaptive_avg_pool(t: Translation, call: TracedCall) -> Value:
+    """Average to one element, by windows of one size, or each dimension by a matrix."""
+    value, count = call["self"], int(call.op[-2])
+    dims = range(value.rank - count, value.rank)
+    extents, size = value.shape[-count:], call.shapes[0][-count:]
+    call.ignore("output_size")
+    if set(size) == {1}:
+        return mean(t, value, dims, keep=True)
+    if count == 2 and not any(extent % part for extent, part in zip(extents, size, strict=True)):
+        return value if size == extents else _pooled(t, "avg_pool2d", value, _even(extents, size))
+    for dim, extent, part in zip(dims, extents, size, strict=True):
+        if extent != part:
+            matrix = F.adaptive_avg_pool1d(torch.eye(extent, dtype=torch.float64), part)
+            value = mapped(t, value, dim, matrix.T)
+    return value
+
+
+def _even(extents: Sequence[int], size: Sequence[int]) -> dict[str, Pair]:
+    """Return windows that lie side by side, as many as a size says."""
+    kernel = (extents[0] // size[0], extents[1] // size[1])
+    return {"stride": kernel, "padding": (0, 0), "kernel": kernel}
+
+
+@converter("im2col")
+def _im2col(t: Translation, call: TracedCall) -> Value:
+    """Lay the elements of windows side by side as channels."""
+    windows, inside = _copied(call, call["self"].shape[2:])
+    names = dict(zip(("dy", "dx", "y", "x"), inside, strict=True))
+    return view(t, t.plain(t.emit("im2col", dense(t, call["self"]), extents=names, **windows)), call.shapes[0])
+
+
+@converter("col2im")
+def _col2im(t: Translation, call: TracedCall) -> Value:
+    """Add the elements of windows up where they were read."""
+    image = call.shapes[0][2:]
+    call.ignore("output_size")
+    windows, inside = _copied(call, image)
+    columns = dense(t, view(t, call["self"], (*call.shapes[0][:2], *inside)))
+    return t.plain(t.emit("col2im", columns, extents=dict(zip("yx", image, strict=True)), **windows))
+
+
+def _copied(call: TracedCall, image: Sequence[int]) -> tuple[dict[str, Attribute], tuple[int, ...]]:
+    """Return how windows lie that are copied out of an image: attributes, and (dy, dx, y, x) of the copy."""
+    kernel, stride, padding = (_pair(call, name) for name in ("kernel_size", "stride", "padding"))
+    sides = zip(image, kernel, stride, padding, _pair(call, "dilation"), strict=True)
+    count = ((extent + 2 * pad - (taps - 1) * apart - 1) // step + 1 for extent, taps, step, pad, apart in sides)
+    return {"stride": stride, "padding": padding, **_dilation(call)}, (*kernel, *count)

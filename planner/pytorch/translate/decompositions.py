@@ -1,0 +1,161 @@
+"""Operators that nothing here stands for, in place of which stands what PyTorch itself makes of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from planner.errors import GraphError
+from planner.pytorch.capture.functionalization import out_of_place
+from planner.pytorch.nodes import example, leaves, packet
+from planner.pytorch.private import DECOMPOSITIONS, OpOverload, fake_mode_of, is_composite
+from planner.pytorch.translate.call import CONVERTERS
+from planner.pytorch.translate.compositions import WRITTEN_OUT
+
+LOGGER = logging.getLogger(__name__)
+
+REFUSED = "refused"
+"""What says of a node that stands for a part of an operator why that was refused."""
+
+PART_OF = "part of"
+"""What says of a node of which operator it was last made."""
+
+PARTLY_CONVERTED = (
+    "clamp", "clamp_max", "clamp_min", "embedding", "index_put", "linalg_vector_norm", "scatter", "scatter_reduce",
+)  # fmt: skip
+"""Operators that are written out where their converters refuse them, once: some by themselves."""
+
+OTHER_GRADIENTS = ("max_unpool3d", "pdist", "_pdist_forward")
+"""Operators whose gradients are not those of what PyTorch makes of them."""
+
+
+NORMALIZED = ("native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update", "native_layer_norm")
+"""Operators whose statistics, which they return besides, have no gradient."""
+
+
+def decompose(module: GraphModule, node: Node, why: str) -> bool:
+    """Put what a node's operator, refused, is made of in its place; False where PyTorch does not say.
+
+    Nor where that is of other dtypes.
+    """
+    part = _part(node)
+    if part is None or any(_is_again(inner, node) or _is_primitive(inner) for inner in part.graph.nodes):
+        return False
+    if _dtypes_of(part) != dtypes(tree_flatten(example(node))[0]):
+        return False
+    node.meta.setdefault(REFUSED, why)
+    node.meta[PART_OF] = node.target
+    results = copied(module, node, part, node.all_input_nodes)
+    _read_instead(node, results)
+    return True
+
+
+def _is_again(inner: Node, node: Node) -> bool:
+    """Return True for the operator that a node's is made of, unless that is written out for the first time."""
+    is_first = packet(node) in PARTLY_CONVERTED and node.meta.get(PART_OF) is not node.target
+    return inner.target is node.target and not is_first
+
+
+def _dtypes_of(part: GraphModule) -> list[torch.dtype | None]:
+    results = tree_flatten(part.graph.output_node().args[0])[0]
+    return dtypes(map(example, results))
+
+
+def dtypes(results: Iterable[Any]) -> list[torch.dtype | None]:
+    """Return the dtypes of results, None of what is no tensor."""
+    return [getattr(result, "dtype", None) for result in results]
+
+
+def _is_primitive(node: Node) -> bool:
+    """Return True for an operator of PyTorch's compiler, which has no gradient there and none here."""
+    return packet(node).startswith("prims::") and packet(node) not in CONVERTERS
+
+
+def copied(module: GraphModule, node: Node, part: GraphModule, operands: Sequence[Node]) -> Any:
+    """Copy a graph's nodes before a node, from whose line they come; return what the graph returns."""
+    inputs = [inner for inner in part.graph.nodes if inner.op == "placeholder"]
+    before = set(module.graph.nodes)
+    for inner in part.graph.nodes:
+        if inner.op == "get_attr":
+            name = f"{node.name}_{inner.target}"
+            module.register_buffer(name, getattr(part, str(inner.target)), persistent=False)
+            inner.target = name
+    with module.graph.inserting_before(node):
+        results = module.graph.graph_copy(part.graph, dict(zip(inputs, operands, strict=True)))
+    for added in set(module.graph.nodes) - before:
+        added.meta = {**node.meta, "val": added.meta.get("val")}
+    return results
+
+
+def _part(node: Node) -> GraphModule | None:
+    """Return the graph of what a node's operator is made of."""
+    parts = (_made_by(function, node) for function in _decompositions(node))
+    return next((part for part in parts if part is not None), None)
+
+
+def _made_by(function: Callable[..., Any], node: Node) -> GraphModule | None:
+    """Return the graph of a function of a node's arguments; None where the function was made for others."""
+    arguments, spec = tree_flatten((node.args, node.kwargs))
+    operands = node.all_input_nodes
+
+    def run(*tensors: Any) -> Any:
+        values = dict(zip(operands, tensors, strict=True))
+        args, named = tree_unflatten([values.get(a, a) if isinstance(a, Node) else a for a in arguments], spec)
+        return function(*(list(a) if isinstance(a, list) else a for a in args), **named)  # which some change
+
+    examples = [example(operand) for operand in operands]
+    with fake_mode_of([*examples, *leaves(example(node))]), torch.no_grad():
+        apart = [
+            value.detach() if isinstance(value, torch.Tensor) else value for value in examples
+        ]  # nodes may share one
+        try:
+            part = make_fx(run)(*apart)
+        except (
+            Exception
+        ) as error:  # PyTorch's functions raise whatever they do for operands that they were not made for
+            LOGGER.debug("%s has no decomposition here", node.target, exc_info=error)
+            return None
+        try:
+            out_of_place(part.graph, ())
+        except GraphError:  # it writes into its results
+            return None
+    return part
+
+
+def _decompositions(node: Node) -> list[Callable[..., Any]]:
+    """Return the functions of other operators that an operator is, the best first."""
+    target = node.target
+    if not isinstance(target, OpOverload):
+        return []
+    name = packet(node).removesuffix("_")
+    if name in WRITTEN_OUT and (name not in CONVERTERS or name in PARTLY_CONVERTED):
+        return [WRITTEN_OUT[name]]
+    if name in OTHER_GRADIENTS:
+        return []
+    functions = [DECOMPOSITIONS[target]] if target in DECOMPOSITIONS else []
+    functions = [*functions, target] if is_composite(target) else functions
+    return [partial(_first_trained, function) for function in functions] if name in NORMALIZED else functions
+
+
+def _first_trained(function: Callable[..., Sequence[torch.Tensor]], *args: Any, **named: Any) -> list[torch.Tensor]:
+    """Return what a function does, without gradients of all but the first."""
+    first, *others = function(*args, **named)
+    return [first, *(other.detach() for other in others)]
+
+
+def _read_instead(node: Node, results: Any) -> None:
+    """Let what reads a node read results instead."""
+    if isinstance(results, Node):
+        node.replace_all_uses_with(results)
+    else:
+        for user in list(node.users):
+            user.replace_all_uses_with(results[user.args[1]])
+            user.graph.erase_node(user)
+    node.graph.erase_node(node)

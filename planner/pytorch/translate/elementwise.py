@@ -1,0 +1,277 @@
+"""Element-wise operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import prod
+
+import torch
+
+from planner.graph.dropout import iteration
+from planner.graph.ir import FLOATING
+from planner.graph.ir import Value as Attribute
+from planner.pytorch.rewrite.axes import Value
+from planner.pytorch.rewrite.views import densely, view
+from planner.pytorch.state.contents import DTYPES, Content, value_of
+from planner.pytorch.translate.call import TracedCall, UnsupportedError, converter, refuse_if
+from planner.pytorch.translate.operations import as_dtype, binary, dropped, unary
+from planner.pytorch.translate.shapes import expanded
+from planner.pytorch.translate.translation import Translation
+
+UNARY = (
+    "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "erf", "exp", "expm1", "floor",
+    "gelu", "hardsigmoid", "hardswish", "leaky_relu", "log", "log10", "log1p", "log2", "log_sigmoid", "neg",
+    "reciprocal", "relu", "round", "rsqrt", "sigmoid", "sign", "silu", "sin", "sinh", "sqrt", "square", "tan", "tanh",
+    "trunc",
+)  # fmt: skip
+"""Operators of one operand that are called alike here and there."""
+
+ATTRIBUTES: Mapping[str, Mapping[str, type[str | float]]] = {
+    "gelu": {"approximate": str},
+    "leaky_relu": {"negative_slope": float},
+}
+"""Arguments of some that are attributes here, and of what type."""
+
+CLAMPS: Mapping[str, tuple[str, str | float, str | float]] = {
+    "clamp": ("clamp", "min", "max"),
+    "clamp_min": ("clamp", "min", "max"),
+    "hardtanh": ("hardtanh", "min_val", "max_val"),
+    "relu6": ("hardtanh", 0.0, 6.0),
+}
+"""Operators that clamp: the catalog's, and the arguments, or numbers, between which their results lie."""
+
+TORCH = {name: dtype for dtype, name in reversed(DTYPES.items())}
+
+
+def in_dtype(number: float, dtype: str) -> float:
+    """Return a number as one of a dtype, whole or not."""
+    return float(number) if dtype in FLOATING else int(number)
+
+
+def full(t: Translation, shape: tuple[int, ...], number: float, dtype: str) -> Value:
+    """Return a number, repeated to a shape."""
+    return value_of(t, Content(torch.full((), number, dtype=TORCH[dtype]).expand(shape)))
+
+
+@converter(*UNARY)
+def _unary(t: Translation, call: TracedCall) -> Value:
+    refuse_if(call.argument("decimals"), f"{call.op} to decimals: scale before and after")
+    attributes = {name: kind(call.argument(name)) for name, kind in ATTRIBUTES.get(call.op, {}).items()}
+    return unary(t, call.op, call["self"], **attributes)
+
+
+@converter("clone", "contiguous", "alias", "lift_fresh_copy")
+def _same(t: Translation, call: TracedCall) -> Value:
+    return call["self"]
+
+
+@converter("detach")
+def _detach(t: Translation, call: TracedCall) -> Value:
+    return unary(t, "stop_gradient", call["self"])
+
+
+@converter("elu")
+def _elu(t: Translation, call: TracedCall) -> Value:
+    refuse_if(call.number("input_scale") != 1, "elu with an input_scale has no operator here")
+    return unary(t, "elu", call["self"], alpha=call.number("alpha"), scale=call.number("scale"))
+
+
+@converter("selu")
+def _selu(t: Translation, call: TracedCall) -> Value:
+    return unary(t, "elu", call["self"], alpha=1.6732632423543772, scale=1.0507009873554805)
+
+
+@converter("softplus")
+def _softplus(t: Translation, call: TracedCall) -> Value:
+    """Scale before and after; beyond the threshold PyTorch's result differs by less than rounding."""
+    beta = call.number("beta")
+    return scaled(t, unary(t, "softplus", scaled(t, call["self"], beta)), 1.0 / beta)
+
+
+@converter("prelu")
+def _prelu(t: Translation, call: TracedCall) -> Value:
+    """Give what is negative a slope, by channel or the same everywhere."""
+    value, slope = call["self"], call["weight"]
+    if prod(slope.shape) != 1:
+        slope = along(slope, 1, value.rank)
+    return view(t, binary(t, "prelu", value, slope), call.shapes[0])
+
+
+def along(vector: Value, dim: int, rank: int) -> Value:
+    """Return a vector as it lies along a dimension of a tensor of that rank."""
+    dims = tuple(vector.dims[0] if place == dim else () for place in range(rank))
+    return Value(vector.tensor, dims, tuple(vector.shape[0] if place == dim else 1 for place in range(rank)))
+
+
+@converter("mish")
+def _mish(t: Translation, call: TracedCall) -> Value:
+    value = call["self"]
+    return binary(t, "mul", value, unary(t, "tanh", unary(t, "softplus", value)))
+
+
+@converter(*CLAMPS)
+def _clamp(t: Translation, call: TracedCall) -> Value:
+    op, *ends = CLAMPS[call.op]
+    bounds = [call.value(call.argument(end)) if isinstance(end, str) else end for end in ends]
+    refuse_if(any(isinstance(b, Value) for b in bounds), "clamp by tensors: use torch.maximum and torch.minimum")
+    pairs = zip(("min", "max"), bounds, strict=True)
+    attributes: dict[str, Attribute] = {name: float(bound) for name, bound in pairs if bound is not None}
+    return unary(t, op, call["self"], **attributes)
+
+
+def scaled(t: Translation, value: Value, factor: float) -> Value:
+    """Return the value times a number."""
+    return value if factor == 1 else unary(t, "scale", value, factor=in_dtype(factor, t.dtype(value)))
+
+
+def _shifted(t: Translation, value: Value, shift: float) -> Value:
+    return unary(t, "add_scalar", value, value=in_dtype(shift, t.dtype(value))) if shift else value
+
+
+OF_NUMBERS = ("add", "sub", "mul", "div", "pow")
+"""Operators that take a number for either operand."""
+
+
+@converter(*OF_NUMBERS, "maximum", "minimum", "atan2", "hypot")
+def _binary(t: Translation, call: TracedCall) -> Value:
+    """Apply an operator of two tensors, or of a tensor and a number."""
+    dtype, second = call.dtypes[0], "other" if "other" in call.arguments else "exponent"
+    refuse_if(call.argument("rounding_mode") is not None, f"{call.op} with a rounding_mode: round the quotient")
+    alpha, takes_number = call.argument("alpha", 1), dtype != "bool" and call.op in OF_NUMBERS
+    if takes_number and (number := call.constant(second)) is not None:
+        result = _with_number(t, call, as_dtype(t, call["self"], dtype), number * alpha)
+        return expanded(t, result, call.shapes[0])
+    if takes_number and (number := call.constant("self")) is not None:
+        result = _of_number(t, call, number, scaled(t, as_dtype(t, call[second], dtype), alpha))
+        return expanded(t, result, call.shapes[0])
+    left, right = (as_dtype(t, call[name], dtype) for name in ("self", second))
+    if dtype == "bool":
+        return of_truth_values(t, OF_TRUTH_VALUES[call.op], left, right, call.shapes[0])
+    return binary(t, call.op, left, scaled(t, right, alpha))
+
+
+@converter("remainder", "fmod")
+def _remainder(t: Translation, call: TracedCall) -> Value:
+    dtype = call.dtypes[0]
+    value, number = as_dtype(t, call["self"], dtype), call.constant("other")
+    if number is None:
+        return binary(t, call.op, value, as_dtype(t, call["other"], dtype))
+    return expanded(t, unary(t, f"{call.op}_scalar", value, value=in_dtype(number, dtype)), call.shapes[0])
+
+
+OF_TRUTH_VALUES = {"add": "logical_or", "mul": "logical_and", "maximum": "logical_or", "minimum": "logical_and"}
+"""What arithmetic of truth values is."""
+
+
+def of_truth_values(t: Translation, op: str, left: Value, right: Value, shape: tuple[int, ...]) -> Value:
+    """Apply an operator of two truth values."""
+    if left.dims != right.dims or left.shape != right.shape:
+        left, right = (densely(t, expanded(t, value, shape)) for value in (left, right))
+    return binary(t, op, left, right)
+
+
+def _with_number(t: Translation, call: TracedCall, value: Value, number: float) -> Value:
+    """Apply an operator whose second operand is a number."""
+    by_number: Mapping[str, Callable[[], Value]] = {
+        "add": lambda: _shifted(t, value, number),
+        "sub": lambda: _shifted(t, value, -number),
+        "mul": lambda: scaled(t, value, number),
+        "div": lambda: _divided(t, call, value, number),
+        "pow": lambda: _power(t, value, number),
+    }
+    return by_number[call.op]()
+
+
+def _power(t: Translation, value: Value, number: float) -> Value:
+    """Raise to a power, by the functions that PyTorch has for some."""
+    if number in POWERS:
+        return unary(t, POWERS[number], value)
+    return unary(t, "pow_scalar", value, value=float(number))
+
+
+POWERS: Mapping[float, str] = {2: "square", 0.5: "sqrt"}
+
+
+def _divided(t: Translation, call: TracedCall, value: Value, number: float) -> Value:
+    """Divide by a number, exactly where the quotient of whole numbers may be whole."""
+    if number and t.dtype(call["self"]) in FLOATING:
+        return scaled(t, value, 1.0 / number)
+    return binary(t, "div", value, full(t, (), number, t.dtype(value)))
+
+
+def _of_number(t: Translation, call: TracedCall, number: float, value: Value) -> Value:
+    """Apply an operator whose first operand is a number."""
+    match call.op:
+        case "sub" | "pow":
+            return unary(t, f"r{call.op}_scalar", value, value=float(number))
+        case "div":
+            return scaled(t, unary(t, "reciprocal", value), number)
+    return _with_number(t, call, value, number)
+
+
+@converter("rsub")
+def _rsub(t: Translation, call: TracedCall) -> Value:
+    number = call.constant("other")
+    if number is None or call.number("alpha") != 1:
+        raise UnsupportedError("rsub with a tensor or alpha: write other - self")
+    return unary(t, "rsub_scalar", call["self"], value=number)
+
+
+@converter("floor_divide")
+def _floor_divide(t: Translation, call: TracedCall) -> Value:
+    """Divide whole numbers by one, which fractions of 64 bits do exactly."""
+    divisor, value = call.constant("other"), call["self"]
+    if divisor is None or t.dtype(value) != "int32":
+        raise UnsupportedError("floor_divide of anything but whole numbers by a number: round the quotient")
+    quotient = binary(t, "div", as_dtype(t, value, "float64"), full(t, (), divisor, "float64"))
+    return as_dtype(t, unary(t, "floor", quotient), "int32")
+
+
+@converter("copy", "fill")
+def _overwritten(t: Translation, call: TracedCall) -> Value:
+    """Return what is written over a tensor."""
+    name, dtype, shape = "src" if call.op == "copy" else "value", call.dtypes[0], call.shapes[0]
+    call.ignore("self")
+    number = call.constant(name) if call.op == "fill" else None
+    return expanded(t, as_dtype(t, call[name], dtype), shape) if number is None else full(t, shape, number, dtype)
+
+
+@converter("dropout", "feature_dropout")
+def _dropout(t: Translation, call: TracedCall) -> Value:
+    """Drop elements, or whole channels, in training."""
+    value, p = call.first("input", "self"), call.number("p")
+    if not call.flag("train") or not p:
+        return value
+    if call.op == "dropout":
+        return dropped(t, value, p)
+    channels = (*value.shape[:2], *(1 for _ in value.shape[2:]))
+    return binary(t, "mul", value, dropped(t, full(t, channels, 1.0, t.dtype(value)), p))
+
+
+@converter("bernoulli")
+def _bernoulli(t: Translation, call: TracedCall) -> Value:
+    """Return ones with probability p, else zeros: what dropout leaves of ones, as stochastic depth does."""
+    refuse_if("p" not in call.arguments, "bernoulli of probabilities in a tensor: compare torch.rand with them")
+    call.ignore("self")
+    kept = dropped(t, full(t, call.shapes[0], 1.0, t.builder.dtype), 1 - call.number("p"))
+    return as_dtype(t, unary(t, "ne_scalar", kept, value=0.0), call.dtypes[0])
+
+
+@converter("rand", "rand_like", "randn", "randn_like", "uniform", "normal")
+def _random(t: Translation, call: TracedCall) -> Value:
+    """Draw numbers of the graph's own, for every element and every step."""
+    call.ignore("self", "size")
+    is_normal, shape = call.op.startswith("n") or "randn" in call.op, call.shapes[0]
+    names = [f"i{dim}" for dim in range(len(shape))]
+    seed, extents = len(t.builder.nodes), dict(zip(names, shape, strict=True))
+    kind = "randn" if is_normal else "rand"
+    drawn = t.plain(
+        t.emit(kind, iteration(t.builder), rank=len(shape), seed=seed, dtype=call.dtypes[0], extents=extents)
+    )
+    least, other = ("mean", "std") if is_normal else ("from", "to")
+    start, end = (call.argument(name, value) for name, value in ((least, 0.0), (other, 1.0)))
+    drawn_by_tensors = not all(isinstance(bound, int | float) for bound in (start, end))
+    refuse_if(
+        drawn_by_tensors, f"{call.op} with a tensor for its {least} or {other}: scale and move torch.randn's numbers"
+    )
+    return _shifted(t, scaled(t, drawn, end if is_normal else end - start), start)

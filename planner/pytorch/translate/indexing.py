@@ -1,0 +1,305 @@
+"""Operators that read or write by index, put in order, and count."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import cast
+
+import torch
+from numpy import broadcast_shapes
+
+from planner.graph.ir import Value as Attribute
+from planner.pytorch.rewrite.axes import Value
+from planner.pytorch.rewrite.views import dense, densely, merged, regrouped, single, view
+from planner.pytorch.state.contents import Content, value_of
+from planner.pytorch.translate.call import TracedCall, converter, of_vectors, refuse_if
+from planner.pytorch.translate.comparing import masked, negated
+from planner.pytorch.translate.operations import as_dtype, binary, contract, reduce, unary
+from planner.pytorch.translate.shapes import expanded, joined, range_of, sliced, taken
+from planner.pytorch.translate.translation import Translation
+
+
+@converter("embedding")
+def _embedding(t: Translation, call: TracedCall) -> Value:
+    refuse_if(call.flag("scale_grad_by_freq"), "embedding with scale_grad_by_freq: its gradient is another")
+    weight, indices = merged(t, call["weight"], 0), call["indices"]
+    if any(not group and extent != 1 for group, extent in zip(indices.dims, indices.shape, strict=True)):
+        indices = densely(t, indices)
+    t.holds_below(indices, weight.shape[0])
+    width = weight.dims[1]
+    laid = regrouped(t, weight, [weight.dims[0], *((axis,) for axis in width)])
+    if len(width) > 1:
+        laid = merged(t, Value(laid.tensor, ((0,), tuple(range(1, 1 + len(width)))), weight.shape), 1)
+    tensor, rank = t.emit("embedding", laid.tensor, indices.tensor), t.rank(indices.tensor)
+    t.same_axes(tensor, indices.tensor)
+    t.axes.unite((tensor, rank), (laid.tensor, 1))
+    rows = Value(tensor, (*indices.dims, (rank,)), (*indices.shape, weight.shape[1]))
+    return _without_gradient(t, call, rows, indices) if call.integer("padding_idx") >= 0 else rows
+
+
+def _without_gradient(t: Translation, call: TracedCall, rows: Value, indices: Value) -> Value:
+    """Return rows of which that of the padding gets no gradient."""
+    padding, known = call.integer("padding_idx"), call.content("indices")
+    if known is not None and not bool((known.tensor == padding).any()):
+        return rows
+    hidden = unary(t, "eq_scalar", indices, value=padding).repeated(indices.rank)
+    kept = masked(t, rows, hidden, 0.0)
+    stopped = masked(t, unary(t, "stop_gradient", rows), negated(t, hidden), 0.0)
+    return binary(t, "add", kept, stopped)
+
+
+@converter("index")
+def _index(t: Translation, call: TracedCall) -> Value:
+    """Read dimensions at whole numbers: one after another where each index runs along dimensions of its own."""
+    value = call["self"]
+    indices = indices_of(t, call, value)
+    shape = broadcast_shapes(*(index.shape for _, index in indices))
+    runs = [_runs_along(index, len(shape)) for _, index in indices]
+    dims = [dim for dim, _ in indices]
+    first = dims[0] if dims == list(range(dims[0], dims[0] + len(dims))) else 0
+    if len({dim for run in runs for dim in run}) < sum(map(len, runs)):
+        return _read_together(t, value, indices, first)
+    for dim, index in indices:
+        value = _read(t, value, dim, view(t, index, (prod(index.shape),)))
+    rest = [dim for dim in range(value.rank) if dim not in dims]
+    before, after = ([value.shape[dim] for dim in part] for part in (rest[:first], rest[first:]))
+    laid = value.permuted([*rest[:first], *dims, *rest[first:]])
+    laid = view(t, laid, (*before, *(shape[at] for run in runs for at in run), *after))
+    order = [at for run in runs for at in run]
+    places = [first + order.index(at) for at in sorted(order)]
+    laid = laid.permuted([*range(first), *places, *range(first + len(order), laid.rank)])
+    return view(t, laid, (*before, *shape, *after))
+
+
+Indices = list[tuple[int, Value]]
+"""Dimensions, in order, with what they are read or written at."""
+
+
+def indices_of(t: Translation, call: TracedCall, value: Value) -> Indices:
+    """Return the indices of an operator; truth values that are known as the numbers of those that are true."""
+    indices, dim = Indices(), 0
+    for index in call.argument("indices"):
+        is_known = isinstance(index, Content)
+        if is_known and index.tensor.dtype is torch.bool:
+            numbers = map(Content, index.tensor.nonzero(as_tuple=True))
+            indices += [(dim + n, value_of(t, number)) for n, number in enumerate(numbers)]
+            dim += index.tensor.ndim
+            continue
+        if index is not None:
+            kind = "bool" if is_known else t.dtype(index)
+            refuse_if(not is_known and kind == "bool", f"{call.op} by a mask that depends on data: use torch.where")
+            start = _from_the_start(t, index, value.shape[dim])
+            t.holds_below(start, value.shape[dim])
+            indices.append((dim, start))
+        dim += 1
+    return indices
+
+
+def _runs_along(index: Value, rank: int) -> list[int]:
+    """Return along which of the dimensions of all indices one of them runs."""
+    return [dim + rank - index.rank for dim, extent in enumerate(index.shape) if extent != 1]
+
+
+def _read(t: Translation, value: Value, dim: int, index: Value) -> Value:
+    """Return the elements of a dimension at the numbers of a vector."""
+    maker = t.maker(index.tensor)
+    if index.dims[0] and maker is not None and maker.op == "arange":
+        start, step = (cast("int", maker.attrs[name]) for name in ("start", "step"))
+        if step > 0:
+            return sliced(t, value, dim, range(start, start + (index.shape[0] - 1) * step + 1, step))
+    return selected(t, value, dim, index)
+
+
+def flat_indices(t: Translation, value: Value, indices: Indices) -> tuple[tuple[int, ...], Value]:
+    """Return the shape of all indices, and one index, in a row, of the dimensions laid as one."""
+    shape = broadcast_shapes(*(index.shape for _, index in indices))
+    number, inner = None, 1
+    for dim, index in reversed(indices):
+        scaled = densely(t, expanded(t, index, shape))
+        scaled = scaled if inner == 1 else unary(t, "scale", scaled, factor=inner)
+        number = scaled if number is None else binary(t, "add", scaled, number)
+        inner *= value.shape[dim]
+    assert number is not None
+    return shape, densely(t, view(t, number, (prod(shape),)))
+
+
+def _read_together(t: Translation, value: Value, indices: Indices, first: int) -> Value:
+    """Read the dimensions laid as one; the indices' dimensions come at dimension `first`."""
+    dims = [dim for dim, _ in indices]
+    rest = [dim for dim in range(value.rank) if dim not in dims]
+    shape, flat = flat_indices(t, value, indices)
+    order = [*rest[:first], *dims, *rest[first:]]
+    kept = [value.shape[dim] for dim in rest]
+    rows = prod(value.shape[dim] for dim in dims)
+    laid = view(t, value.permuted(order), (*kept[:first], rows, *kept[first:]))
+    return view(t, selected(t, laid, first, flat), (*kept[:first], *shape, *kept[first:]))
+
+
+def _from_the_start(t: Translation, indices: Value | Content, extent: int) -> Value:
+    """Return indices of which none counts from the end."""
+    if isinstance(indices, Content):
+        content = indices.tensor
+        return value_of(t, Content(torch.where(content < 0, content + extent, content)))
+    if t.counts_from_zero(indices):
+        return indices
+    is_negative = as_dtype(t, unary(t, "lt_scalar", indices, value=0), "int32")
+    return binary(t, "add", indices, unary(t, "scale", is_negative, factor=extent))
+
+
+@converter("index_select")
+@of_vectors
+def _index_select(t: Translation, call: TracedCall) -> Value:
+    value = call["self"]
+    return selected(t, value, call.dim(value.rank), call["index"])
+
+
+def selected(t: Translation, value: Value, dim: int, indices: Value) -> Value:
+    """Return the elements of a dimension at some indices, whose dimensions take its place."""
+    t.holds_below(indices, value.shape[dim])
+    value, axis = single(t, value, dim)
+    count = prod(indices.shape)
+    tensor = t.emit("index_select", value.tensor, dense(t, view(t, indices, (count,))), dim=axis)
+    t.same_axes(tensor, value.tensor, but=axis)
+    rows = Value(tensor, value.dims, value.shape).resized(dim, count)
+    return view(t, rows, (*value.shape[:dim], *indices.shape, *value.shape[dim + 1 :]))
+
+
+@converter("unfold")
+def _unfold(t: Translation, call: TracedCall) -> Value:
+    """Put windows of a dimension side by side in its place, and their elements last."""
+    value, size, step = call["self"], call.integer("size"), call.integer("step")
+    value = value if value.rank else value.repeated(0)
+    dim = call.dim(value.rank, "dimension")
+    places = torch.arange(value.shape[dim]).unfold(0, size, step)
+    windows = selected(t, value, dim, value_of(t, Content(places)))
+    windows = windows.permuted([*(other for other in range(windows.rank) if other != dim + 1), dim + 1])
+    return view(t, windows, call.shapes[0])
+
+
+@converter("gather")
+@of_vectors
+def _gather(t: Translation, call: TracedCall) -> Value:
+    value, indices = densely(t, call["self"]), densely(t, call["index"])
+    dim = call.dim(value.rank)
+    for other in range(value.rank):
+        if other != dim and value.shape[other] != indices.shape[other]:
+            value = sliced(t, value, other, range(indices.shape[other]))
+    value = densely(t, value)
+    t.holds_below(indices, value.shape[dim])
+    return t.alike(t.emit("gather", value.tensor, indices.tensor, dim=dim), indices)
+
+
+@converter("sort")
+@of_vectors
+def _sort(t: Translation, call: TracedCall) -> tuple[Value, ...]:
+    return _ordered(t, "sort", call["self"], call.dim(call["self"].rank), descending=call.flag("descending"))
+
+
+@converter("topk")
+@of_vectors
+def _topk(t: Translation, call: TracedCall) -> tuple[Value, ...]:
+    """Take the greatest elements of a dimension, or the least."""
+    dim = call.dim(call["self"].rank)
+    return _ordered(t, "topk", call["self"], dim, k=call.integer("k"), largest=call.flag("largest"))
+
+
+ENDS: Mapping[str, Mapping[str, bool]] = {"max": {"largest": True}, "min": {"largest": False, "nan_first": True}}
+"""Which element is taken; what is no number is greater than all, and less."""
+
+
+@of_vectors
+def extreme(t: Translation, call: TracedCall) -> tuple[Value, ...]:
+    """Take the greatest or the least element of a dimension, and its place."""
+    dim = call.dim(call["self"].rank)
+    results = _ordered(t, "topk", call["self"], dim, k=1, **ENDS[call.op])
+    return results if call.flag("keepdim") else tuple(taken(t, result, dim, 0) for result in results)
+
+
+def _ordered(t: Translation, op: str, value: Value, dim: int, **attributes: Attribute) -> tuple[Value, ...]:
+    """Put a dimension in order; return elements and their places."""
+    refuse_if(t.dtype(value) == "bool", f"{op} of truth values has no operator here")
+    value = densely(t, value)
+    tensors = t.emit_as(op, op, value.tensor, dim=dim, **attributes)
+    for tensor in tensors:
+        t.same_axes(tensor, value.tensor, but=dim)
+    return tuple(map(t.plain, tensors))
+
+
+@converter("argmax", "argmin")
+def _argmax(t: Translation, call: TracedCall) -> Value:
+    """Return the place of the first greatest or least element."""
+    value, dim = call["self"], call.argument("dim")
+    if dim is None:
+        value, dim = view(t, value, (prod(value.shape),)), 0
+    value = as_dtype(t, value, "int32") if t.dtype(value) == "bool" else value
+    _, places = _ordered(t, "topk", value, dim % max(1, value.rank), k=1, **ENDS[call.op[-3:]])
+    call.ignore("keepdim")
+    return view(t, places, call.shapes[0])
+
+
+@converter("histc")
+def _histc(t: Translation, call: TracedCall) -> Value:
+    value, bins = call["self"], call.integer("bins")
+    maker = t.maker(value.tensor)
+    was_whole = maker is not None and maker.op == "cast" and t.builder.tensors[maker.inputs[0]].dtype == "int32"
+    refuse_if(
+        (call.number("min"), call.number("max")) != (0, bins - 1) or not was_whole,
+        "histc of anything but whole numbers from 0, one to a bin",
+    )
+    whole = as_dtype(t, densely(t, value), "int32")
+    hits = as_dtype(t, one_hot(t, whole.tensor, bins), t.dtype(value))
+    return reduce(t, "sum", hits, range(hits.rank - 1))
+
+
+@converter("one_hot")
+def _one_hot(t: Translation, call: TracedCall) -> Value:
+    value, depth = densely(t, call["self"]), call.shapes[0][-1]
+    t.holds_below(value, depth)
+    call.ignore("num_classes")
+    return one_hot(t, value.tensor, depth)
+
+
+def one_hot(t: Translation, numbers: str, depth: int) -> Value:
+    """Return, for every number of a tensor, truth values that are true at that number."""
+    return t.plain(t.emit("one_hot", numbers, depth=depth))
+
+
+@converter("transformers::grouped_mm_fallback")
+def _grouped_product(t: Translation, call: TracedCall) -> Value:
+    """Multiply each row by the matrix of its group: by all of them, and keep its own; groups end where `offs` says."""
+    rows, matrices, ends = call["input"], call["weight"], call["offs"]
+    count, groups = rows.shape[0], matrices.shape[0]
+    numbers = densely(t, t.counted(0, count).repeated(1, groups))
+    inside = as_dtype(t, binary(t, "lt", numbers, ends), t.dtype(rows))
+    # A row is before the end of its group and of all later ones.
+    first = sliced(t, inside, 1, range(1))
+    steps = binary(t, "sub", sliced(t, inside, 1, range(1, groups)), sliced(t, inside, 1, range(groups - 1)))
+    membership = joined(t, [first, steps], 1)
+    every = contract(t, rows, matrices, [(1, 1)])
+    return contract(t, every, membership, [(1, 1)], [(0, 0)])
+
+
+@converter("slice_scatter")
+def _slice_scatter(t: Translation, call: TracedCall) -> Value:
+    value = call["self"]
+    dim = call.dim(value.rank)
+    refuse_if(call.integer("step") != 1, "a slice with steps that is written to")
+    return _written(t, value, call["src"], dim, range_of(call, value.shape[dim]))
+
+
+@converter("select_scatter")
+def _select_scatter(t: Translation, call: TracedCall) -> Value:
+    value = call["self"]
+    dim = call.dim(value.rank)
+    row = call.integer("index") % value.shape[dim]
+    return _written(t, value, call["src"].repeated(dim), dim, range(row, row + 1))
+
+
+def _written(t: Translation, value: Value, source: Value, dim: int, where: range) -> Value:
+    """Return the value with a range of a dimension replaced."""
+    parts = [sliced(t, value, dim, range(where.start))] if where.start else []
+    parts.append(source)
+    if where.stop < value.shape[dim]:
+        parts.append(sliced(t, value, dim, range(where.stop, value.shape[dim])))
+    return joined(t, parts, dim)

@@ -1,0 +1,156 @@
+"""Pooling and convolutions of volumes, written in those of images."""
+
+# ruff: noqa: PLR0913, PLR0917 -- functions have the arguments of PyTorch's operators
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import inf, prod
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from planner.pytorch.translate.call import refuse_if
+
+
+def _three(numbers: Any) -> list[int]:
+    """Return a number for each of three dimensions."""
+    several = [numbers] if isinstance(numbers, int) else list(numbers)
+    return several * 3 if len(several) == 1 else several
+
+
+def _two(numbers: Any) -> list[int]:
+    """Return a number for each of two dimensions."""
+    several = [numbers] if isinstance(numbers, int) else list(numbers)
+    return several * 2 if len(several) == 1 else several
+
+
+def _max_pool3d(
+    x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+) -> Tensor:
+    """Pool planes, and then the places of these along z."""
+    kernel, stride, padding, dilation = map(_three, (kernel_size, stride or kernel_size, padding, dilation))
+    n, channels, depth, *image = x.shape
+    planes = x.reshape(n, channels * depth, *image)
+    planes = F.max_pool2d(planes, kernel[1:], stride[1:], padding[1:], dilation[1:], ceil_mode)
+    height, width = planes.shape[-2:]
+    columns = planes.reshape(n, channels, depth, height * width)
+    columns = F.max_pool2d(columns, (kernel[0], 1), (stride[0], 1), (padding[0], 0), (dilation[0], 1), ceil_mode)
+    return columns.reshape(n, channels, -1, height, width)
+
+
+def _avg_pool3d(
+    x: Tensor,
+    kernel_size: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Tensor:
+    """Average planes, and then the places of these along z."""
+    refuse_if(divisor_override is not None, "only windows' own sizes divide")
+    kernel, stride, padding = map(_three, (kernel_size, stride or kernel_size, padding))
+    n, channels, depth, *image = x.shape
+    planes = x.reshape(n, channels * depth, *image)
+    planes = F.avg_pool2d(planes, kernel[1:], stride[1:], padding[1:], ceil_mode, count_include_pad)
+    height, width = planes.shape[-2:]
+    columns = planes.reshape(n, channels, depth, height * width)
+    columns = F.avg_pool2d(columns, (kernel[0], 1), (stride[0], 1), (padding[0], 0), ceil_mode, count_include_pad)
+    return columns.reshape(n, channels, -1, height, width)
+
+
+def _max_pool_with_places(
+    x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Pool images; the place of what is greatest in a window is its number in the image."""
+    refuse_if(ceil_mode, "windows lie within the image where places are told")
+    n, channels, *image = x.shape
+    rows, columns = _two(padding)
+    numbers = torch.arange(image[0] * image[1], dtype=x.dtype).view(1, 1, *image)
+    windows, places = (
+        F.unfold(
+            F.pad(part, (columns, columns, rows, rows), value=value), kernel_size, dilation, 0, stride or kernel_size
+        )
+        for part, value in ((x, -inf), (numbers, 0.0))
+    )
+    windows = windows.view(n, channels, places.shape[1], -1)
+    chosen = windows.detach().argmax(2, keepdim=True)
+    greatest = places[:, None].expand(n, channels, -1, -1).gather(2, chosen)
+    height, width = (
+        (extent + 2 * pad - apart * (taps - 1) - 1) // step + 1
+        for extent, pad, apart, taps, step in zip(
+            image, (rows, columns), *map(_two, (dilation, kernel_size, stride or kernel_size)), strict=True
+        )
+    )
+    return tuple(part.view(n, channels, height, width) for part in (windows.gather(2, chosen), greatest.long()))  # type: ignore[return-value]
+
+
+def _max_unpool2d(x: Tensor, indices: Tensor, output_size: Sequence[int]) -> Tensor:
+    """Put elements at their places; each has the gradient that arrives there, also one that another overwrites."""
+    places, values = indices.flatten(2), x.flatten(2)
+    nothing = values.new_zeros(*values.shape[:2], output_size[0] * output_size[1])
+    added = nothing.scatter_add(2, places, values)
+    written = nothing.scatter(2, places, values.detach())
+    return (added - added.detach() + written).view(*x.shape[:2], *output_size)
+
+
+def _conv_transpose3d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Tensor:
+    """Convolve the volume, zeros between its elements, with the weight turned round."""
+    stride, padding, more, dilation = map(_three, (stride, padding, output_padding, dilation))
+    kernel = weight.shape[2:]
+    for dim in range(3):
+        apart = x.unsqueeze(dim + 3)
+        apart = torch.cat([apart, *[torch.zeros_like(apart)] * (stride[dim] - 1)], dim + 3).flatten(dim + 2, dim + 3)
+        x = apart.narrow(dim + 2, 0, apart.shape[dim + 2] - stride[dim] + 1)
+    reach = [apart * (taps - 1) - pad for apart, taps, pad in zip(dilation, kernel, padding, strict=True)]
+    x = F.pad(x, [amount for dim in (2, 1, 0) for amount in (reach[dim], reach[dim] + more[dim])])
+    inputs, outputs = weight.shape[0] // groups, weight.shape[1]
+    turned = weight.reshape(groups, inputs, outputs, *kernel).transpose(1, 2).flip(3, 4, 5)
+    return F.conv3d(x, turned.reshape(groups * outputs, inputs, *kernel), bias, dilation=dilation, groups=groups)
+
+
+def _adaptive_max_pool(x: Tensor, output_size: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Take the greatest, the first of them, of windows that begin and end where their shares of the image do.
+
+    Its place is its number in the image.
+    """
+    sizes = [output_size] if isinstance(output_size, int) else output_size
+    image = x.shape[x.ndim - len(sizes) :]
+    if (x.ndim, len(sizes)) == (4, 2) and not any(extent % size for extent, size in zip(image, sizes, strict=True)):
+        kernel = [extent // size for extent, size in zip(image, sizes, strict=True)]
+        return F.max_pool2d(x, kernel), _max_pool_with_places(x, kernel)[1]
+    places = torch.arange(prod(image)).view(image).expand(x.shape)
+    for dim, size in zip(range(-1, -len(sizes) - 1, -1), reversed(sizes), strict=True):  # rows before what is in them
+        extent = x.shape[dim]
+        bounds = [(place * extent // size, -(-(place + 1) * extent // size)) for place in range(size)]
+        greatest, chosen_places = [], []
+        for start, end in bounds:
+            window = x.narrow(dim, start, end - start)
+            chosen = window.detach().argmax(dim, keepdim=True)
+            greatest.append(window.gather(dim, chosen))
+            chosen_places.append(places.narrow(dim, start, end - start).gather(dim, chosen))
+        x, places = torch.cat(greatest, dim), torch.cat(chosen_places, dim)
+    return x, places
+
+
+WRITTEN_POOLS: Mapping[str, Callable[..., Any]] = {
+    **dict.fromkeys(("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d"), _adaptive_max_pool),
+    "avg_pool3d": _avg_pool3d,
+    "conv_transpose3d": _conv_transpose3d,
+    "max_pool2d_with_indices": _max_pool_with_places,
+    "max_pool3d": _max_pool3d,
+    "max_unpool2d": _max_unpool2d,
+}
+"""By the operator's name."""
