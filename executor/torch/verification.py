@@ -42,7 +42,7 @@ steps leave as if it were of the largest movement: what is zero but for rounding
 
 UNTRAINED = "PyTorch itself cannot train the module"
 
-REPEATED = "differs where PyTorch takes the same steps again: the module keeps what is no buffer between calls"
+REPEATED = " when PyTorch takes the same steps again, as the module keeps what is no buffer between calls"
 """What is said of a module whose steps depend on calls before; its differences would look like rounding."""
 
 GRADIENT, STORED = "gradient", "after the steps"
@@ -153,25 +153,33 @@ def verified(user: UserModel, model: str) -> Verification:
     loss, gradients = _trained(user)
     theirs = _theirs(graph, user, ours, loss, gradients)
     after, dtype = _stored(user), least_precise(graph)
-    same = [name for name, then in before.items() if then.is_floating_point() and after[name].shape == then.shape]
-    moved = (_size(array_of(after[name] - before[name])) for name in same)
+    pairs = ((now, before[name]) for name, now in after.items() if name in before)
+    moved = (_size(array_of(now - then)) for now, then in pairs if then.is_floating_point() and now.shape == then.shape)
     least = {
         GRADIENT: LEAST_SHARE * max(map(_size, map(array_of, gradients.values())), default=0.0),
         STORED: LEAST_SHARE * max(moved, default=0.0),
     }
-    for (name, what, expected), (*_, other) in zip(theirs, _again(graph, user, ours, before, state), strict=True):
-        if not _difference(other, expected, least.get(what, 0.0)) <= LEAST[dtype]:
-            raise GraphError(f"{model}: {name}, {what}, {REPEATED}")
+
+    def gaps(others: Theirs) -> list[float]:
+        pairs = zip(others, theirs, strict=True)
+        return [_difference(x.reshape(y.shape), y, least.get(what, 0.0)) for (*_, x), (_, what, y) in pairs]
+
+    def judged(differences: list[float], roundings: list[float], when: str = "") -> Verification:
+        compared = [
+            Compared(name, what + when, Difference(gap, tolerance(rounding, LEAST[dtype])))
+            for (name, what, _), gap, rounding in zip(theirs, differences, roundings, strict=True)
+        ]
+        return Verification(model, dtype, tuple(compared))
+
+    verification = judged(gaps(_again(graph, user, ours, before, state)), [0.0] * len(theirs), REPEATED)
+    if verification.failure:
+        return verification
+    of_ours = gaps([(name, what, ours[name][0]) for name, what, _ in theirs])
     by_rounding = [ours[name][1] for name, *_ in theirs]
     for sample in range(SAMPLES):
         with Rounded(sample):
-            others = _again(graph, user, ours, before, state)
-        compared = []
-        for place, ((name, what, expected), (*_, other)) in enumerate(zip(theirs, others, strict=True)):
-            gap = _difference(ours[name][0].reshape(expected.shape), expected, least.get(what, 0.0))
-            by_rounding[place] = max(by_rounding[place], _difference(other, expected, least.get(what, 0.0)))
-            compared.append(Compared(name, what, Difference(gap, tolerance(by_rounding[place], LEAST[dtype]))))
-        verification = Verification(model, dtype, tuple(compared))
+            by_rounding = list(map(max, by_rounding, gaps(_again(graph, user, ours, before, state))))
+        verification = judged(of_ours, by_rounding)
         if not verification.failure:
             break
     return verification
@@ -221,14 +229,12 @@ def _difference(actual: HostArray, expected: HostArray, least: float) -> float:
 
 def _ours(graph: Graph, user: UserModel) -> Mapping[str, tuple[HostArray, float]]:
     """Return last loss, first gradients and stored tensors of steps of the graph, and what rounding changes in each."""
-    plan = undivided(graph)
-    trainer = Trainer(rank_programs(plan, 0, 0), single_rank(cpu_count() or 1), np, "p2p")
+    trainer = Trainer(rank_programs(undivided(graph), 0, 0), single_rank(cpu_count() or 1), np, "p2p")
     state = {name: array_of(tensor).copy() for name, tensor in user.module.state_dict().items()}
     trainer.begin_with(Weights.of(state, graph))
     batch = Batch(graph, user.module, user.inputs, user.targets)
     kept = {entry.tensor for entry in graph.entries.values() if entry.tensor is not None} - graph.updates.keys()
-    results = with_rounding(trainer, batch, STEPS)
-    return results | {name: (np.array(asnumpy(trainer.view(name))), 0.0) for name in kept}
+    return with_rounding(trainer, batch, STEPS) | {name: (np.array(asnumpy(trainer.view(name))), 0.0) for name in kept}
 
 
 def _trained(user: UserModel) -> tuple[torch.Tensor, Tensors]:

@@ -1,6 +1,7 @@
 """Modules that cannot be taken, each as a user would write it, and what is said of it."""
 
 from functools import partial
+from itertools import count
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -176,6 +177,26 @@ rounded_quotient = partial(with_function, lambda self, x: x // 2 + x)
 step = partial(with_function, lambda self, x: torch.heaviside(x, torch.ones(6)) * x)
 reentrant = partial(with_function, lambda self, x: checkpoint(torch.tanh, x, use_reentrant=True))
 
+
+def memory():
+    def function(self, x):
+        before, self.memory = self.memory, x.detach()
+        return x + before
+
+    model, inputs = with_function(function)
+    model.memory = 0
+    return model, inputs
+
+
+def counting():
+    def function(self, x):
+        return x * next(self.factors)
+
+    model, inputs = with_function(function)
+    model.factors = count(1)
+    return model, inputs
+
+
 SAID = {
     "control_flow": (
         r"refused_models\.py:\d+: data decide what Python does \(.*x\.sum\(\) > 0.*\): let torch\.where .*<lambda>"
@@ -209,6 +230,9 @@ SAID = {
     "wrong_width": r"wrong_width\(\): PyTorch cannot export the module: RuntimeError",
 }
 """By the function above."""
+
+DIFFERENT = ("memory", "counting")
+"""Functions above whose modules are imported, and refused as their steps are compared with PyTorch's."""
 
 
 def half(self, x):

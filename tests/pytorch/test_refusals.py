@@ -29,6 +29,13 @@ def test_one_line_says_why(function, capsys):
     assert re.search(refused_models.SAID.get(function, "expected a function 'nothing_of_that_name'"), said), said
 
 
+@pytest.mark.parametrize("function", refused_models.DIFFERENT)
+def test_one_line_says_what_differs_from_pytorch(function, capsys):
+    status, said = refusal(capsys, function)
+    assert (status, said.count("\n")) == (1, 1), said
+    assert re.search(rf"{function}: \d+ of \d+ tensors differ from PyTorch's", said), said
+
+
 @pytest.mark.parametrize("function", refused_models.TAKEN)
 def test_what_can_be_taken_trains_like_eager(function):
     torch.manual_seed(0)

@@ -48,7 +48,7 @@ def _held(value: Any) -> Iterable[Any]:
         return value.func, value.args, value.keywords
     if isinstance(value, FunctionType):
         enclosed = value.__defaults__, value.__kwdefaults__, value.__closure__, vars(value)
-        return () if value.__module__.startswith("torch.") else enclosed
+        return () if str(value.__module__).startswith("torch.") else enclosed
     is_plain = isinstance(value, Tensor | type) or type(value).__module__.split(".")[0] in ("torch", "builtins")
     return [vars(value)] if hasattr(value, "__dict__") and (isinstance(value, nn.Module) or not is_plain) else ()
 
