@@ -166,6 +166,14 @@ def test_what_is_set_to_the_same_mode_in_every_call_is_no_change():
     assert max(gap, *others.values()) < 1e-12
 
 
+def test_what_is_counted_and_not_read_is_taken_and_put_back():
+    module = Keeping({"calls": 0, "shapes": []}, None)
+    module.factor = lambda kept: kept["shapes"].append(entry(kept)) or 2
+    _, gap, others = differences(module.double(), (torch.randn(4, 6, dtype=torch.float64),))
+    assert max(gap, *others.values()) < 1e-12
+    assert module.kept == {"calls": 0, "shapes": []}
+
+
 def test_what_is_another_object_alike_is_no_change():
     module = Keeping(SimpleNamespace(sizes=[6], text="a"), lambda kept: 2)
     module.factor = lambda kept: setattr(module, "kept", SimpleNamespace(sizes=[6], text="".join("a"))) or 2
