@@ -12,7 +12,7 @@ BUDGETS = {
     "tensor_partitioner": 4542,
     "tdl": 2486,
     "topologies": 2245,
-    "planner": 20082,
+    "planner": 20063,
     "simulator": 3591,
     "executor": 8781,
 }
