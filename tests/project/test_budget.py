@@ -1,4 +1,4 @@
-"""A budget of code per package: lower a figure when code has gone, and raise one only where another goes down by more."""
+"""A budget of code per package: lower it when code has gone, and raise one only where another goes down by more."""
 
 import ast
 import io
