@@ -153,12 +153,12 @@ def test_out_of_time_what_was_left_out_is_not_below_what_is_said(seed):
     model, machine, batch, stack, memory, steps = case_of(seed)
     search = searched(model, machine, batch, stack, until=time.monotonic())
     fastest = best_of(steps, memory)
-    found = min((step.seconds for _, step in search.projected.values() if step.fits), default=float("inf"))
+    best_s = min((step.seconds for _, step in search.projected.values() if step.fits), default=float("inf"))
     if fastest is None:
-        assert found == float("inf")
+        assert best_s == float("inf")
     else:
-        assert min(search.lower_s, found) <= fastest * (1 + 1e-12)
-        assert search.unfinished or found == pytest.approx(fastest, rel=1e-12)
+        assert min(search.lower_s, best_s) <= fastest * (1 + 1e-12)
+        assert search.unfinished or best_s == pytest.approx(fastest, rel=1e-12)
     assert len(search.projected) + search.bounded_away + search.impossible + search.unfinished == search.considered
 
 
