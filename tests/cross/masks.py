@@ -210,7 +210,9 @@ class Recount:
                         if self.ways.axes and self.ways.axes[at] != self.ways.axes[step]
                     ]
                     fits = [d for d, n in enumerate(tensor.shape) if self.eligible(n, step) and f"S{d}" not in later]
-                    cuts[step] = f"S{fits[0]}" if fits else "@0"
+                    ways = math.prod(self.ways[: step + 1])
+                    even = [d for d in fits if tensor.shape[d] % ways == 0]
+                    cuts[step] = f"S{(even or fits)[0]}" if fits else "@0"
                 elif step in reducing or step in same:
                     cuts[step] = layout[step]
             shares = [m & self.mask(tensor.shape, cuts, w) for m, w in zip(computed, self.workers, strict=True)]

@@ -90,7 +90,7 @@ def trained_with(monkeypatch, op, wrong, optimizer):
 
 
 @pytest.mark.parametrize("wrong", [by_a_factor, in_one_element])
-@pytest.mark.parametrize("op", ["mm", "softmax_backward", "UPDATE"])
+@pytest.mark.parametrize("op", ["einsum", "softmax_backward", "UPDATE"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "rmsprop", "adagrad"])
 def test_a_wrong_kernel_fails(monkeypatch, optimizer, op, wrong):
     op = optimizer if op == "UPDATE" else op

@@ -119,12 +119,12 @@ WRONG_ON_ONE_RANK = """
 from mpi4py import MPI
 from executor.kernels import KERNELS
 
-def wrong(call, right=KERNELS["mm"]):
+def wrong(call, right=KERNELS["einsum"]):
     right(call)
-    call.outputs[0][0, 0] += 0.01
+    call.outputs[0].flat[0] += 0.01
 
 if MPI.COMM_WORLD.rank == 1:
-    KERNELS["mm"] = wrong
+    KERNELS["einsum"] = wrong
 """
 
 
