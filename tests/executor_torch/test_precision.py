@@ -18,7 +18,7 @@ PRODUCTS = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precis
 @pytest.fixture
 def settings(monkeypatch):
     """PyTorch's settings, which are put back; its own tests, where they were imported, forbid to set them."""
-    monkeypatch.setattr(torch.backends, "__allow_nonbracketed_mutation_flag", True)
+    monkeypatch.setitem(torch.backends.flags_frozen.__globals__, "__allow_nonbracketed_mutation_flag", True)
     objects = [*((MATMUL, name) for name in PRODUCTS), (MATMUL, "allow_tf32"), (torch.backends.cudnn, "allow_tf32")]
     before = [getattr(*entry) for entry in objects]
     yield objects
