@@ -39,6 +39,9 @@ from tensor_partitioner.projection import inner_of, project_plan, project_source
 from tensor_partitioner.replicas import GraphModel, Source, ZooModel
 
 FORMAT = "projection/1"
+DERIVED = ("samples_per_s", "utilisation", "needed_bytes", "fits", "roof_factor")
+"""What is written of a step besides its fields."""
+
 STACK_HELP = (
     f"The software that runs it; {OURS}: this project's executor, simulated message by message.  [default: the plan's, "
     f"as decide wrote it; else {STACK} for named parallelism on devices that are alike, and {OURS}]"
@@ -65,7 +68,8 @@ def named(source: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """
     options, system = dict(options), NAMED_SYSTEMS.get(options["system"])
     if system is not None:
-        count = options["workers"] or _devices(source, options)
+        devices = load_plan(source).workers if is_saved_plan(source) else cluster(options["topo"]).devices
+        count = options["workers"] or devices
         each = replace(system, pp=count) if system.pp > 1 else replace(system, dp=count)
         options |= {"system": None, "parallel": each if count > 1 else Parallel(), "workers": None}
     elif options["parallel"] is not None and options["recompute"] is not None:
@@ -83,16 +87,14 @@ def _counted(options: Mapping[str, Any]) -> dict[str, Any]:
     return {"parallel": parallel.in_micro_batches(batch, count), "micro_batches": None}
 
 
-def _devices(source: str, options: Mapping[str, Any]) -> int:
-    return load_plan(source).workers if is_saved_plan(source) else cluster(options["topo"]).devices
-
-
 def stack_of(source: str, options: Mapping[str, Any]) -> str:
     """Return the stack that a step is priced for, of a model or a saved plan with these options.
 
     That is the one asked for, or that a saved plan was priced for. Else it is PyTorch's for named parallelism where one
     device stands for all, and for what a search or a system planned this project's own.
     """
+    if options["system"] is not None and options["stack"] not in {None, OURS}:
+        raise click.UsageError(f"--system {options['system']}: expected --stack {OURS}, found {options['stack']}")
     if options["stack"] is not None:
         return str(options["stack"])
     saved = is_saved_plan(source)
@@ -244,9 +246,5 @@ def step_data(
         **{name: value for name, value in asdict(step).items() if name not in ("stages", "memory")},
         "memory": [asdict(line) for line in step.memory],
         "stages": [stage._asdict() for stage in step.stages],
-        "samples_per_s": step.samples_per_s,
-        "utilisation": step.utilisation,
-        "needed_bytes": step.needed_bytes,
-        "fits": step.fits,
-        "roof_factor": step.roof_factor,
+        **{name: getattr(step, name) for name in DERIVED},
     }

@@ -173,7 +173,9 @@ def _sweep(context: click.Context, source: str, options: dict[str, Any]) -> None
         load_topology(topo)  # what is wrong in a machine, or doubtful, is said once and before the rest
     asked = [named(source, request.options) for _, request in cells]
     stacks = [stack_of(source, options) for options in asked]
-    for stack in dict.fromkeys(stacks):
+    if len(several := dict.fromkeys(stacks)) > 1:
+        raise click.UsageError(f"--sweep: expected one stack for all, found {', '.join(several)}: give --stack {OURS}")
+    for stack in several:
         _check_stack(context, stack, [name for name, _ in context.params["sweep"]])
     if any(
         options["data_parallel"] and options["system"] is None and stack == OURS

@@ -144,6 +144,8 @@ def test_a_sweep_is_every_combination(tmp_path, capsys):
         (("--sweep", "batch=8,16", "--largest-batch"), r"finds the batch: expected no --sweep batch"),
         (("--batch", "8", "--sweep", "batch=8,16"), r"--sweep batch: .* alone, found --batch besides"),
         (("--sweep", "largest-batch=true,false"), r"--sweep largest-batch: expected one of .*batch"),
+        (("--sweep", "system=zero-1,tofu"), r"one stack for all, found compile, ours: give --stack ours"),
+        (("--sweep", "system=tofu", "--stack", "compile"), r"--system tofu: expected --stack ours, found compile"),
     ],
 )
 def test_what_a_sweep_refuses(arguments, message, capsys):
