@@ -11,6 +11,7 @@ from typing import Any
 from results.experiment import Pages, table
 from results.gpu.__main__ import DEFAULT_S, STAGES
 from results.gpu.processes import OVER_TIME
+from results.gpu.rate_tables import rates
 from results.gpu.settings import FULL, TRIAL, Model
 
 MILLISECONDS, MEGABYTE = 1e3, 1e6
@@ -93,7 +94,7 @@ def _status(status: int | None) -> str:
 
 def notes(data: Row) -> str:
     """List what is to be known of a run that no stage measures, such as what was corrected since."""
-    return "\n".join(["**The code before these corrections ran.**\n", *(f"- {note}" for note in data["notes"])])
+    return "\n".join(["**To be known of this run:**\n", *(f"- {note}" for note in data["notes"])])
 
 
 def machine(probe: Row) -> str:
@@ -251,5 +252,6 @@ PARTS: Sequence[tuple[str, Callable[[Row], str]]] = (
     ("marked_tests", tests),
     ("steps", steps),
     ("calibrate", calibrations),
+    ("rates", rates),
 )
 """What a section has, by the stage that measured it."""
