@@ -79,23 +79,26 @@ def project_inner(
     inner: Inner, batch: int, parallel: Parallel, machine: Cluster, stack: str | Stack = "megatron"
 ) -> Projection:
     """Project a step, given the inner workers of a replica at work on a micro-batch."""
+    return project_job(job_of(inner, batch, parallel, machine, stack))
+
+
+def job_of(inner: Inner, batch: int, parallel: Parallel, machine: Cluster, stack: str | Stack) -> Job:
+    """Return what a step consists of, given the inner workers of a replica at work on a micro-batch."""
     require_devices(machine, parallel.workers)
     runs = (stack_named(stack) if isinstance(stack, str) else stack).multiplying_in(inner.products)
     device = machine.built.devices[0]
     blocks = blocks_of(inner.replica, runs, device, network_within(machine, within_replica(parallel), parallel.workers))
     blocks, tied_bytes = _with_tied(blocks, inner.replica, parallel.pp)
-    return project_job(
-        Job(
-            blocks=repeated(blocks, inner.layers),
-            parallel=parallel,
-            micro_batches=parallel.micro_batches(batch),
-            samples=batch,
-            stack=runs,
-            device=device,
-            network=network_of(machine, parallel),
-            dtype=inner.dtype,
-            tied_bytes=tied_bytes,
-        )
+    return Job(
+        blocks=repeated(blocks, inner.layers),
+        parallel=parallel,
+        micro_batches=parallel.micro_batches(batch),
+        samples=batch,
+        stack=runs,
+        device=device,
+        network=network_of(machine, parallel),
+        dtype=inner.dtype,
+        tied_bytes=tied_bytes,
     )
 
 

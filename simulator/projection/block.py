@@ -4,27 +4,89 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property, reduce
+from typing import NamedTuple
 
 from simulator.projection.kernels import Work
 from simulator.projection.stack import Stack
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Work on the device, seconds of exchanges among inner workers, and how many these are.
+class Exchanged(NamedTuple):
+    """Seconds of an exchange among inner workers; products can go on with a piece of one that is made `in_pieces`."""
 
-    So many seconds of them are `in_pieces`: gathers and reductions, of which products can go on with a piece.
+    seconds: float
+    in_pieces: bool = False
+
+
+class Queue(NamedTuple):
+    """Kernels and exchanges in turn, each of which the device begins when it is free and the host has launched it.
+
+    Seconds of the host, of the device, and until the end where both begin at once.
     """
 
-    work: Work = field(default_factory=Work)
-    exchanged_s: float = 0.0
-    in_pieces_s: float = 0.0
-    exchanges: int = 0
+    host_s: float = 0.0
+    device_s: float = 0.0
+    end_s: float = 0.0
+
+    def then(self, other: Queue) -> Queue:
+        """Do the other after it.
+
+        >>> Queue(1.0, 5.0, 6.0).then(Queue(9.0, 2.0, 10.0))
+        Queue(host_s=10.0, device_s=7.0, end_s=11.0)
+        """
+        end_s = max(self.end_s + other.device_s, self.host_s + other.end_s)
+        return Queue(self.host_s + other.host_s, self.device_s + other.device_s, end_s)
+
+    def times(self, count: int) -> Queue:
+        """Do it so many times, in turn."""
+        if not count:
+            return Queue()
+        end_s = self.end_s + (count - 1) * max(self.host_s, self.device_s)
+        return Queue(count * self.host_s, count * self.device_s, end_s)
+
+
+class Queued(NamedTuple):
+    """A queue of a part's kernels and exchanges, and of them all as one."""
+
+    whole: Queue
+    items: tuple[Queue, ...]
+
+    @classmethod
+    def of(cls, items: Iterable[Queue]) -> Queued:
+        """Return them in turn."""
+        in_turn = tuple(items)
+        return cls(reduce(Queue.then, in_turn, Queue()), in_turn)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Kernels of a device and exchanges among inner workers, in turn."""
+
+    items: tuple[Work | Exchanged, ...] = ()
 
     def __add__(self, other: Part) -> Part:
-        """Do both."""
-        exchanged_s, in_pieces_s = self.exchanged_s + other.exchanged_s, self.in_pieces_s + other.in_pieces_s
-        return Part(self.work + other.work, exchanged_s, in_pieces_s, self.exchanges + other.exchanges)
+        """Do both, one after the other."""
+        return Part(self.items + other.items)
+
+    @cached_property
+    def work(self) -> Work:
+        """All kernels."""
+        return sum((item for item in self.items if isinstance(item, Work)), Work())
+
+    @cached_property
+    def exchanges(self) -> tuple[Exchanged, ...]:
+        """All exchanges."""
+        return tuple(item for item in self.items if isinstance(item, Exchanged))
+
+    @property
+    def exchanged_s(self) -> float:
+        """Seconds of exchanges."""
+        return sum(exchange.seconds for exchange in self.exchanges)
+
+    @property
+    def in_pieces_s(self) -> float:
+        """Seconds of those that are made in pieces."""
+        return sum(exchange.seconds for exchange in self.exchanges if exchange.in_pieces)
 
     @property
     def device_s(self) -> float:
@@ -33,28 +95,42 @@ class Part:
 
     def host_s(self, stack: Stack) -> float:
         """Seconds of the host that launches its kernels and exchanges."""
-        return self.work.launches * stack.host_s + self.exchanges * stack.host_exchange_s
+        return self.work.launches * stack.host_s + len(self.exchanges) * stack.host_exchange_s
 
     def seconds(self, stack: Stack) -> float:
         """Seconds, of the device or of the host."""
         return max(self.device_s, self.host_s(stack))
 
+    def queued(self, stack: Stack) -> Queued:
+        """Return what it takes a device and its host."""
+        return Queued.of(_queue(item, stack) for item in self.items)
+
     def hiding(self, pieces: int, slowdown: float) -> Part:
         """Return it with exchanges in so many pieces, of which all but one are made while there is work."""
+        if not self.in_pieces_s:
+            return self
         hidden_s = min(self.in_pieces_s * (1 - 1 / pieces), self.work.seconds)
-        return replace(self, exchanged_s=self.exchanged_s + (slowdown - 2) * hidden_s)
+        left = 1 + (slowdown - 2) * hidden_s / self.in_pieces_s
+        return Part(
+            tuple(
+                Exchanged(item.seconds * left, True) if isinstance(item, Exchanged) and item.in_pieces else item
+                for item in self.items
+            )
+        )
+
+    def slowed(self, factor: float) -> Part:
+        """Return it on a device whose kernels take so many times as long."""
+        return Part(tuple(item.slowed(factor) if isinstance(item, Work) else item for item in self.items))
 
 
-def queued_s(parts: Iterable[Part], stack: Stack, begun_s: float = 0.0) -> float:
-    """Return the seconds of parts in turn that the device begins when it is free and the host has launched them.
-
-    The host begins to launch at `begun_s`.
-    """
-    launched, ended = begun_s, 0.0
-    for part in parts:
-        begun, launched = max(ended, launched), launched + part.host_s(stack)
-        ended = max(begun + part.device_s, launched)
-    return ended
+def _queue(item: Work | Exchanged, stack: Stack) -> Queue:
+    """Return what an item takes: an exchange one launch; kernels as long each, one launch each."""
+    if isinstance(item, Exchanged):
+        return Queue(stack.host_exchange_s, item.seconds, stack.host_exchange_s + item.seconds)
+    if not item.launches:
+        return Queue(0.0, item.seconds, item.seconds)
+    kernel_s = item.seconds / item.launches
+    return Queue(stack.host_s, kernel_s, stack.host_s + kernel_s).times(item.launches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +174,7 @@ class Block:
 
     def slowed(self, factor: float) -> Block:
         """Return it on a device whose kernels take so many times as long."""
-        slow = self._with_parts(lambda part: replace(part, work=part.work.slowed(factor)))
+        slow = self._with_parts(lambda part: part.slowed(factor))
         return replace(slow, once=self.once.slowed(factor))
 
     def hiding(self, pieces: int, slowdown: float) -> Block:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from planner.graph.chain import chain_of
 from planner.graph.ir import ITEM_BYTES
 from planner.graph.micro_batches import BEFORE, EVERY, FORWARD
-from simulator.projection.block import Block, Part
+from simulator.projection.block import Block, Exchanged, Part
 from simulator.projection.kept import Kept
 from simulator.projection.kernels import (
     Work,
@@ -197,8 +197,8 @@ class _Blocks:
         eight = self._conversions(forward, backward, kernels)
         return Block(
             run=None if segment is None else self._replica.repeats.run_of(segment),
-            forward=self._part(forward, kernels) + Part(eight.forward),
-            backward=self._part(backward, kernels) + Part(eight.backward),
+            forward=self._part(forward, kernels) + Part((eight.forward,)),
+            backward=self._part(backward, kernels) + Part((eight.backward,)),
             weights=self._part(weights, kernels),
             selected=self._part(selected, kernels),
             once=self._work(once, kernels) + eight.once,
@@ -238,10 +238,16 @@ class _Blocks:
         return _Conversions(*(conversion(operands, dtype, self._device) for operands in (between, gradients, lasting)))
 
     def _part(self, shares: Sequence[NodeShare], kernels: Kernels) -> Part:
-        exchanged = [t for s in shares for t in (*s.before, *s.after)]
-        seconds = [self._network.transfer_s(transfer) for transfer in exchanged]
-        in_pieces = [of for of, transfer in zip(seconds, exchanged, strict=True) if transfer.kind != "all-to-all"]
-        return Part(self._work(shares, kernels), sum(seconds), sum(in_pieces), len(exchanged))
+        """Return the kernels of some nodes, and their exchanges before and after them."""
+        items: list[Work | Exchanged] = []
+        for run in fused(shares, kernels.fusion, self._readers):
+            items += map(self._exchanged, run[0].before)
+            items.append(work_of(run, self._readers, self._device, kernels))
+            items += map(self._exchanged, run[-1].after)
+        return Part(tuple(items))
+
+    def _exchanged(self, transfer: Transfer) -> Exchanged:
+        return Exchanged(self._network.transfer_s(transfer), transfer.kind != "all-to-all")
 
     def _once_exchanged(self, share: NodeShare) -> Iterable[Transfer]:
         """Return what tensor parallel workers exchange once; others do with all that hold the same."""

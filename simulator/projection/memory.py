@@ -10,9 +10,6 @@ from simulator.projection.block import Block
 from simulator.projection.stack import Stack
 from topologies.machine import Device
 
-BUCKET_BYTES = 25 << 20
-"""DistributedDataParallel's."""
-
 OPTIMIZER, GRADIENTS, WEIGHTS = 1, 2, 3
 """From which of ZeRO's stages on each is shared out."""
 
@@ -91,7 +88,7 @@ def other_lines(blocks: Sequence[Block], parallel: Parallel, stack: Stack, devic
             reduced = max((b.gradient_bytes + gradient_bytes(b, stack)) * shared(b, parallel) for b in blocks)
             lines.append(MemoryLine("gradients to be scattered", round(reduced)))
         elif stack.overlaps_gradients:
-            lines.append(MemoryLine("buckets of gradients", 2 * BUCKET_BYTES))
+            lines.append(MemoryLine("buckets of gradients", 2 * stack.bucket_bytes))
     lines.append(MemoryLine("context and communicators", round(device.spec.reserved_bytes)))
     return [line for line in lines if line.nbytes]
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
+from planner.graph.micro_batches import BACKWARD
+from planner.plans.phases import WEIGHTS
 from planner.program.pipeline import Schedule
-from simulator.projection.block import Part
+from simulator.projection.block import Queue
 from simulator.projection.memory import (
     MemoryLine,
     again_bytes,
@@ -19,8 +22,17 @@ from simulator.projection.memory import (
     with_fragmentation,
 )
 from simulator.projection.result import Projection, StageLine
-from simulator.projection.stages import MOST_IN_FLIGHT, StepSeconds, cut, most_kept, pipeline, schedule_of
-from simulator.projection.steps import Job, Steps
+from simulator.projection.stages import (
+    MOST_IN_FLIGHT,
+    PHASES,
+    StepSeconds,
+    cut,
+    followed,
+    most_kept,
+    pipeline,
+    schedule_of,
+)
+from simulator.projection.steps import Job, Steps, Turn, lasting
 
 WAITING = "waiting for the slowest device"
 EXCHANGES = "tensor, context and expert parallel exchanges"
@@ -55,11 +67,7 @@ class _Projecting:
     def result(self) -> Projection:
         job, parallel = self._job, self._parallel
         seconds = [[self._steps.of_chunk(chunk) for chunk in stage] for stage in self._chunks]
-        ends = [part.stop - 1 for chunks in zip(*self._places, strict=True) for part in chunks]
-        message_s = self._steps.message_s(max((job.blocks[at].boundary_bytes for at in ends[:-1]), default=0))
-        name = parallel.schedule.partition(":")[0]
-        run = pipeline(name if parallel.pp > 1 else "accumulation", job.micro_batches, seconds, message_s)
-        ends = [self._end(stage, run.ends_s[stage], seconds[stage]) for stage in range(parallel.pp)]
+        ends = self._of_one_stage(seconds) if parallel.pp == 1 else self._of_stages(seconds)
         slowest = max(range(parallel.pp), key=lambda stage: ends[stage].seconds)
         total = ends[slowest].seconds
         memory = [self._memory(stage) for stage in range(parallel.pp)]
@@ -85,18 +93,67 @@ class _Projecting:
             stages=tuple(self._stage_line(stage, seconds[stage], memory[stage]) for stage in range(parallel.pp)),
         )
 
-    # --- the end of a step
+    # --- when stages end
 
-    def _end(self, stage: int, pipeline_s: float, seconds: Sequence[StepSeconds]) -> _End:
+    def _of_one_stage(self, seconds: Sequence[Sequence[StepSeconds]]) -> list[_End]:
+        """Return when the only stage ends, whose host goes on to the next micro-batch at once."""
+        if self._steps.scatters:
+            pipeline_s = self._job.micro_batches * sum(step.forward_s + step.backward_s for step in seconds[0])
+            return [self._end(0, pipeline_s, 0.0, 0.0)]
+        begun = self._steps.whole(self._stages[0])
+        turns = self._steps.last_pass(self._stages[0], weights_alone=False)
+        ends, alone_s = self._steps.reducing(turns, begun), self._steps.alone(turns, begun).all_s
+        return [self._end(0, alone_s, ends.blocks_s[-1] - alone_s, ends.all_s - ends.blocks_s[-1])]
+
+    def _of_stages(self, seconds: Sequence[Sequence[StepSeconds]]) -> list[_End]:
+        """Return when each stage ends, by its schedule."""
+        job, parallel = self._job, self._parallel
+        at_ends = [part.stop - 1 for chunks in zip(*self._places, strict=True) for part in chunks]
+        message_s = self._steps.message_s(max((job.blocks[at].boundary_bytes for at in at_ends[:-1]), default=0))
+        name, last, ends = parallel.schedule.partition(":")[0], [], []
+        begins_s = followed(self._schedule, seconds, message_s).begins_s
+        for stage in range(parallel.pp):
+            added_s, after_s = self._added_s(stage, seconds[stage], begins_s[stage])
+            last.append([replace(step, added_s=more) for step, more in zip(seconds[stage], added_s, strict=True)])
+            ends.append((sum(added_s), after_s))
+        run = pipeline(name, job.micro_batches, last, message_s)
+        return [self._end(stage, run.ends_s[stage] - ends[stage][0], *ends[stage]) for stage in range(parallel.pp)]
+
+    def _added_s(
+        self, stage: int, seconds: Sequence[StepSeconds], begins_s: Sequence[float]
+    ) -> tuple[list[float], float]:
+        """Return how much longer each chunk's last pass takes beside reductions, and what is left of these.
+
+        They go on beside whatever the stage does from the first of its last passes on.
+        """
+        steps, turns, ends = self._schedule[stage], list[Turn](), dict[int, int]()
+        weights_alone = any(step.phase == WEIGHTS for step in steps)
+        phase, last = WEIGHTS if weights_alone else BACKWARD, max(step.micro_batch for step in steps)
+        begun_s = 0.0
+        for step, begins in zip(steps, begins_s, strict=True):
+            if turns:
+                turns.append(Turn(lasting(0.0, begins - begun_s)))
+            if step.phase == phase and step.micro_batch == last:
+                begun_s = begun_s if turns else begins
+                turns += self._steps.last_pass(self._chunks[stage][step.chunk], weights_alone=weights_alone)
+                ends[step.chunk] = len(turns) - 1
+            elif turns:
+                turn_s = seconds[step.chunk].of_phases(weights_alone)[PHASES.index(step.phase)]
+                turns.append(Turn(lasting(turn_s)))
+        beside, alone = self._steps.reducing(turns, Queue()), self._steps.alone(turns, Queue())
+        later_s = [0.0, *(beside.blocks_s[at] - alone.blocks_s[at] for at in ends.values())]
+        added_s = dict(zip(ends, (after - before for before, after in pairwise(later_s)), strict=True))
+        return [added_s[chunk] for chunk in range(len(seconds))], beside.all_s - beside.blocks_s[-1]
+
+    def _end(self, stage: int, pipeline_s: float, slowed_s: float, exposed_s: float) -> _End:
         """Return what follows a stage's last micro-batch: what is left of reductions, and the update."""
         blocks = self._stages[stage]
-        exposed_s = self._steps.exposed_s(blocks, sum(step.backward_s for step in seconds))
         inner_s = sum(block.reduced_s for block in blocks)
         tied_s = 0.0
         if self._parallel.pp > 1 and stage in (0, self._parallel.pp - 1):
             tied_s = self._job.network.ends_s("all-reduce", self._job.tied_bytes)
         update_s = sum(self._steps[block].update_s for block in blocks) + self._steps.parameters_s(blocks)
-        return _End(pipeline_s, exposed_s + tied_s, inner_s, update_s)
+        return _End(pipeline_s, slowed_s + exposed_s + tied_s, inner_s, update_s)
 
     # --- what is said of it
 
@@ -104,23 +161,26 @@ class _Projecting:
         self, stage: int, seconds: Sequence[Sequence[StepSeconds]], end: _End, total: float
     ) -> Mapping[str, float]:
         """Return the seconds of the stage that ends last, by cause."""
-        count, stack = self._job.micro_batches, self._stack
-        blocks, steps = self._stages[stage], self._steps
-        again = sum((steps[block].again for block in blocks), Part())
-        once = sum((block.forward + block.backward for block in blocks), Part())
-        parts = [part for block in blocks for part in (steps[block].forward, steps[block].backward)]
-        added_s = sum(part.work.seconds for part in parts) - once.work.seconds - again.work.seconds
-        device_s = sum(part.device_s for part in parts)
+        count, steps = self._job.micro_batches, self._steps
+        blocks = Counter(map(id, self._stages[stage]))
+        of = {id(block): block for block in self._stages[stage]}
+        again = [(steps[of[key]].again, times) for key, times in blocks.items()]
+        once = [(part, times) for key, times in blocks.items() for part in (of[key].forward, of[key].backward)]
+        priced = [(part, times) for key, times in blocks.items() for part in steps[of[key]][:3:2]]
+        roof_s = sum(times * part.work.roof_s for part, times in once)
+        again_s = sum(times * part.work.seconds for part, times in again)
+        exchanged_s = sum(times * part.exchanged_s for part, times in (*once, *again))
+        device_s = sum(times * part.device_s for part, times in priced)
         busy_s = sum(step.forward_s + step.backward_s for step in seconds[stage])
-        host_s = sum(part.seconds(stack) for part in parts) - device_s if steps.scatters else busy_s - device_s
-        gathered_s = busy_s - device_s - host_s if steps.scatters else 0.0
+        queued_s = sum(step.queued_s for step in seconds[stage]) if steps.scatters else busy_s
+        in_turn_s = count * queued_s if self._parallel.pp > 1 or steps.scatters else end.pipeline_s
         return {
-            "kernels at the roof": count * once.work.roof_s,
-            "kernels below the roof": count * (once.work.seconds - once.work.roof_s + added_s),
-            "recomputation": count * again.work.seconds,
-            EXCHANGES: count * (once.exchanged_s + again.exchanged_s) + end.inner_s,
-            "weights gathered and gradients scattered, exposed": count * gathered_s,
-            "waiting for the host": count * host_s,
+            "kernels at the roof": count * roof_s,
+            "kernels below the roof": count * (device_s - exchanged_s - roof_s - again_s),
+            "recomputation": count * again_s,
+            EXCHANGES: count * exchanged_s + end.inner_s,
+            "weights gathered and gradients scattered, exposed": count * (busy_s - queued_s),
+            "waiting for the host": in_turn_s - count * device_s,
             "pipeline bubble and messages": end.pipeline_s - count * busy_s if self._parallel.pp > 1 else 0.0,
             "gradients reduced, exposed": end.exposed_s,
             "optimizer": end.update_s,

@@ -61,8 +61,9 @@ class Stack:
     does for a micro-batch besides, such as loading it. `gradient_bytes` are those of an element of a weight's
     gradient as it adds up over micro-batches; None: as computed. `adds_up_beside`: the product that makes it adds it
     up, else another kernel. `update_bytes` of memory traffic an update takes for an element of a weight's gradient
-    beside the optimizer's. `overlaps_gradients`: they are reduced while the last backward pass goes on, in buckets;
-    computing beside communication takes `slowdown` as long. `gathers_ahead`: weights of the next layer are gathered
+    beside the optimizer's. `overlaps_gradients`: they are reduced while the last backward pass goes on, in buckets of
+    no less than `bucket_bytes`; computing and communication beside each other take `slowdown` times as long.
+    `gathers_ahead`: weights of the next layer are gathered
     while one computes, `gathers_ahead_backward`: in the backward pass, too. `hides_exchanges`: those among tensor and
     context parallel workers are made in as many pieces as there are of these, each while another is multiplied or
     attended to. `scatters_messages`: what all tensor parallel workers of a stage have alike they send in shares,
@@ -85,6 +86,7 @@ class Stack:
     hides_exchanges: bool = False
     scatters_messages: bool = False
     even_stages: bool = True
+    bucket_bytes: int = 25 << 20
     slowdown: float = 1.13
     fragmentation: float = 1.03
     kernel_times: float = 1.0

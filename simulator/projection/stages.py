@@ -15,6 +15,10 @@ from planner.program.pipeline import SCHEDULES, Schedule, Step
 LONG = 4
 """A schedule is followed for no less than so many micro-batches a stage."""
 
+PHASES = FORWARD, BACKWARD, WEIGHTS
+LAST = 3
+"""The number of the phase that makes the last micro-batch's gradients of weights."""
+
 TURNS = 2
 STEADY = 1e-12
 """How far apart, of their size, what turns add may be: rounding."""
@@ -33,26 +37,34 @@ def schedule_of(name: str, stages: int, micro_batches: int, chunks: int) -> Sche
 
 @dataclass(frozen=True, slots=True)
 class StepSeconds:
-    """Seconds of one micro-batch in a chunk of a stage: forward, backward, of which gradients of weights."""
+    """Seconds of one micro-batch in a chunk of a stage: forward, backward, of which gradients of weights.
+
+    Both passes take `queued_s` without exchanges beside them. The last micro-batch takes `added_s` longer beside the
+    reductions of its gradients.
+    """
 
     forward_s: float
     backward_s: float
     weights_s: float = 0.0
+    queued_s: float = 0.0
+    added_s: float = 0.0
 
-    def of(self, phase: str, has_weights: bool) -> float:
-        """Seconds of a phase; where gradients of weights have one of their own, the backward one is without."""
-        if phase == FORWARD:
-            return self.forward_s
-        if phase == WEIGHTS:
-            return self.weights_s
-        return self.backward_s - (self.weights_s if has_weights else 0.0)
+    def of_phases(self, has_weights: bool) -> tuple[float, float, float, float]:
+        """Return the seconds of each phase: forward, backward, weights, and the last to make gradients of weights.
+
+        Where gradients of weights have a phase of their own, the backward one is without.
+        """
+        backward_s = self.backward_s - (self.weights_s if has_weights else 0.0)
+        last_s = (self.weights_s if has_weights else backward_s) + self.added_s
+        return self.forward_s, backward_s, self.weights_s, last_s
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """When each stage ends its last step, and how many steps each has."""
+    """When each stage ends its last step, and when it begins each of those that were followed."""
 
     ends_s: tuple[float, ...]
+    begins_s: tuple[tuple[float, ...], ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -117,13 +129,13 @@ def pipeline(name: str, micro_batches: int, seconds: Sequence[Sequence[StepSecon
     few = micro_batches % stages + LONG * stages
     while few + TURNS * stages < micro_batches:
         counts = range(few, few + (TURNS + 1) * stages, stages)
-        ends = [_followed(schedule_of(name, stages, count, chunks), seconds, message_s).ends_s for count in counts]
+        ends = [followed(schedule_of(name, stages, count, chunks), seconds, message_s).ends_s for count in counts]
         more = [[b - a for a, b in zip(*pair, strict=True)] for pair in pairwise(ends)]
         if _is_steady([*chain.from_iterable(more)], stages * busy_s):
             turns = (micro_batches - counts[-1]) // stages
             return Pipeline(tuple(end + added * turns for end, added in zip(ends[-1], more[-1], strict=True)))
         few += stages * (few // stages)
-    return _followed(schedule_of(name, stages, micro_batches, chunks), seconds, message_s)
+    return followed(schedule_of(name, stages, micro_batches, chunks), seconds, message_s)
 
 
 def _is_steady(added: Sequence[float], least: float) -> bool:
@@ -131,28 +143,30 @@ def _is_steady(added: Sequence[float], least: float) -> bool:
     return max(added) - min(added) <= STEADY * max(added) and min(added) >= least * (1 - STEADY)
 
 
-def _followed(schedule: Schedule, seconds: Sequence[Sequence[StepSeconds]], message_s: float) -> Pipeline:
+def followed(schedule: Schedule, seconds: Sequence[Sequence[StepSeconds]], message_s: float) -> Pipeline:
     """Follow every step: it starts when its stage is free and what it needs has come."""
     has_weights = any(step.phase == WEIGHTS for step in schedule[0])
-    phases = FORWARD, BACKWARD, WEIGHTS
-    lasting = [[[chunk.of(phase, has_weights) for phase in phases] for chunk in stage] for stage in seconds]
+    lasting = [[chunk.of_phases(has_weights) for chunk in stage] for stage in seconds]
     free, done = [0.0] * len(seconds), [0.0]
+    begins = [list[float]() for _ in seconds]
     for stage, chunk, phase, needed, comes_from_another in dependencies(schedule):
         ready = done[needed] + message_s if comes_from_another else done[needed]
-        free[stage] = max(free[stage], ready) + lasting[stage][chunk][phase]
+        begins[stage].append(max(free[stage], ready))
+        free[stage] = begins[stage][-1] + lasting[stage][chunk][phase]
         done.append(free[stage])
-    return Pipeline(tuple(free))
+    return Pipeline(tuple(free), tuple(map(tuple, begins)))
 
 
 @lru_cache(MOST)
 def dependencies(schedule: Schedule) -> tuple[tuple[int, int, int, int, bool], ...]:
     """Return the steps of all stages in an order in which they can run.
 
-    Of each: its stage, chunk, number of its phase, the place, from 1, of the step whose result it needs (0: none), and
-    whether that is another stage's.
+    Of each: its stage, chunk, number of its phase (3: the last to make gradients of weights), the place, from 1, of the
+    step whose result it needs (0: none), and whether that is another stage's.
     """
-    numbers = {FORWARD: 0, BACKWARD: 1, WEIGHTS: 2}
     stages, last_chunk = len(schedule), max(step.chunk for step in schedule[0])
+    last = max(step.micro_batch for step in schedule[0])
+    ends = WEIGHTS if any(step.phase == WEIGHTS for step in schedule[0]) else BACKWARD
     place: dict[tuple[int, str, int, int], int] = {}
     order: list[tuple[int, int, int, int, bool]] = []
     begun = [0] * stages
@@ -168,7 +182,7 @@ def dependencies(schedule: Schedule) -> tuple[tuple[int, int, int, int, bool], .
                     (
                         stage,
                         step.chunk,
-                        numbers[step.phase],
+                        LAST if step.phase == ends and step.micro_batch == last else PHASES.index(step.phase),
                         0 if needed is None else place[needed],
                         needed is not None and needed[0] != stage,
                     )

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import NamedTuple
 
 from planner.parallel import Parallel
-from simulator.projection.block import Block, Part, queued_s
+from simulator.projection.block import Block, Part, Queue, Queued
 from simulator.projection.kernels import Work
 from simulator.projection.memory import GRADIENTS, OPTIMIZER, WEIGHTS, gradient_bytes, unshared
 from simulator.projection.network import Network
 from simulator.projection.replica import Transfer
 from simulator.projection.stack import Stack
 from simulator.projection.stages import StepSeconds
+from simulator.projection.streams import WHENEVER, Ends, Exchange, beside
 from topologies.machine import Device
 from topologies.schema import Operation
 
@@ -50,10 +52,19 @@ class Priced(NamedTuple):
     forward: Part
     again: Part
     backward: Part
+    forward_queue: Queued
+    backward_queue: Queued
     weights_s: float
     gathered_s: float
     scattered_s: float
     update_s: float
+
+
+class Turn(NamedTuple):
+    """What a stage computes at a stretch at the end of a step, and the block whose gradients that completes, if any."""
+
+    queue: Queued
+    block: Block | None = None
 
 
 class Steps:
@@ -73,13 +84,16 @@ class Steps:
         return self._priced[id(block)]
 
     def _of(self, block: Block) -> Priced:
-        again = self._again(block)
-        reduced = self._added_up(block) + self._unpacked(block, reduces=True)
+        again, stack = self._again(block), self._stack
+        forward = self._unpacked(block, reduces=False) + block.forward
+        backward = again + block.backward + self._added_up(block) + self._unpacked(block, reduces=True)
         return Priced(
-            forward=self._unpacked(block, reduces=False) + block.forward,
+            forward=forward,
             again=again,
-            backward=again + block.backward + reduced,
-            weights_s=block.weights.seconds(self._stack),
+            backward=backward,
+            forward_queue=forward.queued(stack),
+            backward_queue=backward.queued(stack),
+            weights_s=block.weights.seconds(stack),
             gathered_s=self._replicas_s("all-gather", [block], _weight_bytes) if self.gathers else 0.0,
             scattered_s=self._replicas_s("reduce-scatter", [block], self._reduced_bytes) if self.scatters else 0.0,
             update_s=self._update_s(block),
@@ -100,7 +114,7 @@ class Steps:
         times = 1.0 if stack.gradient_bytes is not None else 1 - 1 / count
         nbytes = 2 * total - read if stack.adds_up_beside else 2 * total + read
         seconds = times * self._streamed_s(nbytes)
-        return Part(Work(seconds, 0.0, 0 if stack.adds_up_beside else round(block.weight_tensors * times)))
+        return Part((Work(seconds, 0.0, 0 if stack.adds_up_beside else round(block.weight_tensors * times)),))
 
     def _unpacked(self, block: Block, *, reduces: bool) -> Part:
         """Return the copies of a block's weights out of the buffer of a gather, and of gradients into a reduction's."""
@@ -109,42 +123,74 @@ class Steps:
         nbytes = 2 * block.weight_bytes
         if reduces:
             nbytes += block.gradient_bytes + gradient_bytes(block, self._stack)
-        return Part(Work(self._streamed_s(nbytes), 0.0, 1 + reduces))
+        return Part((Work(self._streamed_s(nbytes), 0.0, 1 + reduces),))
 
     def _streamed_s(self, nbytes: float) -> float:
         spec = self._job.device.spec
         return self._job.slowed * nbytes / (spec.memory_bandwidth_bytes_per_s * spec.efficiency.elementwise)
 
     def of_chunk(self, chunk: Sequence[Block]) -> StepSeconds:
-        """Return the seconds of a chunk's blocks, in their order, for a micro-batch."""
-        stack, priced = self._stack, [self[block] for block in chunk]
-        forward, backward = [of.forward for of in priced], [of.backward for of in priced[::-1]]
-        weights_s = sum(of.weights_s for of in priced)
-        if self.scatters:
-            gathered, scattered = [of.gathered_s for of in priced], [of.scattered_s for of in priced[::-1]]
-            computed = [[part.seconds(stack) for part in parts] for parts in (forward, backward)]
-            forward_s = self._beside(computed[0], gathered)
-            if not stack.gathers_ahead_backward:
-                return StepSeconds(forward_s, sum(gathered) + self._beside(computed[1], scattered), weights_s)
-            both = [sum(pair) for pair in zip(gathered[::-1], scattered, strict=True)]
-            return StepSeconds(forward_s, self._beside(computed[1], both), weights_s)
-        if self._parallel.pp > 1:  # stages wait for messages with every step
-            begun_s = stack.host_micro_batch_s / self._parallel.chunks
-            return StepSeconds(queued_s(forward, stack, begun_s), queued_s(backward, stack), weights_s)
-        first_s, second_s = (sum(part.device_s for part in parts) for parts in (forward, backward))
-        host_s = stack.host_micro_batch_s + sum(part.host_s(stack) for part in (*forward, *backward))
-        longer = max(1.0, host_s / (first_s + second_s))
-        return StepSeconds(first_s * longer, second_s * longer, weights_s)
+        """Return the seconds of a chunk's blocks, in their order, for a micro-batch that it begins when all is idle."""
+        begun = Queue(self._stack.host_micro_batch_s / self._parallel.chunks)
+        weights_s = sum(self[block].weights_s for block in chunk)
+        forward, backward = self._forward(chunk), self._backward(chunk)
+        alone_s = begun.then(_all(forward)).end_s, _all(backward).end_s
+        if not self.scatters:
+            return StepSeconds(*alone_s, weights_s, sum(alone_s))
+        gathering_s, scattering_s = self._gathering(forward, chunk, begun), self._scattering(backward, chunk)
+        return StepSeconds(gathering_s, scattering_s, weights_s, sum(alone_s))
 
-    def _beside(self, computed: Sequence[float], exchanged: Sequence[float]) -> float:
-        """Return how long blocks take whose exchanges go on while the block before is computed, but the first's."""
+    def _forward(self, chunk: Sequence[Block]) -> list[Queued]:
+        return [self[block].forward_queue for block in chunk]
+
+    def _backward(self, chunk: Sequence[Block]) -> list[Queued]:
+        return [self[block].backward_queue for block in chunk[::-1]]
+
+    def _gathering(self, forward: Sequence[Queued], chunk: Sequence[Block], begun: Queue) -> float:
+        """Return when blocks are computed whose weights are gathered while the block before is, or in turn."""
+        gathered = [self[block].gathered_s for block in chunk]
         if not self._stack.gathers_ahead:
-            return sum(computed) + sum(exchanged)
-        total = exchanged[0]
-        for compute_s, exchange_s in zip(computed, (*exchanged[1:], 0.0), strict=True):
-            together = min(compute_s, exchange_s)
-            total += max(compute_s, exchange_s) + (self._stack.slowdown - 1) * together
-        return total
+            return begun.then(_all(forward)).end_s + sum(gathered)
+        exchanges = [Exchange(seconds, number - 1, as_it_begins=True) for number, seconds in enumerate(gathered)]
+        return beside(forward, exchanges, range(len(chunk)), self._stack.slowdown, begun).all_s
+
+    def _scattering(self, backward: Sequence[Queued], chunk: Sequence[Block]) -> float:
+        """Return when gradients are scattered, each block's while the next is computed, whose weights are gathered."""
+        gathered = [self[block].gathered_s for block in chunk[::-1]]
+        scattered = [self[block].scattered_s for block in chunk[::-1]]
+        if not self._stack.gathers_ahead:
+            return _all(backward).end_s + sum(gathered) + sum(scattered)
+        exchanges, needs, ahead = [Exchange(gathered[0])], [0], self._stack.gathers_ahead_backward
+        for number, seconds in enumerate(scattered):
+            following = Exchange(gathered[number + 1], number, ahead) if number + 1 < len(chunk) else None
+            own = Exchange(seconds, number)
+            needs.append(len(exchanges))
+            exchanges += [following, own] if following else [own]
+        return beside(backward, exchanges, needs, self._stack.slowdown, Queue()).all_s
+
+    def whole(self, blocks: Sequence[Block]) -> Queue:
+        """Return what all micro-batches take the one stage that there is, but the last one's backward pass."""
+        forward = Queue(self._stack.host_micro_batch_s).then(_all(self._forward(blocks)))
+        return forward.then(_all(self._backward(blocks))).times(self._job.micro_batches - 1).then(forward)
+
+    def last_pass(self, chunk: Sequence[Block], *, weights_alone: bool) -> list[Turn]:
+        """Return a chunk's last backward pass; where gradients of weights have a phase of their own, that."""
+        if not weights_alone:
+            return [Turn(self[block].backward_queue, block) for block in chunk[::-1]]
+        return [Turn(lasting(self[block].weights_s), block) for block in chunk[::-1]]
+
+    def reducing(self, turns: Sequence[Turn], begun: Queue) -> Ends:
+        """Return when turns end that go on after `begun`, and the reductions of gradients beside them."""
+        needs = [WHENEVER] * len(turns)
+        return beside(self._queues(turns), self._reductions(turns), needs, self._stack.slowdown, begun)
+
+    def alone(self, turns: Sequence[Turn], begun: Queue) -> Ends:
+        """Return when they end without reductions."""
+        return beside(self._queues(turns), (), [WHENEVER] * len(turns), 1.0, begun)
+
+    @staticmethod
+    def _queues(turns: Sequence[Turn]) -> list[Queued]:
+        return [turn.queue for turn in turns]
 
     def message_s(self, nbytes: int) -> float:
         """Return the seconds of what crosses between two stages."""
@@ -171,16 +217,33 @@ class Steps:
         seconds = block.once.seconds + self._streamed_s(self._stack.update_bytes * block.parameters)
         return seconds * (unshared(block, self._parallel) if self._parallel.zero >= OPTIMIZER else 1.0)
 
-    def exposed_s(self, blocks: Sequence[Block], window_s: float) -> float:
-        """Return the seconds of reducing gradients over replicas that the last backward pass, a window, hides not."""
+    def _reductions(self, turns: Sequence[Turn]) -> list[Exchange]:
+        """Return the reductions over replicas of what turns make, in buckets of neighbours.
+
+        None where they are scattered with every micro-batch; all behind the last turn where nothing overlaps.
+        """
         if self.scatters:
-            return 0.0  # with every micro-batch
+            return []
         kind: Operation = "reduce-scatter" if self._parallel.zero >= OPTIMIZER else "all-reduce"
-        reduced_s = self._replicas_s(kind, blocks, self._reduced_bytes)
-        if not self._stack.overlaps_gradients or not reduced_s:
-            return reduced_s
-        hidden_s = min(reduced_s * (1 - 1 / len(blocks)) if len(blocks) > 1 else 0.0, window_s)
-        return reduced_s - hidden_s + (self._stack.slowdown - 1) * hidden_s
+        least = self._stack.bucket_bytes if self._stack.overlaps_gradients else float("inf")
+        reductions, bucket, nbytes = list[Exchange](), list[Block](), 0.0
+        for number, turn in enumerate(turns):
+            if turn.block is not None:
+                bucket.append(turn.block)
+                nbytes += self._reduced_bytes(turn.block)
+            if bucket and (nbytes >= least or number + 1 == len(turns)):
+                reductions.append(Exchange(self._replicas_s(kind, bucket, self._reduced_bytes), number))
+                bucket, nbytes = [], 0.0
+        return reductions
+
+    def least_exposed_s(self, blocks: Sequence[Block]) -> tuple[float, float]:
+        """Return the seconds of the last reduction of a stage's blocks, which nothing hides, and what others add.
+
+        These slow down what hides them.
+        """
+        turns = [Turn(lasting(0.0), block) for block in blocks[::-1]]
+        *covered, last = self._reductions(turns) or [Exchange(0.0)]
+        return last.seconds, (self._stack.slowdown - 1) * sum(exchange.seconds for exchange in covered)
 
     def parameters_s(self, blocks: Sequence[Block]) -> float:
         """Return the seconds of gathering what each replica has updated of the weights."""
@@ -191,3 +254,13 @@ class Steps:
 
 def _weight_bytes(block: Block) -> float:
     return block.weight_bytes
+
+
+def lasting(seconds: float, after_s: float = 0.0) -> Queued:
+    """Return what takes a device so long, and ends no sooner than so long after all has begun."""
+    return Queued.of([Queue(0.0, seconds, max(seconds, after_s))])
+
+
+def _all(parts: Iterable[Queued]) -> Queue:
+    """Return all in turn."""
+    return reduce(Queue.then, (part.whole for part in parts), Queue())

@@ -115,8 +115,10 @@ class _Stages:
         first, first_host, second, second_host, weights, gathered, scattered = self._of_chunks(self.priced.passes)
         if self.way.pp == 1 and not steps.scatters:
             host_s = self.division.job.stack.host_micro_batch_s + first_host + second_host
+            idle = count * np.maximum(0.0, host_s - first - second).sum(axis=0)
             second = np.maximum(second, host_s - first)
         else:
+            idle = np.maximum(0.0, second_host - second).sum(axis=0)
             first = np.maximum(np.maximum(first, first_host), gathered)
             second = np.maximum(np.maximum(second, second_host), gathered + scattered)
         busy = (first + second).sum(axis=0)
@@ -134,14 +136,18 @@ class _Stages:
             back = done + _before(second[0]) + message_s * stages
         ends = self._of_chunks(self.priced.ends).sum(axis=0)
         last = int((done + ends).argmax())
-        return float(max(done[last] + self._end_s(last, ends), back.max() + self._end_s(0, ends)))
+        return float(max(done[last] + self._end_s(last, ends, idle), back.max() + self._end_s(0, ends, idle)))
 
-    def _end_s(self, stage: int, ends: Vector) -> float:
-        """Return the seconds of a stage after its last micro-batch, where all that can be hidden is."""
+    def _end_s(self, stage: int, ends: Vector, idle: Vector) -> float:
+        """Return the seconds of a stage after its last micro-batch, where all that can be hidden is.
+
+        What that slows the device down, it first takes of what this waits for its host.
+        """
         bounds = np.append(self.begins, len(self.division.at))
         parts = [slice(bounds[at], bounds[at + 1]) for at in range(stage, len(self.begins), self.way.pp)]
         blocks = [self.division.few[number] for part in parts for number in self.division.at[part]]
-        exposed_s = self.priced.steps.exposed_s(blocks, float("inf"))
+        last_s, slowed_s = self.priced.steps.least_exposed_s(blocks)
+        exposed_s = last_s + max(0.0, slowed_s - float(idle[stage]))
         return float(ends[stage]) + exposed_s + self.priced.steps.parameters_s(blocks)
 
     def _message_s(self) -> float:

@@ -140,7 +140,8 @@ def test_libraries_of_other_years_take_longer_for_what_a_device_computes():
     computed = ("kernels at the roof", "kernels below the roof", "optimizer")
     plain_s, older_s = (sum(projection.shares[cause] for cause in computed) for projection in (plain, older))
     assert older_s == pytest.approx(2 * plain_s, rel=1e-9)
-    assert older.seconds - plain.seconds == pytest.approx(plain_s, rel=1e-9)
+    launched_s = plain.shares["waiting for the host"]  # the first kernels', of which longer ones hide more
+    assert plain_s - launched_s <= older.seconds - plain.seconds <= plain_s
 
 
 LIKE_EVENTS = Stack(Kernels("operators"), host_s=0.0, host_exchange_s=0.0, slowdown=1.0, overlaps_gradients=False)
