@@ -351,7 +351,7 @@ def between(low: Replica, high: Replica, part: float, samples: float) -> Replica
         return replace(
             second,
             operations=max(0.0, first.operations + (second.operations - first.operations) * at),
-            reads=rows_read(second.node, read, written, high.held),
+            reads=rows_read(second.node, second.traits, read, written, high.held),
             writes=written,
             products=tuple(product(*pair) for pair in pairs) if alike else second.products,
             attention=attention(first.attention, second.attention),
