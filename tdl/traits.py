@@ -14,12 +14,12 @@ from tdl.operator import Description
 from tdl.trace import indices
 from tdl.work import ORDERS
 
-Function = Literal["softmax", "cross entropy", "root mean square norm", "rotation"]
+Function = Literal["softmax", "cross entropy", "norm", "root mean square norm", "rotation"]
 """What libraries have kernels for.
 
 A softmax divides exponentials by what is alike for all of a row. A cross entropy sums, of what labels choose, functions
-of logarithms. A norm by the root mean square divides by the root of what is alike for all of a row, and subtracts no
-mean. A rotation adds multiples of several elements of one operand.
+of logarithms. A norm divides by the root of what is alike for all of a row; one by the root mean square subtracts no
+mean before. A rotation adds multiples of several elements of one operand.
 """
 
 MOST = 1 << 14
@@ -37,7 +37,6 @@ class Attended:
     computed: int
     queries: int
     dimension: int
-    is_causal: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,8 @@ class Traits:
 
     A view has all elements of its operand, in the same order or another, which it may repeat (`repeats`); a part has
     some of them. A conversion changes nothing but the dtype; a contraction sums products of elements of several
-    operands. Of the operand `table` only those rows are read that another one asks for.
+    operands. Of the operand `table` only those rows are read that another one asks for. What `dispatches` puts rows into
+    places of several dimensions that another operand numbers. `is_causal` is what depends on the order of two positions.
     """
 
     function: Function | None
@@ -57,6 +57,8 @@ class Traits:
     repeats: bool
     converts: bool
     contracts: bool
+    dispatches: bool
+    is_causal: bool
 
 
 @lru_cache(MOST)
@@ -83,6 +85,8 @@ def traits_of(description: Description) -> Traits:
         repeats=is_view and not read.issuperset(description.output_variables),
         converts=description.dtype is not None and description.is_elementwise and _is_converted(description),
         contracts=len(description.outputs) == 1 and _is_contraction(description.outputs[0].value),
+        dispatches=len(description.outputs) == 1 and _dispatches(description.outputs[0].value),
+        is_causal=any(_is_order(node) for placed in description.outputs for node in walk(placed.value)),
     )
 
 
@@ -133,6 +137,14 @@ def _table(description: Description) -> int | None:
             if asked and chosen and Affine.variable(row) in index:
                 return operand
     return None
+
+
+def _dispatches(expression: Expr) -> bool:
+    match expression:
+        case Reduce("Sum", rows, _, Call("where", (Call("equal", sides), Element(), Constant(0)))):
+            numbered = any(isinstance(side, Element) and _variables(side).issuperset(rows) for side in sides)
+            return numbered and any(isinstance(side, Coordinate) and len(side.affine.terms) > 1 for side in sides)
+    return False
 
 
 # --- products
@@ -191,7 +203,7 @@ def _attended(description: Description) -> Attended | None:
     for factor in _factors(scores.body):
         if isinstance(factor, Element) and _variables(factor) - width <= rows:
             dimension = next(at for at, index in enumerate(factor.index) if width & set(index.variables))
-            return Attended(len(products), computed, factor.operand, dimension, any(map(_is_order, nodes)))
+            return Attended(len(products), computed, factor.operand, dimension)
     return None
 
 
@@ -228,8 +240,8 @@ def _function(description: Description) -> Function | None:
     calls = [node for node in nodes if isinstance(node, Call)]
     roots = [call for call in calls if call.function == "sqrt" and _variables(call) < own]
     is_own = any(isinstance(node, Element) and _variables(node) == own for node in nodes)
-    if roots and is_own and not isinstance(value, Reduce) and all(call.function != "subtract" for call in calls):
-        return "root mean square norm"
+    if roots and is_own and not isinstance(value, Reduce):
+        return "norm" if any(call.function == "subtract" for call in calls) else "root mean square norm"
     return "rotation" if any(_rotates(description, operand) for operand in range(len(description.operands))) else None
 
 

@@ -18,7 +18,7 @@ from planner.layout import Exchange, Region, Strategy, Ways, collectives, elemen
 from planner.plans.plan import Plan
 from planner.plans.traffic import NodeTraffic
 from planner.program.calls import NodeWork, node_work
-from tdl.traits import Attended, Function, Traits, traits_of
+from tdl.traits import Function, Traits, traits_of
 from topologies.kernels import Attention, Product
 from topologies.schema import Operation
 
@@ -201,7 +201,7 @@ class _Shares:
             once=tuple(self._stores(work, adding_up=True)),
             is_view=work.signature.description.moves_elements and same_elements(share),
             adds_terms=adds_terms,
-            attention=self._attention(node, traits.attended, share),
+            attention=self._attention(node, traits, share),
             repeats=self._repeats(work, share),
             with_weights=not self._of_samples.issuperset((*node.inputs, *node.outputs)),
         )
@@ -221,14 +221,15 @@ class _Shares:
         whole = self._whole[work.signature]  # none where it computes a maximum or a minimum alone
         return share.operations * self._plan.workers / whole if whole else 1.0
 
-    def _attention(self, node: Node, attended: Attended | None, share: NodeWork) -> Attention | None:
+    def _attention(self, node: Node, traits: Traits, share: NodeWork) -> Attention | None:
         """Return what attention is that stores no matrix; None for another operator."""
+        attended = traits.attended
         if attended is None:
             return None
         queries = attended.queries
         width = self._plan.graph.tensors[node.inputs[queries]].shape[attended.dimension]
         scores, rows = share.operations / (2 * attended.described * width), share.input_elements[queries] // width
-        return Attention(max(1, rows), max(1.0, scores), width, attended.computed, attended.is_causal)
+        return Attention(max(1, rows), max(1.0, scores), width, attended.computed, traits.is_causal)
 
     def _item(self, name: str) -> int:
         return ITEM_BYTES[self._plan.graph.tensors[name].dtype]
