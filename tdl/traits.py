@@ -45,8 +45,8 @@ class Traits:
 
     A view has all elements of its operand, in the same order or another, which it may repeat (`repeats`); a part has
     some of them. A conversion changes nothing but the dtype; a contraction sums products of elements of several
-    operands. Of the operand `table` only those rows are read that another one asks for. What `dispatches` puts rows into
-    places of several dimensions that another operand numbers. `is_causal` is what depends on the order of two positions.
+    operands. Of the operand `table` only those rows are read that another one asks for. One that `dispatches` puts rows
+    into places of several dimensions, which another operand numbers; one that `is_causal` compares two positions.
     """
 
     function: Function | None

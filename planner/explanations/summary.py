@@ -133,8 +133,8 @@ class _Summarized:
             bytes_of[movement.node] += movement.nbytes
         for node in graph.nodes:
             phase = "update" if updated.intersection(node.outputs) else phase_of[node.name]
-            if phase == "update" and accumulates(node, graph.tensors):  # of gradients, behind the last node that makes one
-                phase = "backward"
+            if phase == "update" and accumulates(node, graph.tensors):
+                phase = "backward"  # gradients are added up behind the last node that makes one
             group = self._words.alike.group_of(node.name)
             groups.setdefault((group, node.op, phase, strategies[node.name]), []).append(node)
         for (_, op, phase, strategy), nodes in groups.items():

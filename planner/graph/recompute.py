@@ -42,7 +42,8 @@ def recompute_activations(builder: GraphBuilder, forward: int, kind: str = "segm
     nodes, backward = builder.nodes[:forward], builder.nodes[forward:]
     dependent = depending_on_samples(builder.tensors, nodes)
     activations = _Activations.of(builder, nodes, backward, dependent)
-    cuts = activations.best_segments() if kind == "segments" else list(_within_attention(nodes, builder.tensors, dependent))
+    attention = _within_attention(nodes, builder.tensors, dependent)
+    cuts = activations.best_segments() if kind == "segments" else list(attention)
     segments = [_segment(nodes, cut, activations, dependent) for cut in cuts]
     timesteps = 1 + max((node.unroll[1] for node in nodes if node.unroll), default=0)
     copied = {node.name for segment in segments for node in segment.nodes}

@@ -110,9 +110,9 @@ class Stack:
 EAGER = Kernels("operators", passes=(("cross entropy", 2.0), ("root mean square norm", 8.0), ("rotation", 5.0)))
 """PyTorch, in passes through memory, of which a kernel makes one or two.
 
-A loss is a log-softmax and what is picked of it, whose gradient is filled with zeros first. A norm by the root mean square is converted to
-float32, squared, averaged, scaled, converted and scaled: 36 bytes an element of 16 bits for 4. A rotation by position
-is converted, multiplied and converted: 20 for 4.
+A loss is a log-softmax and what is picked of it, whose gradient is filled with zeros first. What a norm by the root
+mean square takes is converted to float32, squared, averaged, scaled, converted and scaled: 36 bytes an element of 16
+bits for 4. A rotation by position is converted, multiplied and converted: 20 for 4.
 """
 
 MEGATRON = Kernels("elementwise", passes=(("cross entropy", 3.3),), softmaxes=4)
