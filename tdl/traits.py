@@ -141,9 +141,10 @@ def _table(description: Description) -> int | None:
 
 def _dispatches(expression: Expr) -> bool:
     match expression:
-        case Reduce("Sum", rows, _, Call("where", (Call("equal", sides), Element(), Constant(0)))):
-            numbered = any(isinstance(side, Element) and _variables(side).issuperset(rows) for side in sides)
-            return numbered and any(isinstance(side, Coordinate) and len(side.affine.terms) > 1 for side in sides)
+        case Reduce("Sum", rows, _, Call("where", (Call("equal", sides), Element() as row, Constant(0)))):
+            numbered = (_variables(side) for side in sides if isinstance(side, Element))
+            by_row = any(_variables(row) > number and number.issuperset(rows) for number in numbered)
+            return by_row and any(isinstance(side, Coordinate) and len(side.affine.terms) > 1 for side in sides)
     return False
 
 
@@ -192,13 +193,13 @@ def _attended(description: Description) -> Attended | None:
     scores = next((node for node in walk(weighted) if _is_contraction(node)), None) if weighted is not None else None
     if not results or not isinstance(scores, Reduce) or any(result is scores for result in results):
         return None
-    over = {name for result in results for name in result.variables}
+    over, distinct = {name for result in results for name in result.variables}, len({*map(str, products.values())})
     match weighted:
         case Call("subtract", (_, Element() as saved)):
             rows = _variables(saved)
-            computed = len(products) if over & rows else len(results)
+            computed = distinct if over & rows else len(results)
         case _:
-            rows, computed = _variables(scores) - over, len(products)
+            rows, computed = _variables(scores) - over, distinct
     width = set(scores.variables)
     for factor in _factors(scores.body):
         if isinstance(factor, Element) and _variables(factor) - width <= rows:
@@ -228,6 +229,8 @@ def _is_order(expression: Expr) -> bool:
 
 
 def _function(description: Description) -> Function | None:
+    if any(_rotates(description, operand) for operand in range(len(description.operands))):
+        return "rotation"
     if len(description.outputs) != 1:
         return None
     value, own = description.outputs[0].value, set(description.output_variables)
@@ -242,7 +245,7 @@ def _function(description: Description) -> Function | None:
     is_own = any(isinstance(node, Element) and _variables(node) == own for node in nodes)
     if roots and is_own and not isinstance(value, Reduce):
         return "norm" if any(call.function == "subtract" for call in calls) else "root mean square norm"
-    return "rotation" if any(_rotates(description, operand) for operand in range(len(description.operands))) else None
+    return None
 
 
 def _picks_logarithms(expression: Expr) -> bool:
