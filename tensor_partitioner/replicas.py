@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,7 @@ from planner.graph.ir import Graph, Node
 from planner.graph.samples import depending_on_samples
 from planner.layout import Ways
 from planner.layout.ways import STAGES
-from planner.models import gpt, llama
+from planner.models.zoo import with_few_layers
 from planner.parallel import Parallel
 from planner.plans.plan import Plan
 from planner.search import SearchOptions
@@ -27,7 +26,6 @@ from simulator.projection.replica import NodeShare, Replica, Transfer, replica, 
 from topologies import Machine
 from topologies.kernels import Attention, Product
 
-SIZES: Mapping[str, gpt.Size | llama.Size] = {**gpt.SIZES, **llama.SIZES, **llama.EXPERTS}
 MIXED_FLOAT8 = "mixed-float8"
 """The dtype of `mixed` training whose layers multiply with weights in 8 bits, as Transformer Engine does."""
 
@@ -142,7 +140,7 @@ def _buildable(options: Iterable[tuple[str, object]]) -> dict[str, object]:
 @lru_cache(MOST)
 def _zoo_graph(model: ZooModel, micro_batch: int) -> tuple[Graph, tuple[int, ...]]:
     """Return the graph of one of two micro-batches, so that what is done for each shows, and how many layers it has."""
-    name, options, layers = with_few_layers(model.name, _buildable(model.options))
+    name, options, layers = with_few_layers(model.name, _buildable(model.options), FEW)
     return planner.model(name, **options, batch=2 * micro_batch, micro_batches=2), layers
 
 
@@ -150,18 +148,6 @@ def _searched(graph: Graph, workers: int, machine: Machine | None) -> Plan:
     if machine is None:
         return planner.plan(graph, workers)
     return planner.plan(graph, workers, machine=machine, objective="time")
-
-
-def with_few_layers(name: str, options: Mapping[str, object]) -> tuple[str, dict[str, object], tuple[int, ...]]:
-    """Return a model like the one named, with few layers where it can have any, and how many there would be."""
-    options = dict(options)
-    if match := re.fullmatch(r"(transformer|llama)-([1-9]\d*)-(\d+k?)", name):
-        layers = int(match[2])
-        return f"{match[1]}-{min(layers, FEW)}-{match[3]}", options, (layers,)
-    if name in SIZES:
-        layers = int(str(options.pop("layers", None) or SIZES[name].layers))
-        return name, {**options, "layers": min(layers, FEW)}, (layers,)
-    return name, options, ()
 
 
 def computed_dtype(graph: Graph) -> str:
@@ -351,7 +337,7 @@ def between(low: Replica, high: Replica, part: float, samples: float) -> Replica
         return replace(
             second,
             operations=max(0.0, first.operations + (second.operations - first.operations) * at),
-            reads=rows_read(second.node, read, written, high.held),
+            reads=rows_read(second.node, second.traits, read, written, high.held),
             writes=written,
             products=tuple(product(*pair) for pair in pairs) if alike else second.products,
             attention=attention(first.attention, second.attention),

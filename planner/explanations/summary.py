@@ -22,6 +22,7 @@ from planner.explanations.engines import Engines
 from planner.explanations.seconds import predicted
 from planner.explanations.summary_records import Cause, OperatorGroup, ParameterGroup, Spent, Summary
 from planner.explanations.words import Words, over_ways, placement_word
+from planner.graph.accumulation import accumulates
 from planner.graph.facts import phases
 from planner.graph.ir import ITEM_BYTES, Node
 from planner.layout import Strategy, elements, owned_by_all
@@ -132,8 +133,8 @@ class _Summarized:
             bytes_of[movement.node] += movement.nbytes
         for node in graph.nodes:
             phase = "update" if updated.intersection(node.outputs) else phase_of[node.name]
-            if phase == "update" and node.op == "add_n":  # of gradients, behind the last node that makes one
-                phase = "backward"
+            if phase == "update" and accumulates(node, graph.tensors):
+                phase = "backward"  # gradients are added up behind the last node that makes one
             group = self._words.alike.group_of(node.name)
             groups.setdefault((group, node.op, phase, strategies[node.name]), []).append(node)
         for (_, op, phase, strategy), nodes in groups.items():

@@ -6,17 +6,24 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
+import numpy as np
+
+import tdl
 from planner.graph.constants import array_of
+from planner.graph.infer import describe
 from planner.graph.ir import Graph, Node, Tensor
+from tdl.expr import Call, Element, walk
+from tdl.traits import Traits, traits_of
 
-ATTENTION = ("attention", "biased_attention")
-"""Operators whose first operand is queries [batch, heads, sequence, width of a head]."""
-
-NORMED = ("mean", "var", "mean_square")
-"""What a norm reads beside what it normalizes."""
-
-NORMS = {"normalize": "LayerNorm", "rms_norm": "RMSNorm"}
+NORMS: Mapping[str | None, str] = {"norm": "LayerNorm", "root mean square norm": "RMSNorm"}
 ACTIVATIONS = ("gelu", "silu", "relu")
+POINTS = np.linspace(-3.0, 3.0, 13)
+TOLERANCE = 1e-3
+"""Where activations are compared, and by how much one may differ, as gelu by its approximation does."""
+
+QUERIES, MATRIX = 3, 4
+"""Operands of attention without a bias; dimensions of its scores: [batch, heads, queries, keys]."""
+
 STRETCH = 8
 """By how much Llama 3.1 divides the slowest of the rotary frequencies."""
 
@@ -100,21 +107,21 @@ class _Reading:
 
     def transformer(self) -> Transformer | None:
         """Read what there is; None where a part is missing, or attention is not alike everywhere."""
-        embedding = next((node for node in self._nodes if node.op == "embedding"), None)
-        inner = [node for node in self._nodes if node.op in ACTIVATIONS]
-        norms = {node.op for node in self._nodes if node.op in NORMS}
-        cores = [node for node in self._nodes if node.op in ATTENTION or self._is_stored_attention(node)]
-        if embedding is None or not inner or len(norms) != 1 or not cores or len({*map(self._shape, cores)}) != 1:
+        tables = (self._table(node) for node in self._nodes)
+        table, sequence = next((found for found in tables if found), (None, 0))
+        inner = [node for node in self._nodes if self._activation(node)]
+        norms = {NORMS[function] for node in self._nodes if (function := self._traits(node).function) in NORMS}
+        cores = [node for node in self._nodes if self._traits(node).attended or self._is_stored_attention(node)]
+        if table is None or not inner or len(norms) != 1 or not cores or len({*map(self._shape, cores)}) != 1:
             return None
-        table, words = (self._tensors[name] for name in embedding.inputs[:2])
-        (width, vocabulary), hidden = (table.shape[-1], table.shape[0]), self._shape(inner[0])[-1]
+        (vocabulary, width), hidden = table.shape, self._shape(inner[0])[-1]
         heads, head_width = self._heads(cores[0])
         region = [self._weights(node) for node in self._before(cores[0])]
         projected = sum(
             weight.elements for weights in region for weight in weights if weight.elements > width * head_width
         )
-        experts, chosen, capacity = self._experts(words.shape[-1])
-        positions, base, stretched = self._positions((words.shape[-1], width), head_width)
+        experts, chosen, capacity = self._experts(sequence)
+        positions, base, stretched = self._positions((sequence, width), head_width)
         return Transformer(
             layers=len(cores),
             width=width,
@@ -122,15 +129,15 @@ class _Reading:
             groups=max(1, (projected // (width * head_width) - heads) // 2),
             hidden=hidden,
             vocabulary=vocabulary,
-            sequence=words.shape[-1],
-            norm=NORMS[norms.pop()],
-            activation=inner[0].op,
-            gated=any(node.op == "mul" and inner[0].outputs[0] in node.inputs for node in self._nodes),
+            sequence=sequence,
+            norm=norms.pop(),
+            activation=self._activation(inner[0]),
+            gated=any(self._is_of_two("multiply", n) and inner[0].outputs[0] in n.inputs for n in self._nodes),
             positions=positions,
             tied=sum(table.name in node.inputs for node in self._nodes) > 1,
             bias=any(weight.shape == (hidden,) for node in self._nodes for weight in self._weights(node)),
-            qkv_bias=any(node.op == "add" and self._weights(node) for node in self._before(cores[0])),
-            causal=bool(cores[0].attrs.get("causal")) or any(node.op == "causal_mask" for node in self._nodes),
+            qkv_bias=any(self._is_of_two("add", n) and self._weights(n) for n in self._before(cores[0])),
+            causal=any(self._traits(node).is_causal for node in self._nodes),
             head_width=head_width,
             rotary_base=base,
             stretched=stretched,
@@ -145,49 +152,80 @@ class _Reading:
     def _weights(self, node: Node) -> list[Tensor]:
         return [self._tensors[name] for name in node.inputs if self._tensors[name].role == "weight"]
 
+    def _traits(self, node: Node) -> Traits:
+        return traits_of(describe(node, self._tensors))
+
+    def _table(self, node: Node) -> tuple[Tensor, int] | None:
+        """Return the table that a node looks words up in, and how many of them in turn."""
+        operand = self._traits(node).table
+        return None if operand is None else (self._tensors[node.inputs[operand]], self._shape(node)[-2])
+
+    def _activation(self, node: Node) -> str:
+        """Return which activation a node computes, by its values; "" for none."""
+        description, rank = describe(node, self._tensors), len(self._shape(node))
+        if len(node.inputs) != 1 or not rank or not description.is_elementwise or self._weights(node):
+            return ""
+        points = POINTS.reshape(-1, *(1,) * (rank - 1))
+        (values,) = description.evaluate((points,), node.attrs)
+        known = ((name, tdl.catalog[name].describe((rank,)).evaluate((points,))[0]) for name in ACTIVATIONS)
+        return next((name for name, expected in known if np.allclose(values, expected, atol=TOLERANCE)), "")
+
+    def _is_of_two(self, function: str, node: Node) -> bool:
+        """Tell if a node adds two operands, or multiplies them, element by element."""
+        match [placed.value for placed in describe(node, self._tensors).outputs]:
+            case [Call(name, (Element(), Element()))]:
+                return name == function
+        return False
+
     def _is_stored_attention(self, node: Node) -> bool:
         """Whether a node is the softmax of scores [batch, heads, queries, keys]."""
-        return node.op == "softmax" and len(shape := self._shape(node)) == 4 and shape[2] == shape[3]
+        shape = self._shape(node)
+        return self._traits(node).function == "softmax" and len(shape) == MATRIX and shape[2] == shape[3]
 
     def _before(self, core: Node) -> Iterator[Node]:
         """Yield what lies between attention and the norm, or the embedding, before it."""
         waiting, seen = [*core.inputs], set[str]()
         while waiting:
             node = self._maker.get(waiting.pop())
-            if node is not None and node.name not in seen and node.op not in (*NORMS, *NORMED, "embedding"):
+            if node is not None and node.name not in seen and not self._begins(node):
                 seen.add(node.name)
                 waiting += node.inputs
                 yield node
 
+    def _begins(self, node: Node) -> bool:
+        """Tell if a node is a norm or an embedding, which a block begins behind."""
+        traits = self._traits(node)
+        return traits.function in NORMS or traits.table is not None
+
     def _heads(self, core: Node) -> tuple[int, int]:
         """Return how many heads of queries there are, and the width of one."""
-        if core.op in ATTENTION:
-            queries = self._tensors[core.inputs[0]].shape
-            return queries[1], queries[-1]
-        scores = (node for node in self._before(core) if node.op == "einsum" and not self._weights(node))
-        for node in scores:
-            left, _, target = str(node.attrs["equation"]).replace("->", ",").split(",")
-            extents = dict(zip(left, self._tensors[node.inputs[0]].shape, strict=True))
-            return self._shape(core)[1], prod(extent for letter, extent in extents.items() if letter not in target)
+        attended = self._traits(core).attended
+        if attended is not None:
+            return self._shape(core)[1], self._tensors[core.inputs[attended.queries]].shape[attended.dimension]
+        for node in self._before(core):
+            if self._traits(node).contracts and not self._weights(node):
+                description = describe(node, self._tensors)
+                extents = description.extents([self._tensors[name].shape for name in node.inputs], node.attrs)
+                return self._shape(core)[1], prod(extents[name] for name in description.reduction_variables)
         return self._shape(core)[1], 1
 
     def _experts(self, sequence: int) -> tuple[int, int, float]:
         """Return how many experts there are, how many a token chooses, and what one takes of its equal share."""
-        router = next((node for node in self._nodes if node.op == "topk"), None)
-        slots = next((node for node in self._nodes if node.op == "dispatch"), None)
-        if router is None or slots is None:
+        slots = next((node for node in self._nodes if self._traits(node).dispatches), None)
+        if slots is None:
             return 0, 0, 0.0
-        experts, chosen = self._tensors[router.inputs[0]].shape[-1], self._shape(router)[-1]
-        return experts, chosen, round(self._shape(slots)[2] * experts / (chosen * sequence), 3)
+        _, experts, places, _ = self._shape(slots)
+        chosen = self._tensors[slots.inputs[1]].shape[-1]
+        return experts, chosen, round(places * experts / (chosen * sequence), 3)
 
     def _positions(self, learned: tuple[int, int], head_width: int) -> tuple[str, float, bool]:
         """Return how positions are known, and of rotary ones the base, and whether they are Llama 3.1's."""
-        if any(node.op == "biased_attention" for node in self._nodes):
+        if any(self._traits(node).attended and len(node.inputs) > QUERIES for node in self._nodes):
             return "alibi", 0.0, False
         constants = [
             tensor for tensor in self._tensors.values() if tensor.role == "constant" and tensor.shape == (head_width,)
         ]
-        if constants and any(node.op in ("rotary", "cos") for node in self._nodes):
+        if constants and any(map(self._is_cosine, self._nodes)):
             frequencies = [float(frequency) for frequency in array_of(constants[0])[: head_width // 2]]
             base = float(f"{frequencies[1] ** (-head_width / 2):.4g}")  # frequencies have 24 bits
             slowest = base ** (2 / head_width - 1)
@@ -195,7 +233,11 @@ class _Reading:
         positions = [tensor for tensor in self._tensors.values() if tensor.role == "weight" and tensor.shape == learned]
         return ("learned" if positions else "none"), 0.0, False
 
+    def _is_cosine(self, node: Node) -> bool:
+        outputs = describe(node, self._tensors).outputs
+        return any(isinstance(part, Call) and part.function == "cos" for of in outputs for part in walk(of.value))
+
 
 def _is_cast(graph: Graph, node: Node) -> bool:
     """Whether a node is a weight in another dtype."""
-    return node.op == "cast" and len(node.inputs) == 1 and graph.tensors[node.inputs[0]].role == "weight"
+    return traits_of(describe(node, graph.tensors)).converts and graph.tensors[node.inputs[0]].role == "weight"

@@ -10,6 +10,7 @@ from planner.graph.infer import describe
 from planner.graph.ir import FLOATING, Graph, Node, Tensor
 from planner.graph.micro_batches import BEFORE, FORWARD, phases_of_nodes
 from planner.graph.samples import depending_on_samples
+from tdl.traits import traits_of
 
 TOKENS_RANK = 2
 """Dimensions of tokens: samples, and places in them."""
@@ -45,8 +46,8 @@ def amounts(graph: Graph) -> Mapping[str, int]:
 
 def copies_of_weights(graph: Graph) -> frozenset[str]:
     """Return what is a weight in another dtype."""
-    copies = (node for node in graph.nodes if node.op == "cast" and graph.tensors[node.inputs[0]].role == "weight")
-    return frozenset(node.outputs[0] for node in copies)
+    converting = (node for node in graph.nodes if traits_of(describe(node, graph.tensors)).converts)
+    return frozenset(node.outputs[0] for node in converting if graph.tensors[node.inputs[0]].role == "weight")
 
 
 def classification(graph: Graph) -> tuple[str, Tensor] | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from planner.graph.accumulation import accumulates
 from planner.graph.build import GraphBuilder
 from planner.graph.infer import describe
 from planner.graph.ir import Graph, Node, Tensor
@@ -44,7 +45,7 @@ def adding_up_together(graph: Graph) -> Graph:
     """Return the graph in which terms that add up apart, each in a stage of its own, do so as their sum."""
     sums = dict.fromkeys(graph.accumulated)
     for node in graph.nodes:
-        if node.op == "add_n" and sums.keys() >= set(node.inputs):
+        if accumulates(node, graph.tensors) and sums.keys() >= set(node.inputs):
             sums = {name: None for name in sums if name not in node.inputs} | dict.fromkeys(node.outputs)
     return replace(graph, accumulated=tuple(sums))
 

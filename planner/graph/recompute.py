@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from planner.graph.build import GraphBuilder
 from planner.graph.facts import is_recomputed
-from planner.graph.ir import Graph, Node, renamed
+from planner.graph.infer import describe
+from planner.graph.ir import Graph, Node, Tensor, renamed
 from planner.graph.samples import depending_on_samples
-
-PRODUCTS = ("mm", "bmm", "einsum")
+from tdl.traits import traits_of
 
 AGAIN = ".again"
 """What the names of copies end in."""
@@ -42,7 +42,8 @@ def recompute_activations(builder: GraphBuilder, forward: int, kind: str = "segm
     nodes, backward = builder.nodes[:forward], builder.nodes[forward:]
     dependent = depending_on_samples(builder.tensors, nodes)
     activations = _Activations.of(builder, nodes, backward, dependent)
-    cuts = activations.best_segments() if kind == "segments" else list(_within_attention(nodes, dependent))
+    attention = _within_attention(nodes, builder.tensors, dependent)
+    cuts = activations.best_segments() if kind == "segments" else list(attention)
     segments = [_segment(nodes, cut, activations, dependent) for cut in cuts]
     timesteps = 1 + max((node.unroll[1] for node in nodes if node.unroll), default=0)
     copied = {node.name for segment in segments for node in segment.nodes}
@@ -84,14 +85,16 @@ def _again(node: Node, copies: Mapping[str, str], timesteps: int) -> Node:
     return replace(again, name=node.name + AGAIN, forward=node.name, unroll=(cell, step + timesteps))
 
 
-def _within_attention(nodes: Sequence[Node], dependent: set[str]) -> Iterator[tuple[int, int]]:
+def _within_attention(
+    nodes: Sequence[Node], tensors: Mapping[str, Tensor], dependent: set[str]
+) -> Iterator[tuple[int, int]]:
     """Yield (start, stop) of what attention computes with its scores, a product with values the last.
 
     That is element-wise or of reductions: any other product in between, and it is none.
     """
     scores: dict[str, int] = {}
     for number, node in enumerate(nodes):
-        is_product = node.op in PRODUCTS
+        is_product = traits_of(describe(node, tensors)).contracts
         if is_product and sum(name in scores for name in node.inputs) == 1 and dependent.issuperset(node.inputs):
             start = next(scores[name] for name in node.inputs if name in scores)
             scores = {name: at for name, at in scores.items() if at != start}

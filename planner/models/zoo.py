@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import Field, dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, field, fields
 from functools import partial
 from typing import Any
 
@@ -20,26 +20,33 @@ from tensor_partitioner.display import nearest
 class Family:
     """A family of models: how its names are spelled, an example, how they are built, and what can be chosen.
 
-    `build` takes the groups of `pattern` as they are written, then an instance of `options`, a frozen dataclass.
-    `sizes` are all names of a family that has no others.
+    `build` takes the groups of `pattern` as they are written, then an instance of `options`, a frozen dataclass. Of one
+    that `repeats` the first group says how many layers there are, all alike but the first and the last. `depths` are
+    all names of a family that has no others, and the layers of each unless its option `layers` says.
     """
 
     pattern: str
     example: str
     build: Callable[..., Graph]
     options: type[Training] = Training
-    sizes: tuple[str, ...] = ()
+    repeats: bool = False
+    depths: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of_sizes(cls, sizes: Iterable[str], build: Callable[..., Graph], options: type[Training]) -> Family:
+    def of_sizes(
+        cls,
+        sizes: Mapping[str, gpt.Size] | Mapping[str, llama.Size],
+        build: Callable[..., Graph],
+        options: type[Training],
+    ) -> Family:
         """Return a family of these names; the first is its example."""
-        names = tuple(sizes)
-        return cls(f"({'|'.join(map(re.escape, names))})", names[0], build, options, names)
+        depths = {name: size.layers for name, size in sizes.items()}
+        return cls(f"({'|'.join(map(re.escape, depths))})", next(iter(depths)), build, options, depths=depths)
 
     @property
     def names(self) -> tuple[str, ...]:
         """All names, or one as an example of them."""
-        return self.sizes or (self.example,)
+        return tuple(self.depths) or (self.example,)
 
 
 MOST = 10**9 - 1
@@ -57,14 +64,14 @@ FAMILIES: dict[str, Family] = {
     "classifier-C": Family(
         rf"classifier-({_NUMBER})", "classifier-85742", wresnet.build_classifier, wresnet.Classifier
     ),
-    "transformer-L-D": Family(f"transformer{_SIZES}", "transformer-24-2048", transformer.build, Tokens),
+    "transformer-L-D": Family(f"transformer{_SIZES}", "transformer-24-2048", transformer.build, Tokens, repeats=True),
     "encoder-decoder-L-D": Family(
         f"encoder-decoder{_SIZES}",
         "encoder-decoder-6-1024",
         transformer.build_encoder_decoder,
         transformer.EncoderDecoder,
     ),
-    "llama-L-D": Family(f"llama{_SIZES}", "llama-32-4096", llama.build_sized, llama.Sized),
+    "llama-L-D": Family(f"llama{_SIZES}", "llama-32-4096", llama.build_sized, llama.Sized, repeats=True),
     "gpt-SIZE": Family.of_sizes(gpt.SIZES, gpt.build, Published),
     "llama-SIZE": Family.of_sizes(llama.SIZES, llama.build, Published),
     "mixtral-SIZE": Family.of_sizes(llama.EXPERTS, llama.build_experts, llama.Experts),
@@ -105,10 +112,25 @@ def is_zoo_name(name: str) -> bool:
     return any(re.fullmatch(family.pattern, name, re.ASCII) for family in FAMILIES.values())
 
 
+def with_few_layers(
+    name: str, options: Mapping[str, object], few: int
+) -> tuple[str, dict[str, object], tuple[int, ...]]:
+    """Return a model like the one named, with `few` layers where it can have any, and how many there would be."""
+    for family in FAMILIES.values():
+        match = re.fullmatch(family.pattern, name, re.ASCII)
+        if match and family.repeats:
+            layers = int(match[1])
+            return f"{name[: match.start(1)]}{min(layers, few)}{name[match.end(1) :]}", dict(options), (layers,)
+        if match and family.depths:
+            layers = int(str(options.get("layers") or family.depths[name]))
+            return name, {**options, "layers": min(layers, few)}, (layers,)
+    return name, dict(options), ()
+
+
 def option_names(name: str) -> tuple[str, ...]:
     """Return the options of a model's family."""
     families = (family for family in FAMILIES.values() if re.fullmatch(family.pattern, name, re.ASCII))
-    return tuple(field.name for family in families for field in fields(family.options))
+    return tuple(known.name for family in families for known in fields(family.options))
 
 
 def built_as_asked(name: str, graph: Graph, options: Mapping[str, object]) -> Graph:
@@ -123,7 +145,7 @@ def built_as_asked(name: str, graph: Graph, options: Mapping[str, object]) -> Gr
 
 
 def _options(spelling: str, family: Family, given: Mapping[str, object]) -> Training:
-    known = [field.name for field in fields(family.options)]
+    known = [option.name for option in fields(family.options)]
     if unknown := [name for name in given if name not in known]:
         raise GraphError(f"{spelling} has no option {', '.join(unknown)}; its options are {', '.join(known)}")
     chosen = family.options(**given)  # type: ignore[arg-type]
@@ -137,8 +159,8 @@ def _options(spelling: str, family: Family, given: Mapping[str, object]) -> Trai
 
 
 def _spelled(spelling: str, family: Family) -> str:
-    if family.sizes:
-        return ", ".join(family.sizes)
+    if family.depths:
+        return ", ".join(family.depths)
     return spelling if family.example == spelling else f"{spelling} (such as {family.example})"
 
 
@@ -160,17 +182,17 @@ def model_options() -> dict[str, ModelOption]:
     spellings: dict[str, dict[object, list[str]]] = {}
     declared: dict[str, Field[Any]] = {}
     for spelling, family in FAMILIES.items():
-        for field in fields(family.options):
-            spellings.setdefault(field.name, {}).setdefault(field.default, []).append(spelling)
-            declared.setdefault(field.name, field)
+        for known in fields(family.options):
+            spellings.setdefault(known.name, {}).setdefault(known.default, []).append(spelling)
+            declared.setdefault(known.name, known)
     return {
         name: ModelOption(
-            str(field.type).removesuffix(" | None"),
+            str(known.type).removesuffix(" | None"),
             CHOICES.get(name, ()),
-            field.metadata["help"],
+            known.metadata["help"],
             _defaults(spellings[name]),
         )
-        for name, field in declared.items()
+        for name, known in declared.items()
     }
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from planner.errors import PlanError
+from planner.graph.accumulation import accumulates
 from planner.graph.chain import chain_of, run_behind
 from planner.graph.ir import Graph
 from planner.graph.micro_batches import BACKWARD, BEFORE, EVERY, FORWARD, PHASES, UPDATE, phases_of_nodes
@@ -99,7 +100,7 @@ def _weight_gradients(graph: Graph) -> Iterator[str]:
     for node in reversed(graph.nodes):
         if sums.issuperset(node.outputs):
             yield node.name
-            if node.op == "add_n":
+            if accumulates(node, graph.tensors):
                 sums.update(name for name in node.inputs if readers[name] == 1)
 
 

@@ -149,7 +149,7 @@ class _Blocks:
     def _softmaxes(self) -> int:
         """Return of how many matrices of scores a layer's softmax is; 0 where there is none."""
         for share in self._forward():
-            if share.node.op == "softmax" and len(shape := self._tensors[share.node.outputs[0]].shape) == SCORES:
+            if share.function == "softmax" and len(shape := self._tensors[share.node.outputs[0]].shape) == SCORES:
                 return sum(share.writes.values()) // ITEM_BYTES[share.dtype] // (shape[-2] * shape[-1])
         return 0
 

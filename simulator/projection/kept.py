@@ -14,7 +14,7 @@ import tdl
 from planner.graph.ir import ITEM_BYTES
 from planner.graph.micro_batches import BACKWARD, FORWARD
 from simulator.projection.kernels import is_product
-from simulator.projection.replica import PARTS, VIEWS, NodeShare, Replica
+from simulator.projection.replica import NodeShare, Replica
 from simulator.projection.stack import Kernels
 from simulator.projection.weights import copies_of_weights
 
@@ -24,7 +24,7 @@ class Kept:
 
     def __init__(self, replica: Replica, kernels: Kernels, of_node: Mapping[str, int], own: frozenset[str]) -> None:
         self._shares, self._kernels, self._of_node, self._own = replica.shares, kernels, of_node, own
-        self._bases, self._laid_out = replica.bases((*VIEWS, *PARTS)), replica.bases(VIEWS)
+        self._bases, self._laid_out = replica.bases(parts=True), replica.bases()
         self._copies = copies_of_weights(replica)
         self._forward = [s for s in self._shares if s.phase == FORWARD and s.node.forward is None]
         backward = [s for s in self._shares if s.phase == BACKWARD]
@@ -79,17 +79,17 @@ class Kept:
         if not self._kernels.loss_in_place:
             return {}
         backward = [share for share in self._shares if share.phase == BACKWARD]
-        losses = [share for share in backward if share.node.op.startswith("cross_entropy")]
+        losses = [share for share in backward if share.function == "cross entropy"]
         gradients = {name for share in losses for name in share.writes}
         gradients |= {
             name
             for share in backward
             if gradients & share.reads.keys()
             for name in share.writes
-            if share.node.op == "cast"
+            if share.traits.converts
         }
         logits = {name for share in losses for name, size in share.reads.items() if size == max(share.reads.values())}
-        read = {name: sum(s.reads.values()) for s in self._forward for name in s.writes if s.node.op == "cast"}
+        read = {name: sum(s.reads.values()) for s in self._forward for name in s.writes if s.traits.converts}
         return dict.fromkeys(gradients, 0.0) | {name: float(read[name]) for name in logits if name in read}
 
     def nbytes(self, shares: Iterable[NodeShare], *, again: bool = False) -> int:

@@ -103,7 +103,7 @@ def without_intermediates(shares: Sequence[NodeShare], fusion: Fusion) -> tuple[
 
 def _joins(run: Sequence[NodeShare], share: NodeShare, fusion: Fusion, readers: Readers) -> bool:
     last = run[-1]
-    apart = fusion == "operators" and SUM in (last.node.op, share.node.op)
+    apart = fusion == "operators" and (last.adds_terms or share.adds_terms)
     if apart or share.before or last.after or is_product(share) or share.phase != last.phase:
         return False
     if is_product(run[0]):
@@ -146,9 +146,6 @@ def _adds_bias(product: NodeShare, share: NodeShare) -> bool:
         and others * BIAS_SHARE < sum(share.writes.values())
     )
 
-
-SUM = "add_n"
-"""What adds up gradients that a tensor has from several nodes, which an automatic differentiation does by itself."""
 
 BIAS_OPERANDS = 2
 BIAS_SHARE = 16
@@ -207,7 +204,7 @@ def work_of(run: Sequence[NodeShare], readers: Readers, device: Device, kernels:
     if all(share.is_view for share in run):
         return Work()
     kernel = kernel_of(run, readers, rereads=kernels.rereads)
-    passes = max(kernels.passes_of(share.node.op) for share in run)
+    passes = max(kernels.passes_of(share.function) for share in run)
     if is_product(run[0]):
         kernel = replace(kernel, category=run[0].category)
     products = run[0].products if is_product(run[0]) else ()

@@ -5,10 +5,11 @@ It is the last one: where an extent does not divide, as of 25 heads over 8 worke
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import tdl
+from planner.graph.accumulation import accumulates
 from planner.graph.ir import FLOATING, ITEM_BYTES, Graph, Node
 from planner.graph.micro_batches import EVERY
 from planner.graph.repeats import Repeats, repeats_of
@@ -17,6 +18,7 @@ from planner.layout import Exchange, Region, Strategy, Ways, collectives, elemen
 from planner.plans.plan import Plan
 from planner.plans.traffic import NodeTraffic
 from planner.program.calls import NodeWork, node_work
+from tdl.traits import Function, Traits, traits_of
 from topologies.kernels import Attention, Product
 from topologies.schema import Operation
 
@@ -25,23 +27,8 @@ Bytes = Mapping[str, int]
 PAIRS = "pairs"
 """Messages between pairs, where no collective does what an exchange does."""
 
-ATTENTION = {"attention": (2, 2), "attention_backward_query": (3, 1), "attention_backward_keys": (4, 4)}
-"""Products of all scores by a head's width: that an operator which stores no matrix describes, and that kernels make.
-
-Kernels that make both gradients at once compute scores and probabilities once.
-"""
-
 PRODUCTS = ("matmul", "convolution")
 """Categories of operators that are kernels of their own."""
-
-VIEWS = ("reshape", "permute", "expand")
-"""Operators whose result has no memory of its own."""
-
-PARTS = ("unbind", "select", "slice", "diagonal")
-"""Operators whose results are parts of what has memory."""
-
-GATHERS = ("embedding",)
-"""Operators that read of their first operand only the rows that are asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +50,15 @@ class NodeShare:
     `dtype` is what it computes in. `once` are exchanges of sums over all micro-batches. A view moves no elements. All
     workers together do `repeats` times what a product takes. One `with_weights` has them, or their gradient, among what
     it reads and writes. Nodes of one `operator` are those that a library computes by one, as a norm with its mean.
+    `function` is what the operator computes, or the one whose gradient it makes. One that `adds_terms` sums gradients
+    that a tensor has from several nodes, which an automatic differentiation does by itself.
     """
 
     node: Node
     operator: str
     phase: str
+    traits: Traits
+    function: Function | None
     category: str
     dtype: str
     operations: float
@@ -78,6 +69,7 @@ class NodeShare:
     after: tuple[Transfer, ...]
     once: tuple[Transfer, ...] = ()
     is_view: bool = False
+    adds_terms: bool = False
     attention: Attention | None = None
     repeats: float = 1.0
     with_weights: bool = False
@@ -110,16 +102,16 @@ class Replica:
             for name, (segment, position) in self.repeats.nodes.items()
         )
 
-    def bases(self, views: Collection[str]) -> Mapping[str, str]:
-        """Return whose memory what these operators make is in, by its name.
+    def bases(self, *, parts: bool = False) -> Mapping[str, str]:
+        """Return whose memory views are in, by their names; with `parts`, parts too.
 
         Elements that are repeated and then laid out have memory of their own.
         """
         bases: dict[str, str] = {}
         for share in self.shares:
-            if share.node.op in views:
+            if share.traits.is_view or (parts and share.traits.is_part):
                 base = bases.get(operand := share.node.inputs[0], operand)
-                if share.node.op == "expand" or self.held[operand] <= self.held[base]:
+                if share.traits.repeats or self.held[operand] <= self.held[base]:
                     bases |= dict.fromkeys(share.node.outputs, base)
         return bases
 
@@ -142,9 +134,9 @@ def replica(plan: Plan) -> Replica:
     return Replica(plan, tuple(map(shares.share, work)), held, repeats_of(plan.graph))
 
 
-def rows_read(node: Node, reads: Bytes, writes: Bytes, held: Bytes) -> dict[str, int]:
+def rows_read(node: Node, traits: Traits, reads: Bytes, writes: Bytes, held: Bytes) -> dict[str, int]:
     """Return what a node reads, of a table that is `held` no more rows than it writes."""
-    table = node.inputs[0] if node.op in GATHERS else None
+    table = None if traits.table is None else node.inputs[traits.table]
     return {name: min(held[name], sum(writes.values())) if name == table else n for name, n in reads.items()}
 
 
@@ -176,23 +168,28 @@ class _Shares:
         self._fetched: set[tuple[str, str, tuple[Region, ...]]] = set()
         graph = plan.graph
         self._operators = dict(_parts_of_operators(graph))
+        signatures = plan.traffic().signatures
+        self._traits = {name: traits_of(signature.description) for name, signature in signatures.items()}
         self._of_samples = depending_on_samples(graph.tensors, graph.nodes).difference(graph.accumulated)
 
     def share(self, work: NodeTraffic) -> NodeShare:
         """Return the worker's share of a node."""
-        node, share = work.node, self._node_work(work)
+        node, share, traits = work.node, self._node_work(work), self._traits[work.node.name]
+        adds_terms = accumulates(node, self._plan.graph.tensors)
         reads = dict[str, int]()
         for name, count in zip(node.inputs, share.input_elements, strict=True):
             reads[name] = max(reads.get(name, 0), count * self._item(name))
         writes = {
             name: count * self._item(name) for name, count in zip(node.outputs, share.output_elements, strict=True)
         }
-        reads = rows_read(node, reads, writes, reads)
+        reads = rows_read(node, traits, reads, writes, reads)
         dtypes = [self._plan.graph.tensors[name].dtype for name in node.outputs]
         return NodeShare(
             node=node,
             operator=self._operators.get(node.name, node.name) if node.forward is None else f"{node.forward}.grad",
             phase=work.phase,
+            traits=traits,
+            function=None if adds_terms else self._traits[node.forward or node.name].function,
             category=work.signature.category,
             dtype=next((dtype for dtype in dtypes if dtype in FLOATING), dtypes[0]),
             operations=share.operations,
@@ -203,7 +200,8 @@ class _Shares:
             after=tuple(self._stores(work, adding_up=False)),
             once=tuple(self._stores(work, adding_up=True)),
             is_view=work.signature.description.moves_elements and same_elements(share),
-            attention=self._attention(node, share),
+            adds_terms=adds_terms,
+            attention=self._attention(node, traits, share),
             repeats=self._repeats(work, share),
             with_weights=not self._of_samples.issuperset((*node.inputs, *node.outputs)),
         )
@@ -223,14 +221,15 @@ class _Shares:
         whole = self._whole[work.signature]  # none where it computes a maximum or a minimum alone
         return share.operations * self._plan.workers / whole if whole else 1.0
 
-    def _attention(self, node: Node, share: NodeWork) -> Attention | None:
+    def _attention(self, node: Node, traits: Traits, share: NodeWork) -> Attention | None:
         """Return what attention is that stores no matrix; None for another operator."""
-        described, computed = ATTENTION.get(node.op.removeprefix("biased_"), (0, 0))
-        if not computed:
+        attended = traits.attended
+        if attended is None:
             return None
-        width = self._plan.graph.tensors[node.inputs[0]].shape[-1]
-        scores, rows = share.operations / (2 * described * width), share.input_elements[0] // width
-        return Attention(max(1, rows), max(1.0, scores), width, computed, bool(node.attrs.get("causal")))
+        queries = attended.queries
+        width = self._plan.graph.tensors[node.inputs[queries]].shape[attended.dimension]
+        scores, rows = share.operations / (2 * attended.described * width), share.input_elements[queries] // width
+        return Attention(max(1, rows), max(1.0, scores), width, attended.computed, traits.is_causal)
 
     def _item(self, name: str) -> int:
         return ITEM_BYTES[self._plan.graph.tensors[name].dtype]

@@ -8,6 +8,7 @@ from math import log, sqrt
 from typing import Literal
 
 from planner.errors import InputError
+from tdl.traits import Function
 from tensor_partitioner.display import nearest
 from topologies.kernels import AttentionKernel
 
@@ -15,7 +16,7 @@ Fusion = Literal["operators", "elementwise", "all"]
 Selection = Literal["attention", "products"]
 
 
-SOFTMAX_APART = "softmax", 5.0
+SOFTMAX_APART: tuple[Function, float] = "softmax", 5.0
 """A masked softmax of 16 bits by PyTorch: converted to float32, scaled, masked, the softmax, converted back."""
 
 
@@ -25,7 +26,7 @@ class Kernels:
 
     `fusion`: kernels are one for each operator (a norm or a softmax is one), or one for each run of element-wise
     operators besides, or one for everything between two matrix products. A mask has one byte an element. `passes` are
-    operators that are written as several element-wise ones, and how many times as long they take as one kernel.
+    functions that are written as several element-wise ones, and how many times as long they take as one kernel.
     `products` is the dtype that layers' activations and weights are converted to for being multiplied; None: their
     own. `attention` is by what kernels it is done that stores no matrix. `selective` recomputation is of attention
     that stores its matrix, or keeps of a layer's products every second one and what attention makes. A loss works in
@@ -36,7 +37,7 @@ class Kernels:
 
     fusion: Fusion
     keeps_masks: bool = True
-    passes: tuple[tuple[str, float], ...] = ()
+    passes: tuple[tuple[Function, float], ...] = ()
     products: str | None = None
     attention: AttentionKernel = "flash-2"
     selective: Selection = "attention"
@@ -44,9 +45,9 @@ class Kernels:
     softmaxes: int = 1
     rereads: bool = True
 
-    def passes_of(self, operator: str) -> float:
-        """How many times as long as by one kernel an operator takes."""
-        return next((times for prefix, times in self.passes if operator.startswith(prefix)), 1.0)
+    def passes_of(self, function: Function | None) -> float:
+        """How many times as long as by one kernel a function takes, or its gradient."""
+        return next((times for name, times in self.passes if name == function), 1.0)
 
     def for_softmaxes(self, count: int) -> Kernels:
         """Return those of so many masked softmaxes, samples times heads, at once."""
@@ -108,15 +109,15 @@ class Stack:
         return self.straggler * (1 + self.jitter * sqrt(2 * log(devices)))
 
 
-EAGER = Kernels("operators", passes=(("cross_entropy", 2.0), ("rms_norm", 8.0), ("rotary", 5.0)))
+EAGER = Kernels("operators", passes=(("cross entropy", 2.0), ("root mean square norm", 8.0), ("rotation", 5.0)))
 """PyTorch, in passes through memory, of which a kernel makes one or two.
 
-A loss is a log-softmax and what is picked of it, whose gradient is filled with zeros first. `rms_norm` is converted to
-float32, squared, averaged, scaled, converted and scaled: 36 bytes an element of 16 bits for 4. A rotation by position
-is converted, multiplied and converted: 20 for 4.
+A loss is a log-softmax and what is picked of it, whose gradient is filled with zeros first. What a norm by the root
+mean square takes is converted to float32, squared, averaged, scaled, converted and scaled: 36 bytes an element of 16
+bits for 4. A rotation by position is converted, multiplied and converted: 20 for 4.
 """
 
-MEGATRON = Kernels("elementwise", passes=(("cross_entropy", 3.3),), softmaxes=4)
+MEGATRON = Kernels("elementwise", passes=(("cross entropy", 3.3),), softmaxes=4)
 """Megatron-LM's loss, over a vocabulary in parts, has ten passes where one kernel has three.
 
 Its kernel of a masked softmax takes four at once (megatron/core/fusions/fused_softmax.py, `is_kernel_available`).

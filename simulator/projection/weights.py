@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from planner.graph.micro_batches import BEFORE, EVERY
 from planner.layout import Shard
-from simulator.projection.replica import PARTS, VIEWS, Replica
+from simulator.projection.replica import Replica
 
 EXPERTS = "ep"
 """The axis of workers who share out experts."""
@@ -37,7 +37,7 @@ def lasting_of(replica: Replica) -> Mapping[str, Lasting]:
     tensors, held, copies, plan = replica.graph.tensors, replica.held, Counter[str](), replica.plan
     for weight, nbytes in copies_of_weights(replica).values():
         copies[weight] += nbytes
-    bases = replica.bases((*VIEWS, *PARTS))
+    bases = replica.bases(parts=True)
     computed = {bases.get(name, name) for share in replica.shares if share.phase in EVERY for name in share.reads}
     lasting: dict[str, Lasting] = {}
     for name in dict.fromkeys(name for share in replica.shares for name in share.reads):
@@ -59,10 +59,10 @@ def lasting_of(replica: Replica) -> Mapping[str, Lasting]:
 
 def copies_of_weights(replica: Replica) -> Mapping[str, tuple[str, int]]:
     """Return what is made once of a weight in another dtype: whose copy it is, and its bytes."""
-    tensors, bases = replica.graph.tensors, replica.bases(VIEWS)
+    tensors, bases = replica.graph.tensors, replica.bases()
     copies: dict[str, tuple[str, int]] = {}
     for share in replica.shares:
-        if share.phase == BEFORE and share.node.op == "cast":
+        if share.phase == BEFORE and share.traits.converts:
             (operand,), (copy,) = share.node.inputs, share.node.outputs
             weight = bases.get(operand, operand)
             if tensors[weight].role == "weight" and tensors[weight].init is not None:

@@ -18,6 +18,7 @@ import tdl
 from planner.graph.ir import FLOATING, Graph, Node, Tensor
 from planner.layout import Signature
 from planner.search.coarse.coarsen import CoarseGraph
+from tdl.traits import traits_of
 
 WEIGHTS = ("weight", "state")
 """Roles of the tensors that a model is made of; a weight's successor has the weight's role."""
@@ -58,7 +59,9 @@ class Labelling:
     @cached_property
     def expert_places(self) -> Labels:
         """Where experts have tokens: dimension 2 of what is dispatched to them, [batch, experts, places, width]."""
-        return self._labels_from_inputs({node.outputs[0]: 2 for node in self._graph.nodes if node.op == "dispatch"})
+        dispatching = (name for name, of in self._coarse.signatures.items() if traits_of(of.description).dispatches)
+        makers = {node.name: node for node in self._graph.nodes}
+        return self._labels_from_inputs({makers[name].outputs[0]: 2 for name in dispatching})
 
     @property
     def _inputs(self) -> list[tuple[str, Tensor]]:

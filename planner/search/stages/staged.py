@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 import topologies
 from planner.errors import PlanError
+from planner.graph.accumulation import accumulates
 from planner.graph.chain import Chain, chain_of, crossing_bytes
 from planner.graph.ir import ITEM_BYTES, Graph, Node
 from planner.graph.micro_batches import can_add_up
@@ -114,7 +115,7 @@ def _adding_up_apart(graph: Graph, stage_of: Mapping[str, int]) -> Graph:
         return term in makers and readers[term] == 1 and can_add_up(makers[term], graph.tensors)
 
     def apart(name: str) -> tuple[str, ...]:
-        terms = tuple(dict.fromkeys(makers[name].inputs)) if makers[name].op == "add_n" else ()
+        terms = tuple(dict.fromkeys(makers[name].inputs)) if accumulates(makers[name], graph.tensors) else ()
         stages = {stage_of.get(makers[term].name) for term in terms if term in makers}
         return terms if len(stages) > 1 and all(map(may_be_apart, terms)) else (name,)
 

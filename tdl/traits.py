@@ -1,0 +1,276 @@
+"""Traits: what a description computes, whatever its operator and its operands are called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+from typing import Literal
+
+from tdl.expr import Call, Constant, Coordinate, Element, Expr, Reduce, walk
+from tdl.index import Affine, Digits
+from tdl.operator import Description
+from tdl.trace import indices
+from tdl.work import ORDERS
+
+Function = Literal["softmax", "cross entropy", "norm", "root mean square norm", "rotation"]
+"""What libraries have kernels for.
+
+A softmax divides exponentials by what is alike for all of a row. A cross entropy sums, of what labels choose, functions
+of logarithms. A norm divides by the root of what is alike for all of a row; one by the root mean square subtracts no
+mean before. A rotation adds multiples of several elements of one operand.
+"""
+
+MOST = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class Attended:
+    """Attention that stores no matrix of scores: how many products of all scores by a head's width it takes.
+
+    It is `described` by so many, and kernels make `computed` of them: those that make both gradients at once compute
+    scores and probabilities with that of keys. A head's width is a `dimension` of the operand of `queries`.
+    """
+
+    described: int
+    computed: int
+    queries: int
+    dimension: int
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What is asked of a description.
+
+    A view has all elements of its operand, in the same order or another, which it may repeat (`repeats`); a part has
+    some of them. A conversion changes nothing but the dtype; a contraction sums products of elements of several
+    operands. Of the operand `table` only those rows are read that another one asks for. One that `dispatches` puts rows
+    into places of several dimensions, which another operand numbers; one that `is_causal` compares two positions.
+    """
+
+    function: Function | None
+    attended: Attended | None
+    table: int | None
+    is_view: bool
+    is_part: bool
+    repeats: bool
+    converts: bool
+    contracts: bool
+    dispatches: bool
+    is_causal: bool
+
+
+@lru_cache(MOST)
+def traits_of(description: Description) -> Traits:
+    """Return the traits of a description.
+
+    >>> from tdl.catalog import catalog
+    >>> traits_of(catalog["permute"].describe((2,), {"dims": (1, 0)})).is_view
+    True
+    >>> traits_of(catalog["embedding"].describe((2, 1))).table
+    0
+    """
+    moved = [placed.value for placed in description.outputs] if _is_moved_whole(description) else []
+    elements = [value for value in moved if isinstance(value, Element)]
+    is_view = len(elements) == 1 and all(map(_is_digits, elements[0].index)) and not description.is_elementwise
+    is_view = is_view and _are_distinct(elements[0])
+    read = {name for element in elements for index in element.index for name in index.variables}
+    return Traits(
+        function=_function(description),
+        attended=_attended(description),
+        table=_table(description),
+        is_view=is_view,
+        is_part=bool(elements) and not is_view and not description.is_elementwise,
+        repeats=is_view and not read.issuperset(description.output_variables),
+        converts=description.dtype is not None and description.is_elementwise and _is_converted(description),
+        contracts=len(description.outputs) == 1 and _is_contraction(description.outputs[0].value),
+        dispatches=len(description.outputs) == 1 and _dispatches(description.outputs[0].value),
+        is_causal=any(_is_order(node) for placed in description.outputs for node in walk(placed.value)),
+    )
+
+
+# --- movement
+
+
+def _is_moved_whole(description: Description) -> bool:
+    """Tell if every result is elements of the only operand, each in steps that go forward, none outside of it."""
+    values = [placed.value for placed in description.outputs]
+    return (
+        description.moves_elements
+        and len(description.operands) == 1
+        and all(isinstance(value, Element) and all(map(_is_within, value.index)) for value in values)
+    )
+
+
+def _is_within(index: object) -> bool:
+    if isinstance(index, Affine):
+        in_steps = len(index.terms) <= 1 and all(factor > 0 for _, factor in index.terms)
+        return in_steps and index.denominator == 1 and max(index.pad) <= 0
+    return isinstance(index, Digits)
+
+
+def _is_digits(index: object) -> bool:
+    return isinstance(index, Digits) or (isinstance(index, Affine) and index.is_plain)
+
+
+def _are_distinct(element: Element) -> bool:
+    names = [name for index in element.index for name in index.variables]
+    return len(set(names)) == len(names)
+
+
+def _is_converted(description: Description) -> bool:
+    match description.outputs[0].value:
+        case Element() | Call("trunc", (Element(),)) | Call("not_equal", (Element(), Constant(0))):
+            return len(description.operands) == 1
+    return False
+
+
+def _table(description: Description) -> int | None:
+    """Return the operand of which one row is read for each number that another one holds."""
+    if len(description.outputs) != 1:
+        return None
+    match description.outputs[0].value:
+        case Reduce("Sum", (row,), _, Call("where", (Call("equal", sides), Element(operand, _, index), Constant(0)))):
+            asked = [side for side in sides if isinstance(side, Element) and row not in _variables(side)]
+            chosen = [side for side in sides if isinstance(side, Coordinate) and side.affine == Affine.variable(row)]
+            if asked and chosen and Affine.variable(row) in index:
+                return operand
+    return None
+
+
+def _dispatches(expression: Expr) -> bool:
+    match expression:
+        case Reduce("Sum", rows, _, Call("where", (Call("equal", sides), Element() as row, Constant(0)))):
+            numbered = (_variables(side) for side in sides if isinstance(side, Element))
+            by_row = any(_variables(row) > number and number.issuperset(rows) for number in numbered)
+            return by_row and any(isinstance(side, Coordinate) and len(side.affine.terms) > 1 for side in sides)
+    return False
+
+
+# --- products
+
+
+def _factors(expression: Expr) -> Iterator[Expr]:
+    match expression:
+        case Call("multiply", sides):
+            yield from chain.from_iterable(map(_factors, sides))
+        case _:
+            yield expression
+
+
+def _is_contraction(expression: Expr) -> bool:
+    """Tell if an expression sums products of plainly read elements of two operands or more."""
+    match expression:
+        case Reduce("Sum", _, _, body):
+            factors = [*_factors(body)]
+            elements = [factor for factor in factors if isinstance(factor, Element)]
+            plain = all(_is_digits(index) for element in elements for index in element.index)
+            return plain and len(elements) == len(factors) and len({element.operand for element in elements}) > 1
+    return False
+
+
+def _multiplied(reduction: Reduce) -> list[Expr]:
+    """Return the factors of what is summed where these are several, and an element that is summed over is one."""
+    match reduction.body:
+        case Call("where", (_, body, Constant(0))):
+            pass
+        case body:
+            pass
+    factors = [factor for factor in _factors(body) if not isinstance(factor, Constant)]
+    summed = set(reduction.variables)
+    elements = [factor for factor in factors if isinstance(factor, Element) and summed & _variables(factor)]
+    return factors if len(factors) > 1 and elements else []
+
+
+def _attended(description: Description) -> Attended | None:
+    """Return the products of attention: exponentials of products of two operands, multiplied with a third one."""
+    values = [placed.value for placed in description.outputs]
+    nodes = {id(node): node for value in values for node in walk(value)}.values()
+    products = {id(node): node for node in nodes if isinstance(node, Reduce) and _multiplied(node)}
+    results = [products[id(total)] for value in values if id(total := _last_sum(value)) in products]
+    weighted = next((call.arguments[0] for call in nodes if isinstance(call, Call) and call.function == "exp"), None)
+    scores = next((node for node in walk(weighted) if _is_contraction(node)), None) if weighted is not None else None
+    if not results or not isinstance(scores, Reduce) or any(result is scores for result in results):
+        return None
+    over, distinct = {name for result in results for name in result.variables}, len({*map(str, products.values())})
+    match weighted:
+        case Call("subtract", (_, Element() as saved)):
+            rows = _variables(saved)
+            computed = distinct if over & rows else len(results)
+        case _:
+            rows, computed = _variables(scores) - over, distinct
+    width = set(scores.variables)
+    for factor in _factors(scores.body):
+        if isinstance(factor, Element) and _variables(factor) - width <= rows:
+            dimension = next(at for at, index in enumerate(factor.index) if width & set(index.variables))
+            return Attended(len(products), computed, factor.operand, dimension)
+    return None
+
+
+def _last_sum(expression: Expr) -> Expr | None:
+    """Return the sum that a result is, but for a divisor, a factor, or a choice."""
+    match expression:
+        case Reduce("Sum"):
+            return expression
+        case Call("divide" | "multiply", (first, _)) | Call("where", (_, first, _)):
+            return _last_sum(first)
+    return None
+
+
+def _is_order(expression: Expr) -> bool:
+    match expression:
+        case Call(function, (Coordinate(), Coordinate())):
+            return function in ORDERS
+    return False
+
+
+# --- functions
+
+
+def _function(description: Description) -> Function | None:
+    if any(_rotates(description, operand) for operand in range(len(description.operands))):
+        return "rotation"
+    if len(description.outputs) != 1:
+        return None
+    value, own = description.outputs[0].value, set(description.output_variables)
+    match value:
+        case Call("divide", (Call("exp"), total)) if _variables(total) < own:
+            return "softmax"
+    nodes = list(walk(value))
+    if any(map(_picks_logarithms, nodes)):
+        return "cross entropy"
+    calls = [node for node in nodes if isinstance(node, Call)]
+    roots = [call for call in calls if call.function == "sqrt" and _variables(call) < own]
+    is_own = any(isinstance(node, Element) and _variables(node) == own for node in nodes)
+    if roots and is_own and not isinstance(value, Reduce):
+        return "norm" if any(call.function == "subtract" for call in calls) else "root mean square norm"
+    return None
+
+
+def _picks_logarithms(expression: Expr) -> bool:
+    match expression:
+        case Reduce("Sum", _, _, Call("where", (Call("equal", sides), chosen, Constant(0)))):
+            labels = [side for side in sides if isinstance(side, Element)]
+            functions = (node.function for node in walk(chosen) if isinstance(node, Call))
+            return len(labels) == 1 and "log" in functions
+    return False
+
+
+def _rotates(description: Description, operand: int) -> bool:
+    reads = [access for access in description.accesses if access.operand == operand]
+    products = (
+        {factor.operand for factor in _factors(node) if isinstance(factor, Element)}
+        for placed in description.outputs
+        for node in walk(placed.value)
+        if isinstance(node, Call) and node.function == "multiply"
+    )
+    multiplied = sum(operand in factors and len(factors) > 1 for factors in products)
+    return len(reads) > 1 and multiplied > 1 and description.linear(frozenset((operand,)))
+
+
+def _variables(expression: Expr) -> set[str]:
+    """Return the index variables that an expression depends on."""
+    names = {name for index in indices(expression) for name in index.variables}
+    names = names.union(*map(_variables, expression.children))
+    return names.difference(expression.variables) if isinstance(expression, Reduce) else names
