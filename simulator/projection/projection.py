@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import NamedTuple
 
 from planner.graph.micro_batches import BACKWARD
@@ -25,6 +25,7 @@ from simulator.projection.result import Projection, StageLine
 from simulator.projection.stages import (
     MOST_IN_FLIGHT,
     PHASES,
+    Pipeline,
     StepSeconds,
     cut,
     followed,
@@ -102,7 +103,7 @@ class _Projecting:
             return [self._end(0, pipeline_s, 0.0, 0.0)]
         begun = self._steps.whole(self._stages[0])
         turns = self._steps.last_pass(self._stages[0], weights_alone=False)
-        ends, alone_s = self._steps.reducing(turns, begun), self._steps.alone(turns, begun).all_s
+        ends, alone_s = self._steps.reducing(turns, begun, {}), begun.then(self._steps.backward(self._stages[0])).end_s
         return [self._end(0, alone_s, ends.blocks_s[-1] - alone_s, ends.all_s - ends.blocks_s[-1])]
 
     def _of_stages(self, seconds: Sequence[Sequence[StepSeconds]]) -> list[_End]:
@@ -110,40 +111,37 @@ class _Projecting:
         job, parallel = self._job, self._parallel
         at_ends = [part.stop - 1 for chunks in zip(*self._places, strict=True) for part in chunks]
         message_s = self._steps.message_s(max((job.blocks[at].boundary_bytes for at in at_ends[:-1]), default=0))
-        name, last, ends = parallel.schedule.partition(":")[0], [], []
-        begins_s = followed(self._schedule, seconds, message_s).begins_s
-        for stage in range(parallel.pp):
-            added_s, after_s = self._added_s(stage, seconds[stage], begins_s[stage])
-            last.append([replace(step, added_s=more) for step, more in zip(seconds[stage], added_s, strict=True)])
-            ends.append((sum(added_s), after_s))
-        run = pipeline(name, job.micro_batches, last, message_s)
-        return [self._end(stage, run.ends_s[stage] - ends[stage][0], *ends[stage]) for stage in range(parallel.pp)]
+        name, rounds = parallel.schedule.partition(":")[0], 0 if self._steps.scatters else min(2, parallel.chunks)
+        tails = [_Tail()] * parallel.pp
+        for _ in range(rounds):  # the last steps of chunks wait for those of other stages, which take longer, too
+            run = followed(self._schedule, seconds, message_s, [tail.added_s for tail in tails])
+            tails = [self._tail(stage, seconds[stage], run) for stage in range(parallel.pp)]
+        run = pipeline(name, job.micro_batches, seconds, message_s, [tail.added_s for tail in tails])
+        slowed = [sum(tail.added_s) for tail in tails]
+        return [
+            self._end(stage, run.ends_s[stage] - slowed[stage], slowed[stage], tails[stage].exposed_s)
+            for stage in range(parallel.pp)
+        ]
 
-    def _added_s(
-        self, stage: int, seconds: Sequence[StepSeconds], begins_s: Sequence[float]
-    ) -> tuple[list[float], float]:
-        """Return how much longer each chunk's last pass takes beside reductions, and what is left of these.
-
-        They go on beside whatever the stage does from the first of its last passes on.
-        """
-        steps, turns, ends = self._schedule[stage], list[Turn](), dict[int, int]()
+    def _tail(self, stage: int, seconds: Sequence[StepSeconds], run: Pipeline) -> _Tail:
+        """Return how much longer a stage's steps take from its first last pass on, beside reductions."""
+        steps, turns, begins = self._schedule[stage], list[Turn](), dict[int, float]()
         weights_alone = any(step.phase == WEIGHTS for step in steps)
         phase, last = WEIGHTS if weights_alone else BACKWARD, max(step.micro_batch for step in steps)
-        begun_s = 0.0
-        for step, begins in zip(steps, begins_s, strict=True):
-            if turns:
-                turns.append(Turn(lasting(0.0, begins - begun_s)))
-            if step.phase == phase and step.micro_batch == last:
-                begun_s = begun_s if turns else begins
+        completes = [step.phase == phase and step.micro_batch == last for step in steps]
+        first = completes.index(True)
+        alone_s = [seconds[step.chunk].of_phases(weights_alone)[PHASES.index(step.phase)] for step in steps[first:]]
+        for at, step in enumerate(steps[first:], first):
+            begins[len(turns)] = (run.ready_s if turns else run.begins_s)[stage][at] - run.begins_s[stage][first]
+            if completes[at]:
                 turns += self._steps.last_pass(self._chunks[stage][step.chunk], weights_alone=weights_alone)
-                ends[step.chunk] = len(turns) - 1
-            elif turns:
-                turn_s = seconds[step.chunk].of_phases(weights_alone)[PHASES.index(step.phase)]
-                turns.append(Turn(lasting(turn_s)))
-        beside, alone = self._steps.reducing(turns, Queue()), self._steps.alone(turns, Queue())
-        later_s = [0.0, *(beside.blocks_s[at] - alone.blocks_s[at] for at in ends.values())]
-        added_s = dict(zip(ends, (after - before for before, after in pairwise(later_s)), strict=True))
-        return [added_s[chunk] for chunk in range(len(seconds))], beside.all_s - beside.blocks_s[-1]
+            else:
+                turns.append(Turn(lasting(alone_s[at - first])))
+        beside = self._steps.reducing(turns, Queue(), begins)
+        ends = [beside.blocks_s[at - 1] for at in (*list(begins)[1:], len(turns))]
+        begun = [max(free, ready) for free, ready in zip((0.0, *ends), begins.values(), strict=False)]
+        added = tuple(end - begin - alone for end, begin, alone in zip(ends, begun, alone_s, strict=True))
+        return _Tail(added, beside.all_s - beside.blocks_s[-1])
 
     def _end(self, stage: int, pipeline_s: float, slowed_s: float, exposed_s: float) -> _End:
         """Return what follows a stage's last micro-batch: what is left of reductions, and the update."""
@@ -242,3 +240,10 @@ class _End(NamedTuple):
     def seconds(self) -> float:
         """When all is done."""
         return sum(self)
+
+
+class _Tail(NamedTuple):
+    """How much longer a stage's last steps take beside reductions, and the seconds of these behind them."""
+
+    added_s: tuple[float, ...] = ()
+    exposed_s: float = 0.0

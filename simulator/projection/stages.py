@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain, pairwise
+from itertools import chain, pairwise, zip_longest
 
 from planner.errors import PlanError
 from planner.graph.micro_batches import BACKWARD, FORWARD
@@ -16,8 +16,9 @@ LONG = 4
 """A schedule is followed for no less than so many micro-batches a stage."""
 
 PHASES = FORWARD, BACKWARD, WEIGHTS
-LAST = 3
-"""The number of the phase that makes the last micro-batch's gradients of weights."""
+
+Added = Sequence[Sequence[float]]
+"""Of each stage, how much longer its last steps take, in their order."""
 
 TURNS = 2
 STEADY = 1e-12
@@ -39,31 +40,28 @@ def schedule_of(name: str, stages: int, micro_batches: int, chunks: int) -> Sche
 class StepSeconds:
     """Seconds of one micro-batch in a chunk of a stage: forward, backward, of which gradients of weights.
 
-    Both passes take `queued_s` without exchanges beside them. The last micro-batch takes `added_s` longer beside the
-    reductions of its gradients.
+    Both passes take `queued_s` without exchanges beside them.
     """
 
     forward_s: float
     backward_s: float
     weights_s: float = 0.0
     queued_s: float = 0.0
-    added_s: float = 0.0
 
-    def of_phases(self, has_weights: bool) -> tuple[float, float, float, float]:
-        """Return the seconds of each phase: forward, backward, weights, and the last to make gradients of weights.
+    def of_phases(self, has_weights: bool) -> tuple[float, float, float]:
+        """Return the seconds of each of `PHASES`.
 
         Where gradients of weights have a phase of their own, the backward one is without.
         """
-        backward_s = self.backward_s - (self.weights_s if has_weights else 0.0)
-        last_s = (self.weights_s if has_weights else backward_s) + self.added_s
-        return self.forward_s, backward_s, self.weights_s, last_s
+        return self.forward_s, self.backward_s - (self.weights_s if has_weights else 0.0), self.weights_s
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """When each stage ends its last step, and when it begins each of those that were followed."""
+    """When each stage ends its last step; of those that were followed, when each could begin and when it began."""
 
     ends_s: tuple[float, ...]
+    ready_s: tuple[tuple[float, ...], ...] = ()
     begins_s: tuple[tuple[float, ...], ...] = ()
 
     @property
@@ -116,7 +114,9 @@ def _filled(costs: Sequence[float], most: float) -> list[int]:
     return begins
 
 
-def pipeline(name: str, micro_batches: int, seconds: Sequence[Sequence[StepSeconds]], message_s: float) -> Pipeline:
+def pipeline(
+    name: str, micro_batches: int, seconds: Sequence[Sequence[StepSeconds]], message_s: float, added_s: Added = ()
+) -> Pipeline:
     """Return when stages end, given the seconds of their chunks: [stage][chunk], and those of a message between them.
 
     A long schedule is followed until as many micro-batches as there are stages always add the same to every stage, no
@@ -129,13 +129,15 @@ def pipeline(name: str, micro_batches: int, seconds: Sequence[Sequence[StepSecon
     few = micro_batches % stages + LONG * stages
     while few + TURNS * stages < micro_batches:
         counts = range(few, few + (TURNS + 1) * stages, stages)
-        ends = [followed(schedule_of(name, stages, count, chunks), seconds, message_s).ends_s for count in counts]
+        ends = [
+            followed(schedule_of(name, stages, count, chunks), seconds, message_s, added_s).ends_s for count in counts
+        ]
         more = [[b - a for a, b in zip(*pair, strict=True)] for pair in pairwise(ends)]
         if _is_steady([*chain.from_iterable(more)], stages * busy_s):
             turns = (micro_batches - counts[-1]) // stages
             return Pipeline(tuple(end + added * turns for end, added in zip(ends[-1], more[-1], strict=True)))
         few += stages * (few // stages)
-    return followed(schedule_of(name, stages, micro_batches, chunks), seconds, message_s)
+    return followed(schedule_of(name, stages, micro_batches, chunks), seconds, message_s, added_s)
 
 
 def _is_steady(added: Sequence[float], least: float) -> bool:
@@ -143,30 +145,36 @@ def _is_steady(added: Sequence[float], least: float) -> bool:
     return max(added) - min(added) <= STEADY * max(added) and min(added) >= least * (1 - STEADY)
 
 
-def followed(schedule: Schedule, seconds: Sequence[Sequence[StepSeconds]], message_s: float) -> Pipeline:
-    """Follow every step: it starts when its stage is free and what it needs has come."""
+def followed(
+    schedule: Schedule, seconds: Sequence[Sequence[StepSeconds]], message_s: float, added_s: Added = ()
+) -> Pipeline:
+    """Follow every step: it starts when its stage is free and what it needs has come.
+
+    Each stage's last steps take so much longer (`added_s`).
+    """
     has_weights = any(step.phase == WEIGHTS for step in schedule[0])
     lasting = [[chunk.of_phases(has_weights) for chunk in stage] for stage in seconds]
+    longer = [
+        [0.0] * (len(steps) - len(more)) + [*more] for steps, more in zip_longest(schedule, added_s, fillvalue=())
+    ]
     free, done = [0.0] * len(seconds), [0.0]
-    begins = [list[float]() for _ in seconds]
+    ready, begins = ([list[float]() for _ in seconds] for _ in range(2))
     for stage, chunk, phase, needed, comes_from_another in dependencies(schedule):
-        ready = done[needed] + message_s if comes_from_another else done[needed]
-        begins[stage].append(max(free[stage], ready))
-        free[stage] = begins[stage][-1] + lasting[stage][chunk][phase]
+        ready[stage].append(done[needed] + message_s if comes_from_another else done[needed])
+        begins[stage].append(max(free[stage], ready[stage][-1]))
+        free[stage] = begins[stage][-1] + lasting[stage][chunk][phase] + longer[stage][len(begins[stage]) - 1]
         done.append(free[stage])
-    return Pipeline(tuple(free), tuple(map(tuple, begins)))
+    return Pipeline(tuple(free), tuple(map(tuple, ready)), tuple(map(tuple, begins)))
 
 
 @lru_cache(MOST)
 def dependencies(schedule: Schedule) -> tuple[tuple[int, int, int, int, bool], ...]:
     """Return the steps of all stages in an order in which they can run.
 
-    Of each: its stage, chunk, number of its phase (3: the last to make gradients of weights), the place, from 1, of the
-    step whose result it needs (0: none), and whether that is another stage's.
+    Of each: its stage, chunk, number of its phase, the place, from 1, of the step whose result it needs (0: none), and
+    whether that is another stage's.
     """
     stages, last_chunk = len(schedule), max(step.chunk for step in schedule[0])
-    last = max(step.micro_batch for step in schedule[0])
-    ends = WEIGHTS if any(step.phase == WEIGHTS for step in schedule[0]) else BACKWARD
     place: dict[tuple[int, str, int, int], int] = {}
     order: list[tuple[int, int, int, int, bool]] = []
     begun = [0] * stages
@@ -182,7 +190,7 @@ def dependencies(schedule: Schedule) -> tuple[tuple[int, int, int, int, bool], .
                     (
                         stage,
                         step.chunk,
-                        LAST if step.phase == ends and step.micro_batch == last else PHASES.index(step.phase),
+                        PHASES.index(step.phase),
                         0 if needed is None else place[needed],
                         needed is not None and needed[0] != stage,
                     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from simulator.projection.network import Network
 from simulator.projection.replica import Transfer
 from simulator.projection.stack import Stack
 from simulator.projection.stages import StepSeconds
-from simulator.projection.streams import WHENEVER, Ends, Exchange, beside
+from simulator.projection.streams import Computed, Ends, Exchange, beside
 from topologies.machine import Device
 from topologies.schema import Operation
 
@@ -152,7 +152,8 @@ class Steps:
         if not self._stack.gathers_ahead:
             return begun.then(_all(forward)).end_s + sum(gathered)
         exchanges = [Exchange(seconds, number - 1, as_it_begins=True) for number, seconds in enumerate(gathered)]
-        return beside(forward, exchanges, range(len(chunk)), self._stack.slowdown, begun).all_s
+        blocks = [Computed(queued, number) for number, queued in enumerate(forward)]
+        return beside(blocks, exchanges, self._stack.slowdown, begun).all_s
 
     def _scattering(self, backward: Sequence[Queued], chunk: Sequence[Block]) -> float:
         """Return when gradients are scattered, each block's while the next is computed, whose weights are gathered."""
@@ -166,12 +167,17 @@ class Steps:
             own = Exchange(seconds, number)
             needs.append(len(exchanges))
             exchanges += [following, own] if following else [own]
-        return beside(backward, exchanges, needs, self._stack.slowdown, Queue()).all_s
+        blocks = [Computed(*block) for block in zip(backward, needs, strict=False)]
+        return beside(blocks, exchanges, self._stack.slowdown, Queue()).all_s
 
     def whole(self, blocks: Sequence[Block]) -> Queue:
         """Return what all micro-batches take the one stage that there is, but the last one's backward pass."""
         forward = Queue(self._stack.host_micro_batch_s).then(_all(self._forward(blocks)))
-        return forward.then(_all(self._backward(blocks))).times(self._job.micro_batches - 1).then(forward)
+        return forward.then(self.backward(blocks)).times(self._job.micro_batches - 1).then(forward)
+
+    def backward(self, blocks: Sequence[Block]) -> Queue:
+        """Return what a micro-batch's backward pass takes blocks, with nothing beside it."""
+        return _all(self._backward(blocks))
 
     def last_pass(self, chunk: Sequence[Block], *, weights_alone: bool) -> list[Turn]:
         """Return a chunk's last backward pass; where gradients of weights have a phase of their own, that."""
@@ -179,18 +185,13 @@ class Steps:
             return [Turn(self[block].backward_queue, block) for block in chunk[::-1]]
         return [Turn(lasting(self[block].weights_s), block) for block in chunk[::-1]]
 
-    def reducing(self, turns: Sequence[Turn], begun: Queue) -> Ends:
-        """Return when turns end that go on after `begun`, and the reductions of gradients beside them."""
-        needs = [WHENEVER] * len(turns)
-        return beside(self._queues(turns), self._reductions(turns), needs, self._stack.slowdown, begun)
+    def reducing(self, turns: Sequence[Turn], begun: Queue, begins: Mapping[int, float]) -> Ends:
+        """Return when turns end that go on after `begun`, and the reductions of gradients beside them.
 
-    def alone(self, turns: Sequence[Turn], begun: Queue) -> Ends:
-        """Return when they end without reductions."""
-        return beside(self._queues(turns), (), [WHENEVER] * len(turns), 1.0, begun)
-
-    @staticmethod
-    def _queues(turns: Sequence[Turn]) -> list[Queued]:
-        return [turn.queue for turn in turns]
+        The device and its host wait for those that `begins` has.
+        """
+        blocks = [Computed(turn.queue, begins_s=begins.get(number)) for number, turn in enumerate(turns)]
+        return beside(blocks, self._reductions(turns), self._stack.slowdown, begun)
 
     def message_s(self, nbytes: int) -> float:
         """Return the seconds of what crosses between two stages."""
@@ -256,9 +257,9 @@ def _weight_bytes(block: Block) -> float:
     return block.weight_bytes
 
 
-def lasting(seconds: float, after_s: float = 0.0) -> Queued:
-    """Return what takes a device so long, and ends no sooner than so long after all has begun."""
-    return Queued.of([Queue(0.0, seconds, max(seconds, after_s))])
+def lasting(seconds: float) -> Queued:
+    """Return what takes a device so long, whatever its host does."""
+    return Queued.of([Queue(0.0, seconds, seconds)])
 
 
 def _all(parts: Iterable[Queued]) -> Queue:

@@ -18,6 +18,17 @@ class Exchange(NamedTuple):
     as_it_begins: bool = False
 
 
+class Computed(NamedTuple):
+    """A block that begins once the exchange that it `needs` has ended, if any; with `begins_s`, no sooner than that.
+
+    Its host, too, waits until then.
+    """
+
+    queued: Queued
+    needs: int = WHENEVER
+    begins_s: float | None = None
+
+
 class Ends(NamedTuple):
     """When every block has been computed, and when all is done."""
 
@@ -25,19 +36,14 @@ class Ends(NamedTuple):
     all_s: float
 
 
-def beside(
-    blocks: Sequence[Queued], exchanges: Sequence[Exchange], needs: Sequence[int], slowdown: float, begun: Queue
-) -> Ends:
-    """Return when each stream ends that goes on after `begun`: a block with the exchange that it needs (-1: with none).
+def beside(blocks: Sequence[Computed], exchanges: Sequence[Exchange], slowdown: float, begun: Queue) -> Ends:
+    """Return when each stream ends that goes on after `begun`; both at work, each takes `slowdown` times as long.
 
-    While both streams are at work, each takes `slowdown` times as long.
-
-    >>> blocks = [Queued.of([Queue(0, 4, 4)])] * 2
-    >>> beside(blocks, [Exchange(3, 0), Exchange(3, 1)], [-1, -1], 1.0, Queue())
+    >>> blocks = [Computed(Queued.of([Queue(0, 4, 4)]))] * 2
+    >>> beside(blocks, [Exchange(3, 0), Exchange(3, 1)], 1.0, Queue())
     Ends(blocks_s=(4.0, 8.0), all_s=11.0)
     """
-    streams = _Streams(blocks, exchanges, needs, slowdown)
-    streams.now_s, streams.launched_s = begun.end_s, begun.host_s
+    streams = _Streams(blocks, exchanges, slowdown, begun)
     while streams.begin():
         streams.go_on()
     return Ends(tuple(streams.ends_s), streams.now_s)
@@ -47,10 +53,10 @@ class _Streams:
     """The state of both: seconds left of what each is at, None where it waits."""
 
     def __init__(
-        self, blocks: Sequence[Queued], exchanges: Sequence[Exchange], needs: Sequence[int], slowdown: float
+        self, blocks: Sequence[Computed], exchanges: Sequence[Exchange], slowdown: float, begun: Queue
     ) -> None:
-        self._blocks, self._exchanges, self._needs, self._slowdown = blocks, exchanges, needs, slowdown
-        self.now_s = self.launched_s = 0.0
+        self._blocks, self._exchanges, self._slowdown = blocks, exchanges, slowdown
+        self.now_s, self._launched_s = begun.end_s, begun.host_s
         self.ends_s: list[float] = []
         self._computing: float | None = None
         self._exchanging: float | None = None
@@ -61,8 +67,10 @@ class _Streams:
     def begin(self) -> bool:
         """Begin what can begin; return whether anything goes on."""
         at = self._begun
-        if self._computing is None and at < len(self._blocks) and self._arrived > self._needs[at]:
-            self._items = self._items_of(self._blocks[at])
+        if self._computing is None and at < len(self._blocks) and self._arrived > self._blocks[at].needs:
+            begins_s = self._blocks[at].begins_s
+            self._launched_s = self._launched_s if begins_s is None else max(self.now_s, begins_s)
+            self._items = self._items_of(self._blocks[at].queued)
             self._begun += 1
             self._next()
         if self._exchanging is None and self._asked < len(self._exchanges):
@@ -74,7 +82,7 @@ class _Streams:
 
     def _items_of(self, block: Queued) -> list[Queue]:
         """Return a block as one item, or kernel by kernel where it may wait for its host beside an exchange."""
-        waits = self.launched_s + block.whole.end_s > self.now_s + block.whole.device_s
+        waits = self._launched_s + block.whole.end_s > self.now_s + block.whole.device_s
         return [*block.items[::-1]] if waits and self._arrived < len(self._exchanges) else [block.whole]
 
     def _next(self) -> None:
@@ -84,8 +92,8 @@ class _Streams:
             self.ends_s.append(self.now_s)
             return
         item = self._items.pop()
-        self._computing, self._idle_until_s = item.device_s, self.launched_s + item.end_s - item.device_s
-        self.launched_s += item.host_s
+        self._computing, self._idle_until_s = item.device_s, self._launched_s + item.end_s - item.device_s
+        self._launched_s += item.host_s
 
     def go_on(self) -> None:
         """Go on until a stream has done what it is at, or the host has launched what a device waits for."""
