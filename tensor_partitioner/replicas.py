@@ -24,6 +24,7 @@ from planner.search import SearchOptions
 from planner.search.coarse.coarsen import Coarsenings
 from planner.search.run import search_result
 from simulator.projection.replica import NodeShare, Replica, Transfer, replica, rows_read
+from simulator.projection.sent import times
 from topologies import Machine
 from topologies.kernels import Attention, Product
 
@@ -326,8 +327,11 @@ def between(low: Replica, high: Replica, part: float, samples: float) -> Replica
 
     def transfers(first: tuple[Transfer, ...], second: tuple[Transfer, ...]) -> tuple[Transfer, ...]:
         if [t.kind for t in first] != [t.kind for t in second]:
-            return tuple(replace(t, nbytes=round(t.nbytes * samples)) for t in second)
-        return tuple(replace(b, nbytes=line(a.nbytes, b.nbytes)) for a, b in zip(first, second, strict=True))
+            return tuple(replace(t, nbytes=round(t.nbytes * samples), sent=times(samples, t.sent)) for t in second)
+        return tuple(
+            replace(b, nbytes=line(a.nbytes, b.nbytes), sent=sizes({**dict.fromkeys(b.sent, 0.0), **a.sent}, b.sent))
+            for a, b in zip(first, second, strict=True)
+        )
 
     def product(first: Product, second: Product) -> Product:
         return replace(

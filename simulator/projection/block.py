@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from simulator.projection.kernels import Work
+from simulator.projection.sent import Sent, added
 from simulator.projection.stack import Stack
 
 
@@ -13,18 +14,21 @@ from simulator.projection.stack import Stack
 class Part:
     """Work on the device, seconds of exchanges among inner workers, and how many these are.
 
-    So many seconds of them are `in_pieces`: gathers and reductions, of which products can go on with a piece.
+    So many seconds of them are `in_pieces`: gathers and reductions, of which products can go on with a piece. `sent`
+    are the bytes that all inner workers send each other, by axis.
     """
 
     work: Work = field(default_factory=Work)
     exchanged_s: float = 0.0
     in_pieces_s: float = 0.0
     exchanges: int = 0
+    sent: Sent = field(default_factory=dict)
 
     def __add__(self, other: Part) -> Part:
         """Do both."""
         exchanged_s, in_pieces_s = self.exchanged_s + other.exchanged_s, self.in_pieces_s + other.in_pieces_s
-        return Part(self.work + other.work, exchanged_s, in_pieces_s, self.exchanges + other.exchanges)
+        exchanges, sent = self.exchanges + other.exchanges, added((self.sent, other.sent))
+        return Part(self.work + other.work, exchanged_s, in_pieces_s, exchanges, sent)
 
     @property
     def device_s(self) -> float:
@@ -64,7 +68,7 @@ class Block:
     A layer is a segment of the `run`-th run of segments that repeat; None: it is no layer.
     `weights` is the part of `backward` that makes gradients of weights; `selected` that of `forward` that is done again
     under selective recomputation. `once` is done once in an iteration, and `reduced_s` exchanged among tensor parallel
-    workers. `repeated_operations` of products are those beyond its even part of the model's. Bytes: of weights as they
+    workers, who send each other the bytes `reduced`. `repeated_operations` of products are those beyond its even part of the model's. Bytes: of weights as they
     are computed with, of masters of those that are copies in another dtype, of states of the optimizer, of gradients as
     computed, of activations that are kept for the backward pass, of those that are computed again, of what later blocks
     read, of the largest gradient of an activation. `parameters` are a worker's elements of weights, of so many
@@ -78,6 +82,7 @@ class Block:
     selected: Part = field(default_factory=Part)
     once: Work = field(default_factory=Work)
     reduced_s: float = 0.0
+    reduced: Sent = field(default_factory=dict)
     repeated_operations: float = 0.0
     parameters: int = 0
     expert_share: float = 0.0

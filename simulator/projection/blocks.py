@@ -29,6 +29,7 @@ from simulator.projection.kernels import (
 )
 from simulator.projection.network import Network
 from simulator.projection.replica import NodeShare, Replica, Transfer
+from simulator.projection.sent import added, sent_by_member
 from simulator.projection.stack import Kernels, Stack
 from simulator.projection.weights import Lasting, lasting_of
 from topologies.machine import Device
@@ -195,6 +196,7 @@ class _Blocks:
         kernels = self._kernels if segment is not None else replace(self._kernels, products=None)
         gradients = (size for s in backward for n, size in s.writes.items() if n not in self._kept.in_place)
         eight = self._conversions(forward, backward, kernels)
+        reduced = [transfer for share in shares for transfer in self._once_exchanged(share)]
         return Block(
             run=None if segment is None else self._replica.repeats.run_of(segment),
             forward=self._part(forward, kernels) + Part(eight.forward),
@@ -202,7 +204,8 @@ class _Blocks:
             weights=self._part(weights, kernels),
             selected=self._part(selected, kernels),
             once=self._work(once, kernels) + eight.once,
-            reduced_s=sum(self._network.transfer_s(t) for s in shares for t in self._once_exchanged(s)),
+            reduced_s=sum(map(self._network.transfer_s, reduced)),
+            reduced=added(transfer.sent for transfer in reduced),
             repeated_operations=sum(map(repeated_operations, (*forward, *backward))),
             parameters=lasting.parameters,
             expert_share=lasting.expert_parameters / max(1, lasting.parameters),
@@ -241,16 +244,18 @@ class _Blocks:
         exchanged = [t for s in shares for t in (*s.before, *s.after)]
         seconds = [self._network.transfer_s(transfer) for transfer in exchanged]
         in_pieces = [of for of, transfer in zip(seconds, exchanged, strict=True) if transfer.kind != "all-to-all"]
-        return Part(self._work(shares, kernels), sum(seconds), sum(in_pieces), len(exchanged))
+        sent = added(transfer.sent for transfer in exchanged)
+        return Part(self._work(shares, kernels), sum(seconds), sum(in_pieces), len(exchanged), sent)
 
     def _once_exchanged(self, share: NodeShare) -> Iterable[Transfer]:
         """Return what tensor parallel workers exchange once; others do with all that hold the same."""
         exchanged = share.once if share.phase in EVERY else (*share.before, *share.after, *share.once)
         tensor = self._network.grid.tensor
         groups = (tuple(w for w in t.workers if w // tensor == t.workers[-1] // tensor) for t in exchanged)
+        every = self._network.grid.inner
         return (
-            replace(transfer, workers=workers)
-            for transfer, workers in zip(exchanged, groups, strict=True)
+            replace(t, workers=workers, sent=sent_by_member(t.kind, {"tp": len(workers)}, every * t.nbytes))
+            for t, workers in zip(exchanged, groups, strict=True)
             if len(workers) > 1
         )
 

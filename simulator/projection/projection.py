@@ -55,8 +55,9 @@ class _Projecting:
     def result(self) -> Projection:
         job, parallel = self._job, self._parallel
         seconds = [[self._steps.of_chunk(chunk) for chunk in stage] for stage in self._chunks]
-        ends = [part.stop - 1 for chunks in zip(*self._places, strict=True) for part in chunks]
-        message_s = self._steps.message_s(max((job.blocks[at].boundary_bytes for at in ends[:-1]), default=0))
+        parts = [part for chunks in zip(*self._places, strict=True) for part in chunks]
+        crossing = [job.blocks[part.stop - 1].boundary_bytes for part in parts[:-1]]
+        message_s = self._steps.message_s(max(crossing, default=0))
         name = parallel.schedule.partition(":")[0]
         run = pipeline(name if parallel.pp > 1 else "accumulation", job.micro_batches, seconds, message_s)
         ends = [self._end(stage, run.ends_s[stage], seconds[stage]) for stage in range(parallel.pp)]
@@ -83,6 +84,7 @@ class _Projecting:
             memory=fullest,
             capacity_bytes=job.device.spec.memory_bytes or float("inf"),
             stages=tuple(self._stage_line(stage, seconds[stage], memory[stage]) for stage in range(parallel.pp)),
+            sent_bytes={axes: round(nbytes) for axes, nbytes in self._steps.sent(crossing).items() if round(nbytes)},
         )
 
     # --- the end of a step

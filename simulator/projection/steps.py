@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import NamedTuple
 
+from planner.layout.ways import STAGES
 from planner.parallel import Parallel
 from simulator.projection.block import Block, Part, queued_s
 from simulator.projection.kernels import Work
 from simulator.projection.memory import GRADIENTS, OPTIMIZER, WEIGHTS, gradient_bytes, unshared
 from simulator.projection.network import Network
 from simulator.projection.replica import Transfer
+from simulator.projection.sent import Sent, added, sent_by_member, times
 from simulator.projection.stack import Stack
 from simulator.projection.stages import StepSeconds
 from topologies.machine import Device
@@ -148,12 +151,18 @@ class Steps:
 
     def message_s(self, nbytes: int) -> float:
         """Return the seconds of what crosses between two stages."""
+        return self.message(nbytes)[0]
+
+    def message(self, nbytes: int) -> tuple[float, Sent]:
+        """Return the seconds of what crosses between two stages, and the bytes that a worker sends for it."""
         parallel, network = self._parallel, self._job.network
-        whole_s = network.stages_s(nbytes)
+        whole = network.stages_s(nbytes), {STAGES: nbytes}
         if not self._stack.scatters_messages or parallel.sp or parallel.tp == 1 or not nbytes:
-            return whole_s
-        gather = Transfer("all-gather", tuple(range(parallel.tp)), nbytes)
-        return min(whole_s, network.stages_s(nbytes / parallel.tp) + network.transfer_s(gather))
+            return whole
+        share, gather = nbytes / parallel.tp, Transfer("all-gather", tuple(range(parallel.tp)), nbytes)
+        shares_s = network.stages_s(share) + network.transfer_s(gather)
+        shares = shares_s, {STAGES: share, **sent_by_member(gather.kind, {"tp": parallel.tp}, nbytes)}
+        return min(whole, shares, key=itemgetter(0))
 
     # --- the end of a step
 
@@ -162,6 +171,39 @@ class Steps:
         whole, of_experts = sum(map(nbytes, blocks)), sum(nbytes(block) * block.expert_share for block in blocks)
         network = self._job.network
         return network.replicas_s(kind, whole - of_experts) + network.replicas_s(kind, of_experts, of_experts=True)
+
+    def sent(self, crossing: Sequence[int]) -> Sent:
+        """Return the bytes that a device sends in a step, in the mean over devices.
+
+        `crossing` are those of what a worker sends forward over each border between stages; as many come back.
+        """
+        job = self._job
+        each = {id(block): self._sent(block) for block in {id(block): block for block in job.blocks}.values()}
+        messages = [times(2 * job.micro_batches, self.message(nbytes)[1]) for nbytes in crossing]
+        tied = {STAGES: 2.0 * job.tied_bytes}
+        return times(1 / self._parallel.pp, added((*(each[id(block)] for block in job.blocks), *messages, tied)))
+
+    def _sent(self, block: Block) -> Sent:
+        """Return the bytes that a worker of its stage sends for a block in a step."""
+        job, priced = self._job, self[block]
+        passes = times(job.micro_batches, added((priced.forward.sent, priced.backward.sent)))
+        within = times(1 / job.network.grid.inner, added((passes, block.reduced)))
+        return added((within, *(self._sent_to_replicas(block, *of) for of in self._collectives())))
+
+    def _collectives(self) -> Iterator[tuple[Operation, Callable[[Block], float], int]]:
+        """Yield the collectives of all that hold the same weights: of which bytes, and how often in a step."""
+        count = self._job.micro_batches
+        if self._parallel.zero < OPTIMIZER:
+            yield "all-reduce", self._reduced_bytes, 1
+            return
+        yield "reduce-scatter", self._reduced_bytes, count if self.scatters else 1
+        yield "all-gather", _weight_bytes, 2 * count if self.gathers else 1
+
+    def _sent_to_replicas(self, block: Block, kind: Operation, nbytes: Callable[[Block], float], often: int) -> Sent:
+        grid, whole = self._job.network.grid, often * nbytes(block)
+        of_experts, degrees = whole * block.expert_share, {"dp": grid.replicas, "cp": grid.context}
+        others = {"dp": grid.replicas, "ep": grid.experts, "cp": grid.context}
+        return added((sent_by_member(kind, others, whole - of_experts), sent_by_member(kind, degrees, of_experts)))
 
     def _reduced_bytes(self, block: Block) -> float:
         return gradient_bytes(block, self._stack)
