@@ -24,7 +24,7 @@ from planner.search import SearchOptions
 from planner.search.coarse.coarsen import Coarsenings
 from planner.search.run import search_result
 from simulator.projection.replica import NodeShare, Replica, Transfer, replica, rows_read
-from simulator.projection.sent import times
+from simulator.projection.sent import added, times
 from topologies import Machine
 from topologies.kernels import Attention, Product
 
@@ -329,7 +329,7 @@ def between(low: Replica, high: Replica, part: float, samples: float) -> Replica
         if [t.kind for t in first] != [t.kind for t in second]:
             return tuple(replace(t, nbytes=round(t.nbytes * samples), sent=times(samples, t.sent)) for t in second)
         return tuple(
-            replace(b, nbytes=line(a.nbytes, b.nbytes), sent=sizes({**dict.fromkeys(b.sent, 0.0), **a.sent}, b.sent))
+            replace(b, nbytes=line(a.nbytes, b.nbytes), sent=added((times(1 - at, a.sent), times(at, b.sent))))
             for a, b in zip(first, second, strict=True)
         )
 

@@ -15,7 +15,7 @@ class Part:
     """Work on the device, seconds of exchanges among inner workers, and how many these are.
 
     So many seconds of them are `in_pieces`: gathers and reductions, of which products can go on with a piece. `sent`
-    are the bytes that all inner workers send each other, by axis.
+    are the bytes that a worker sends for them.
     """
 
     work: Work = field(default_factory=Work)
@@ -68,7 +68,7 @@ class Block:
     A layer is a segment of the `run`-th run of segments that repeat; None: it is no layer.
     `weights` is the part of `backward` that makes gradients of weights; `selected` that of `forward` that is done again
     under selective recomputation. `once` is done once in an iteration, and `reduced_s` exchanged among tensor parallel
-    workers, who send each other the bytes `reduced`. `repeated_operations` of products are those beyond its even part of the model's. Bytes: of weights as they
+    workers, each of whom sends the bytes `reduced`. `repeated_operations` of products are those beyond its even part of the model's. Bytes: of weights as they
     are computed with, of masters of those that are copies in another dtype, of states of the optimizer, of gradients as
     computed, of activations that are kept for the backward pass, of those that are computed again, of what later blocks
     read, of the largest gradient of an activation. `parameters` are a worker's elements of weights, of so many

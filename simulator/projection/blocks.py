@@ -252,9 +252,8 @@ class _Blocks:
         exchanged = share.once if share.phase in EVERY else (*share.before, *share.after, *share.once)
         tensor = self._network.grid.tensor
         groups = (tuple(w for w in t.workers if w // tensor == t.workers[-1] // tensor) for t in exchanged)
-        every = self._network.grid.inner
         return (
-            replace(t, workers=workers, sent=sent_by_member(t.kind, {"tp": len(workers)}, every * t.nbytes))
+            replace(t, workers=workers, sent=sent_by_member(t.kind, {"tp": len(workers)}, t.nbytes))
             for t, workers in zip(exchanged, groups, strict=True)
             if len(workers) > 1
         )

@@ -50,7 +50,8 @@ class Transfer:
     """An exchange that the worker takes part in: a collective among some workers of the replica.
 
     `nbytes` is the payload: the whole that is gathered or reduced; of messages between pairs, what it receives.
-    `sent` are the bytes that all workers of the replica send, by axis.
+    `sent` are
+    the bytes that a worker sends, in the mean over the replica's, by axis.
     """
 
     kind: Operation | str
@@ -256,7 +257,7 @@ class _Shares:
     def _transfers(self, tensor: str, hops: tuple[Exchange, ...]) -> Iterator[Transfer]:
         item = self._item(tensor)
         for hop, collective in zip(hops, collectives(hops), strict=True):
-            sent = times(item, exchanged_by_axis(hop))
+            sent = times(item / self._plan.workers, exchanged_by_axis(hop))
             if collective is None:
                 if received := int(hop.moved().sum(axis=0).max(initial=0)) * item:
                     yield Transfer(PAIRS, tuple(range(self._plan.workers)), received, sent)

@@ -187,8 +187,7 @@ class Steps:
         """Return the bytes that a worker of its stage sends for a block in a step."""
         job, priced = self._job, self[block]
         passes = times(job.micro_batches, added((priced.forward.sent, priced.backward.sent)))
-        within = times(1 / job.network.grid.inner, added((passes, block.reduced)))
-        return added((within, *(self._sent_to_replicas(block, *of) for of in self._collectives())))
+        return added((passes, block.reduced, *(self._sent_to_replicas(block, *of) for of in self._collectives())))
 
     def _collectives(self) -> Iterator[tuple[Operation, Callable[[Block], float], int]]:
         """Yield the collectives of all that hold the same weights: of which bytes, and how often in a step."""
