@@ -33,7 +33,7 @@ from tensor_partitioner.commands.console import stdout
 from tensor_partitioner.commands.planning_options import is_saved_plan, plan_model, training_options
 from tensor_partitioner.decision.checks import is_alike, require_alike
 from tensor_partitioner.decision.precision import hint
-from tensor_partitioner.decision.tables import memory_table, shares_table, step_table
+from tensor_partitioner.decision.tables import memory_table, sent_table, shares_table, step_table
 from tensor_partitioner.decision.typed import STACK
 from tensor_partitioner.projection import inner_of, project_plan, project_source
 from tensor_partitioner.replicas import GraphModel, Source, ZooModel
@@ -170,7 +170,9 @@ def show_priced(source: str, options: Mapping[str, Any], stack: str) -> None:
     if options["json_path"] is not None:
         write_json(options["json_path"], step_data(name, parallel, options, step, stack))
     tables = [step_table(step), shares_table(step.shares, step.seconds)]
-    stdout().print(*tables, *([memory_table(step)] if options["memory_report"] else []), sep="\n")
+    tables += [sent_table(step.sent_bytes)] if step.sent_bytes else []
+    tables += [memory_table(step)] if options["memory_report"] else []
+    stdout().print(*tables, sep="\n")
     advice = hint(step.dtype, cluster(options["topo"]).built.devices[0])
     sentence = said(name, parallel, str(options["topo"]), step, stack)
     stdout().print(*filter(None, (advice, sentence)), sep="\n", soft_wrap=True)

@@ -119,6 +119,7 @@ def _candidate(name: str, kind: str, bound_s: float, projection: Projection, mod
         shares=dict(shares),
         memory=tuple(Line(what=line.what, nbytes=line.nbytes) for line in projection.memory),
         stages=tuple(Stage(**stage._asdict()) for stage in projection.stages),
+        sent_bytes=dict(projection.sent_bytes),
     )
 
 
