@@ -11,14 +11,14 @@ from typing import NamedTuple, Protocol
 
 import planner
 from planner.errors import PlanError
-from planner.graph.facts import batch_size
+from planner.graph.facts import batch_size, recomputed
 from planner.graph.few_segments import FEW, few_segments
 from planner.graph.ir import Graph, Node
 from planner.graph.samples import depending_on_samples
 from planner.layout import Ways
 from planner.layout.ways import STAGES
 from planner.models import gpt, llama
-from planner.parallel import Parallel
+from planner.parallel import RECOMPUTE, Parallel
 from planner.plans.plan import Plan
 from planner.search import SearchOptions
 from planner.search.coarse.coarsen import Coarsenings
@@ -61,8 +61,11 @@ class Source(Protocol):
     def options(self) -> tuple[tuple[str, object], ...]:
         """What it is made with, by name; without the batch where it can be of any."""
 
-    def whole(self, batch: int | None) -> Graph:
-        """Return the whole training graph, of a batch where it can be of any."""
+    def whole(self, batch: int, parallel: Parallel | None = None) -> Graph:
+        """Return the whole training graph, in the micro-batches of named parallelism, with its recomputation.
+
+        Raises GraphError and PlanError where there is none.
+        """
 
     def inner(self, within: Parallel, micro_batch: int) -> Inner:
         """Return a replica under tensor and context parallelism, its experts shared out by data parallel workers.
@@ -86,9 +89,10 @@ class ZooModel:
         """Take options by name."""
         return cls(name, tuple(sorted(options.items())))
 
-    def whole(self, batch: int | None) -> Graph:
-        """Build it with all layers, and with a batch where that is given."""
-        return planner.model(self.name, **_buildable(self.options), **({} if batch is None else {"batch": batch}))
+    def whole(self, batch: int, parallel: Parallel | None = None) -> Graph:
+        """Build it with all layers."""
+        cut = {} if parallel is None else _cut(batch, parallel)
+        return planner.model(self.name, **_buildable(self.options), batch=batch, **cut)
 
     def inner(self, within: Parallel, micro_batch: int) -> Inner:
         """Build it with few layers and the micro-batch; a large one follows from two small ones."""
@@ -98,6 +102,11 @@ class ZooModel:
         """Build it with few layers, and search."""
         graph, layers = _zoo_graph(self, samples)
         return Inner(replica(_searched(graph, workers, machine)), layers, computed_dtype(graph))
+
+
+def _cut(batch: int, parallel: Parallel) -> dict[str, object]:
+    """Return the options of a model in the micro-batches of named parallelism, with its recomputation."""
+    return {"micro_batches": parallel.micro_batches(batch), "recompute": RECOMPUTE[parallel.recompute]}
 
 
 @lru_cache(MOST)
@@ -185,12 +194,13 @@ class GraphModel:
 
     What a worker does with a node is a line over the samples, product by product and byte by byte. Of layers that
     repeat three are looked at; `layers` says how many there are in each run where the graph has no more than these.
-    `options` are those that it was made with, by what its name says.
+    `options` are those that it was made with, by what its name says, if it `is_made` so.
     """
 
     graph: Graph
     layers: tuple[int, ...] = ()
     options: tuple[tuple[str, object], ...] = ()
+    is_made: bool = False
     _replicas: dict[tuple[Parallel, int], Replica] = field(default_factory=dict)
     _inner: dict[tuple[Parallel, int], Inner] = field(default_factory=dict)
     _graphs: dict[Parallel, Graph] = field(default_factory=dict)
@@ -208,9 +218,17 @@ class GraphModel:
             raise PlanError(f"{self.name}: expected inputs with samples, found none")
         return samples // self.graph.micro_batches
 
-    def whole(self, batch: int | None) -> Graph:
-        """Return it."""
-        return self.graph
+    def whole(self, batch: int, parallel: Parallel | None = None) -> Graph:
+        """Return it, or make it again where it is to be cut otherwise."""
+        there = {"micro_batches": self.graph.micro_batches, "recompute": RECOMPUTE["none"]}
+        cut = there if parallel is None else _cut(batch, parallel)
+        if recomputed(self.graph):
+            cut, there = ({"micro_batches": count["micro_batches"]} for count in (cut, there))
+        if cut == there:
+            return self.graph
+        if not self.is_made:
+            raise PlanError(f"{self.name}: expected a model that can be made in other micro-batches, found a graph")
+        return planner.model(self.name, **{**dict(self.options), **cut})
 
     def inner(self, within: Parallel, micro_batch: int) -> Inner:
         """Return what a replica of its graph does with a micro-batch."""

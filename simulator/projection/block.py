@@ -68,11 +68,12 @@ class Block:
     A layer is a segment of the `run`-th run of segments that repeat; None: it is no layer.
     `weights` is the part of `backward` that makes gradients of weights; `selected` that of `forward` that is done again
     under selective recomputation. `once` is done once in an iteration, and `reduced_s` exchanged among tensor parallel
-    workers, each of whom sends the bytes `reduced`. `repeated_operations` of products are those beyond its even part of the model's. Bytes: of weights as they
-    are computed with, of masters of those that are copies in another dtype, of states of the optimizer, of gradients as
-    computed, of activations that are kept for the backward pass, of those that are computed again, of what later blocks
-    read, of the largest gradient of an activation. `parameters` are a worker's elements of weights, of so many
-    `weight_tensors`; `expert_share` is the part of them, and so of all that is held for weights, that is of experts.
+    workers, each of whom sends the bytes `reduced`. `repeated_operations` of products are those beyond its even part of
+    the model's. Bytes: of weights as they are computed with, of masters of those that are copies in another dtype, of
+    states of the optimizer, of gradients as computed, of activations that are kept for the backward pass, of those that
+    are computed again, of what later blocks read, of the largest gradient of an activation. `parameters` are a worker's
+    elements of weights, of so many `weight_tensors`; `expert_share` is the part of them, and so of all that is held for
+    weights, that is of experts.
     """
 
     run: int | None = None

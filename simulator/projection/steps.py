@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from operator import itemgetter
 from typing import NamedTuple
 
 from planner.layout.ways import STAGES
@@ -156,13 +155,14 @@ class Steps:
     def message(self, nbytes: int) -> tuple[float, Sent]:
         """Return the seconds of what crosses between two stages, and the bytes that a worker sends for it."""
         parallel, network = self._parallel, self._job.network
-        whole = network.stages_s(nbytes), {STAGES: nbytes}
+        whole: tuple[float, Sent] = network.stages_s(nbytes), {STAGES: nbytes}
         if not self._stack.scatters_messages or parallel.sp or parallel.tp == 1 or not nbytes:
             return whole
         share, gather = nbytes / parallel.tp, Transfer("all-gather", tuple(range(parallel.tp)), nbytes)
         shares_s = network.stages_s(share) + network.transfer_s(gather)
-        shares = shares_s, {STAGES: share, **sent_by_member(gather.kind, {"tp": parallel.tp}, nbytes)}
-        return min(whole, shares, key=itemgetter(0))
+        if whole[0] <= shares_s:
+            return whole
+        return shares_s, {STAGES: share, **sent_by_member(gather.kind, {"tp": parallel.tp}, nbytes)}
 
     # --- the end of a step
 

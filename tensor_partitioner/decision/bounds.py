@@ -229,6 +229,10 @@ class Bounds:
         """Return the replica of a branch, where it is worked out."""
         return self._divisions.get((branch.within, branch.micro_batch))
 
+    def is_possible(self, branch: Branch) -> bool:
+        """Return False where a branch's replica is worked out, and cannot be divided so."""
+        return self.built(branch) is not None
+
     def step_s(self, branch: Branch) -> float:
         """Return seconds that no candidate of a branch is below, by what is worked out."""
         count = self.space.batch // (branch.dp * branch.micro_batch)

@@ -3,31 +3,57 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
+from typing import Protocol
 
 from planner.parallel import Parallel
 from simulator.projection.result import Projection
-from tensor_partitioner.decision.bounds import Bounds
-from tensor_partitioner.decision.candidates import Branch, by_hand
-from tensor_partitioner.decision.leaves import Leaf, leaves
+from tensor_partitioner.decision.candidates import KEPT, Branch, Space, by_hand
+from tensor_partitioner.decision.leaves import Leaf
+
+Order = tuple[int, int, int]
+
+
+class BranchBounds(Protocol):
+    """What bounds the branches of a space."""
+
+    @property
+    def space(self) -> Space:
+        """The space."""
+
+    def build(self, branch: Branch) -> bool:
+        """Work out something more that bounds a branch; False where there is nothing."""
+
+    def is_possible(self, branch: Branch) -> bool:
+        """Return False for a branch whose replicas cannot be divided so."""
+
+    def step_s(self, branch: Branch) -> float:
+        """Return seconds that no candidate of a branch is below."""
+
+    def least_bytes(self, branch: Branch) -> float:
+        """Return bytes that all candidates of a branch need."""
 
 
 @dataclass(eq=False)
 class Search:
     """A search of a space, given its bounds, for the fastest way that fits in a device's memory.
 
-    `projected` are ways, with the bound of their seconds and what came of them. Of all that were `considered`, so many
-    are `impossible`, and so many `unfinished` for want of time, of which none takes less than `lower_s`; all others
-    are above the best or too large by their bounds.
+    `leaves` yields the candidates of a branch that is worked out, `price` says what one takes, None where it cannot be.
+    After `until` it goes on until a way fits if it `waits_for_fit`, else until one is priced. `projected` are ways,
+    with the bound of their seconds and what came of them. Of all that were `considered`, so many are `impossible`, and
+    so many `unfinished` for want of time, of which none takes less than `lower_s`; all others are above the best or too
+    large by their bounds.
     """
 
-    bounds: Bounds
-    project: Callable[[Parallel], Projection | None]
+    bounds: BranchBounds
+    leaves: Callable[[Branch, float], Iterable[Leaf]]
+    price: Callable[[Parallel], Projection | None]
     capacity: float
     until: float
+    waits_for_fit: bool = True
     projected: dict[Parallel, tuple[float, Projection]] = field(default_factory=dict)
     considered: int = 0
     impossible: int = 0
@@ -36,7 +62,7 @@ class Search:
     _best_s: float = float("inf")
     _tried: set[Parallel] = field(default_factory=set)
     _smallest: tuple[float, Branch | None] = (float("inf"), None)
-    _waiting: list[tuple[float, int, Branch | Leaf]] = field(default_factory=list)
+    _waiting: list[tuple[float, Order, Branch | Leaf]] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=count)
 
     @property
@@ -45,7 +71,7 @@ class Search:
         return self.considered - self.impossible - self.unfinished - len(self.projected)
 
     def run(self, per_node: int, below_s: float = float("inf")) -> None:
-        """Search; what people would do anyway comes first. However late it is, it goes on until a way fits.
+        """Search; what people would do anyway comes first.
 
         Nothing is looked at that does not take less than `below_s`.
         """
@@ -57,7 +83,7 @@ class Search:
                 self.considered += space.count(branch)
                 self._add(branch, 0.0)
         while self._waiting and self._waiting[0][0] < self._best_s:
-            if time.monotonic() > self.until and self._best_s < float("inf"):
+            if self._is_over:
                 self._stop()
                 return
             bound_s, _, item = heappop(self._waiting)
@@ -67,6 +93,12 @@ class Search:
                 self._refine(item, bound_s)
         if self._best_s == float("inf") and self._smallest[1] is not None:
             self._try_smallest(self._smallest[1])
+
+    @property
+    def _is_over(self) -> bool:
+        """True if it is late, and something is priced that may be enough."""
+        enough = self._best_s < float("inf") if self.waits_for_fit else bool(self.projected)
+        return enough and time.monotonic() > self.until
 
     def _stop(self) -> None:
         """Leave out what is waiting."""
@@ -83,25 +115,29 @@ class Search:
         if nbytes > self.capacity:
             self._smallest = min(self._smallest, (nbytes, branch), key=lambda row: row[0])
         else:
-            heappush(self._waiting, (max(bound_s, self.bounds.step_s(branch)), next(self._numbers), branch))
+            heappush(self._waiting, (max(bound_s, self.bounds.step_s(branch)), self._order(branch), branch))
+
+    def _order(self, branch: Branch) -> Order:
+        """Return what comes first of equal bounds: least recomputation, then the largest micro-batch."""
+        return KEPT.index(branch.recompute), -branch.micro_batch, next(self._numbers)
 
     def _refine(self, branch: Branch, bound_s: float) -> None:
         """Bound a branch by one replica more, or by its own, and then its candidates each."""
         if self.bounds.step_s(branch) > bound_s or self.bounds.build(branch):
             self._add(branch, bound_s)
-        elif self.bounds.built(branch) is None:
+        elif not self.bounds.is_possible(branch):
             self.impossible += self.bounds.space.count(branch)
         else:
-            for leaf in leaves(self.bounds, branch, self.capacity):
+            for leaf in self.leaves(branch, self.capacity):
                 if leaf.nbytes > self.capacity:
                     self._smallest = min(self._smallest, (leaf.nbytes, branch), key=lambda row: row[0])
                 elif leaf.way not in self._tried and leaf.seconds < self._best_s:
-                    heappush(self._waiting, (max(bound_s, leaf.seconds), next(self._numbers), leaf))
+                    heappush(self._waiting, (max(bound_s, leaf.seconds), self._order(branch), leaf))
 
     def _try(self, leaf: Leaf) -> bool:
         """Project a candidate; True if it fits."""
         self._tried.add(leaf.way)
-        projection = self.project(leaf.way)
+        projection = self.price(leaf.way)
         if projection is None:
             self.impossible += 1
             return False
@@ -114,6 +150,8 @@ class Search:
         """Project ways in turn until one fits; where none may, that of least bytes."""
         may_fit = [way for way in ways if self.bounds.least_bytes(_branch_of(way)) <= self.capacity]
         for way in may_fit:
+            if self._is_over and not self.waits_for_fit:
+                return
             leaf = self._leaf(way)
             if leaf is not None and leaf.nbytes <= self.capacity and self._try(leaf):
                 return
@@ -127,16 +165,16 @@ class Search:
         branch = _branch_of(way)
         while self.bounds.build(branch):
             pass
-        if self.bounds.built(branch) is None:
+        if not self.bounds.is_possible(branch):
             return None
-        return next(leaf for leaf in leaves(self.bounds, branch, self.capacity) if leaf.way == way)
+        return next(leaf for leaf in self.leaves(branch, self.capacity) if leaf.way == way)
 
     def _try_smallest(self, branch: Branch) -> None:
         """Project the way of a branch that needs least, to say how far it is from fitting."""
         while self.bounds.build(branch):
             pass
-        if self.bounds.built(branch) is not None:
-            leaf = min(leaves(self.bounds, branch, self.capacity), key=lambda leaf: leaf.nbytes)
+        if self.bounds.is_possible(branch):
+            leaf = min(self.leaves(branch, self.capacity), key=lambda leaf: leaf.nbytes)
             if leaf.way not in self._tried:
                 self._try(leaf)
 
