@@ -23,10 +23,9 @@ from planner.plans.plan import Plan
 from planner.search import SearchOptions
 from planner.search.coarse.coarsen import Coarsenings
 from planner.search.run import search_result
-from simulator.projection.replica import NodeShare, Replica, Transfer, replica, rows_read
-from simulator.projection.sent import added, times
+from simulator.projection.replica import Replica, replica
+from tensor_partitioner.samples import between
 from topologies import Machine
-from topologies.kernels import Attention, Product
 
 SIZES: Mapping[str, gpt.Size | llama.Size] = {**gpt.SIZES, **llama.SIZES, **llama.EXPERTS}
 MIXED_FLOAT8 = "mixed-float8"
@@ -101,7 +100,7 @@ class ZooModel:
     def searched(self, workers: int, samples: int, machine: Machine | None) -> Inner:
         """Build it with few layers, and search."""
         graph, layers = _zoo_graph(self, samples)
-        return Inner(replica(_searched(graph, workers, machine)), layers, computed_dtype(graph))
+        return Inner(replica(searched_plan(graph, workers, machine)), layers, computed_dtype(graph))
 
 
 def _cut(batch: int, parallel: Parallel) -> dict[str, object]:
@@ -156,7 +155,8 @@ def _zoo_graph(model: ZooModel, micro_batch: int) -> tuple[Graph, tuple[int, ...
     return planner.model(name, **options, batch=2 * micro_batch, micro_batches=2), layers
 
 
-def _searched(graph: Graph, workers: int, machine: Machine | None) -> Plan:
+def searched_plan(graph: Graph, workers: int, machine: Machine | None) -> Plan:
+    """Search the plan of least bytes or, on a machine, of least time."""
     if machine is None:
         return planner.plan(graph, workers)
     return planner.plan(graph, workers, machine=machine, objective="time")
@@ -265,7 +265,7 @@ class GraphModel:
         return inner._replace(layers=self.layers or layers)
 
     def _searched(self, graph: Graph, workers: int, machine: Machine | None) -> Inner:
-        return of_plan(_searched(replace(graph, micro_batches=1, accumulated=()), workers, machine))
+        return of_plan(searched_plan(replace(graph, micro_batches=1, accumulated=()), workers, machine))
 
     @cached_property
     def _in_two_micro_batches(self) -> Graph:
@@ -323,63 +323,3 @@ def _before_casts(graph: Graph, makers: Mapping[str, Node], name: str) -> str:
             break
         name, inputs = inputs[0], makers[inputs[0]].inputs
     return name
-
-
-def between(low: Replica, high: Replica, part: float, samples: float) -> Replica:
-    """Return the replica at work on so many `samples`, as parts of the second's, of which the first has `part`.
-
-    Exchanges of sums are those of the second, in which data parallel workers have none; others that the two have not
-    in common grow with samples. Of what does not, as weights, no more is read than there is.
-    """
-    at = (samples - part) / (1 - part)
-
-    def line(first: float, second: float) -> int:
-        return max(0, round(first + (second - first) * at))
-
-    def sizes(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, int]:
-        return {name: line(first[name], nbytes) for name, nbytes in second.items()}
-
-    def reads(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, int]:
-        lasting = {name: max(high.held[name], n) for name, n in second.items() if low.held[name] == high.held[name]}
-        return {name: min(nbytes, lasting.get(name, nbytes)) for name, nbytes in sizes(first, second).items()}
-
-    def transfers(first: tuple[Transfer, ...], second: tuple[Transfer, ...]) -> tuple[Transfer, ...]:
-        if [t.kind for t in first] != [t.kind for t in second]:
-            return tuple(replace(t, nbytes=round(t.nbytes * samples), sent=times(samples, t.sent)) for t in second)
-        return tuple(
-            replace(b, nbytes=line(a.nbytes, b.nbytes), sent=added((times(1 - at, a.sent), times(at, b.sent))))
-            for a, b in zip(first, second, strict=True)
-        )
-
-    def product(first: Product, second: Product) -> Product:
-        return replace(
-            second,
-            batch=max(1, line(first.batch, second.batch)),
-            m=max(1, line(first.m, second.m)),
-            n=max(1, line(first.n, second.n)),
-            k=max(1, line(first.k, second.k)),
-        )
-
-    def attention(first: Attention | None, second: Attention | None) -> Attention | None:
-        if first is None or second is None:
-            return second
-        scores = max(1.0, first.scores + (second.scores - first.scores) * at)
-        return replace(second, rows=max(1, line(first.rows, second.rows)), scores=scores)
-
-    def share(first: NodeShare, second: NodeShare) -> NodeShare:
-        alike = len(first.products) == len(second.products)
-        pairs = zip(first.products, second.products, strict=True) if alike else ()
-        read, written = reads(first.reads, second.reads), sizes(first.writes, second.writes)
-        return replace(
-            second,
-            operations=max(0.0, first.operations + (second.operations - first.operations) * at),
-            reads=rows_read(second.node, read, written, high.held),
-            writes=written,
-            products=tuple(product(*pair) for pair in pairs) if alike else second.products,
-            attention=attention(first.attention, second.attention),
-            before=transfers(first.before, second.before),
-            after=transfers(first.after, second.after),
-        )
-
-    shares = tuple(share(*pair) for pair in zip(low.shares, high.shares, strict=True))
-    return replace(high, shares=shares, held=sizes(low.held, high.held))

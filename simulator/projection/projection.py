@@ -114,7 +114,8 @@ class _Projecting:
         added_s = sum(part.work.seconds for part in parts) - once.work.seconds - again.work.seconds
         device_s = sum(part.device_s for part in parts)
         busy_s = sum(step.forward_s + step.backward_s for step in seconds[stage])
-        host_s = sum(part.seconds(stack) for part in parts) - device_s if steps.scatters else busy_s - device_s
+        launched_s = stack.host_micro_batch_s + sum(part.seconds(stack) for part in parts)
+        host_s = (launched_s if steps.scatters else busy_s) - device_s
         gathered_s = busy_s - device_s - host_s if steps.scatters else 0.0
         return {
             "kernels at the roof": count * once.work.roof_s,

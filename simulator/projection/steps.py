@@ -121,17 +121,16 @@ class Steps:
         """Return the seconds of a chunk's blocks, in their order, for a micro-batch."""
         stack, priced = self._stack, [self[block] for block in chunk]
         forward, backward = [of.forward for of in priced], [of.backward for of in priced[::-1]]
-        weights_s = sum(of.weights_s for of in priced)
+        weights_s, begun_s = sum(of.weights_s for of in priced), stack.host_micro_batch_s / self._parallel.chunks
         if self.scatters:
             gathered, scattered = [of.gathered_s for of in priced], [of.scattered_s for of in priced[::-1]]
             computed = [[part.seconds(stack) for part in parts] for parts in (forward, backward)]
-            forward_s = self._beside(computed[0], gathered)
+            forward_s = begun_s + self._beside(computed[0], gathered)
             if not stack.gathers_ahead_backward:
                 return StepSeconds(forward_s, sum(gathered) + self._beside(computed[1], scattered), weights_s)
             both = [sum(pair) for pair in zip(gathered[::-1], scattered, strict=True)]
             return StepSeconds(forward_s, self._beside(computed[1], both), weights_s)
         if self._parallel.pp > 1:  # stages wait for messages with every step
-            begun_s = stack.host_micro_batch_s / self._parallel.chunks
             return StepSeconds(queued_s(forward, stack, begun_s), queued_s(backward, stack), weights_s)
         first_s, second_s = (sum(part.device_s for part in parts) for parts in (forward, backward))
         host_s = stack.host_micro_batch_s + sum(part.host_s(stack) for part in (*forward, *backward))

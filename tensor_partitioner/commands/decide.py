@@ -198,6 +198,4 @@ def plan_of(decision: Decision, source: str, options: Mapping[str, Any]) -> Plan
     parallel = Parallel.read(best.parallel)
     if parallel is not None:
         return plan_named(model, batch, parallel)
-    objective = "time" if best.family.endswith("time") else "bytes"
-    about_machine = objective == "time" or decision.stack == OURS
-    return plan_searched(model, batch, machine.devices, objective, machine.built if about_machine else None)
+    return plan_searched(model, batch, machine.devices, machine.built if best.family.endswith("time") else None)

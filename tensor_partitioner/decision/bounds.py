@@ -246,6 +246,10 @@ class Bounds:
         ]
         return Floor(*map(max, zip(*floors, strict=True))).step_s(branch.pp, count) if floors else 0.0
 
+    def guess_s(self, branch: Branch) -> float:
+        """Return 0: bounds are near enough to say what comes first."""
+        return 0.0
+
     def _divides_alike(self, key: Key, tp: int) -> bool:
         """True if a replica is worked out, and so many tensor parallel workers split all that its own split."""
         division = self._divisions.get(key)

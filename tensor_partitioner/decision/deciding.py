@@ -134,11 +134,15 @@ class _Deciding:
         space, until = self.space(batch), begin + budget_s
         if next(iter(space), None) is None:
             raise PlanError(self._nothing(batch))
+        rows, goals = list[Projected](), {} if self.pins else self._goals()
+        if self._simulates:  # of which the search leaves no time
+            rows += self._searched(batch, goals)
         search = self._search(space, until)
         search.run(self._per_node)
-        goals: Mapping[str, Machine | None] = {} if self.pins or time.monotonic() > until else self._goals()
-        rows = [(candidate_name(way), family(way), *of) for way, of in search.projected.items()]
-        rows += self._searched(batch, goals)
+        rows += [(candidate_name(way), family(way), *of) for way, of in search.projected.items()]
+        if not self._simulates:
+            goals = {} if time.monotonic() > until else goals
+            rows += self._searched(batch, goals)
         tally = Tally(
             considered=search.considered + len(goals),
             bounded_away=search.bounded_away,
@@ -147,7 +151,7 @@ class _Deciding:
             lower_bound_s=search.lower_s,
             seconds=time.monotonic() - begin,
         )
-        return self._record(batch, rows, tally)
+        return self._record(batch, rows, tally, until)
 
     def _nothing(self, batch: int) -> str:
         """Say why there is no candidate."""
@@ -166,10 +170,10 @@ class _Deciding:
             return self._priced(way, space.batch)
 
         capacity = max(device.spec.memory_bytes or float("inf") for device in self.cluster.built.devices)
-        if self._simulates:
-            simulated = WorkBounds(space, self.cluster.built, self._work(space.batch))
-            return Search(simulated, simulated.leaves, price, capacity, until, waits_for_fit=False)
         bounds = self._bounds(space)
+        if self._simulates:
+            simulated = WorkBounds(self.cluster.built, self._work(space.batch), bounds)
+            return Search(simulated, simulated.leaves, price, capacity, until, waits_for_fit=False)
         return Search(bounds, partial(leaves, bounds), price, capacity, until)
 
     def _work(self, batch: int) -> Work:
@@ -221,13 +225,13 @@ class _Deciding:
     def _searched_step(self, goal: str, machine: Machine | None, batch: int) -> tuple[Plan, Projection]:
         count = self.cluster.devices
         if self._simulates:
-            plan = plan_searched(self.source, batch, count, goal, self.cluster.built)
+            plan = plan_searched(self.source, batch, count, machine)
             return plan, self._simulated(plan, batch)
         inner = self.source.searched(count, batch, machine)
         whole = Parallel(tp=count, micro_batch=batch)
         return inner.replica.plan, project_inner(inner, batch, whole, self.cluster, self._stack)
 
-    def _record(self, batch: int, projected: Sequence[Projected], tally: Tally) -> Decision:
+    def _record(self, batch: int, projected: Sequence[Projected], tally: Tally, until: float) -> Decision:
         inner, blocks = self._single
         operations = batch * self._operations
         model = model_facts(self.source.name, inner, blocks, batch, operations)
@@ -235,7 +239,7 @@ class _Deciding:
         told = ranked(projected, model, inner.replica.graph)
         if not told:
             raise PlanError(f"{self.source.name}: none of {tally.considered} candidates can divide it")
-        alone_s = self._alone_s(batch, told[0], operations)
+        alone_s = self._alone_s(batch, told[0], operations, until)
         search = tally.search(told)
         return Decision(
             model=model,
@@ -248,14 +252,14 @@ class _Deciding:
             one_device_s=alone_s,
         )
 
-    def _alone_s(self, batch: int, best: Candidate, operations: float) -> float | None:
+    def _alone_s(self, batch: int, best: Candidate, operations: float, until: float) -> float | None:
         """Return the seconds of a step on one device alone; None where they are more than the best's, or do not fit."""
         inner, device = self._single[0], self.cluster.built.devices[0]
         attained = max(map(device.attained, {inner.dtype, inner.products or inner.dtype}))
         most_s = AS_FAST * best.seconds_per_step
         if not best.fits or operations / attained > most_s:
             return None
-        until = time.monotonic() + BUDGET_S if self._simulates else float("inf")
-        search = self._search(replace(self.space(batch), devices=1, pins={}), until)
+        alone = replace(self.space(batch), devices=1, pins={})
+        search = self._search(alone, until if self._simulates else float("inf"))
         search.run(1, most_s)
         return min((step.seconds for _, step in search.projected.values() if step.fits), default=None)

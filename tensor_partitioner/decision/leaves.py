@@ -24,11 +24,15 @@ ROUNDING = 4.0
 
 
 class Leaf(NamedTuple):
-    """A candidate, seconds that it is not below, and bytes that it does not need less than."""
+    """A candidate, seconds that it is not below, and bytes that it does not need less than.
+
+    Of candidates with one bound that comes first of which the `guess_s` is least.
+    """
 
     seconds: float
     nbytes: float
     way: Parallel
+    guess_s: float = 0.0
 
 
 def leaves(bounds: Bounds, branch: Branch, capacity: float) -> Iterator[Leaf]:
@@ -69,7 +73,6 @@ def _priced(bounds: Bounds, division: Division, way: Parallel) -> _Priced:
     for block in division.few:
         priced = steps[block]
         lasting = sum(line.nbytes for line in lasting_lines([block], way, stack)) - ROUNDING
-        again = again_bytes([block], way.recompute)
         other = sum(line.nbytes for line in other_lines([block], way, stack, job.device)) - ROUNDING
         rows.append(
             (
@@ -82,8 +85,8 @@ def _priced(bounds: Bounds, division: Division, way: Parallel) -> _Priced:
                 priced.scattered_s,
                 priced.update_s + block.reduced_s,
                 lasting,
-                kept_bytes(block, 0, way.recompute) + min(0, again),
-                again,
+                kept_bytes(block, 0, way.recompute),
+                again_bytes([block], way.recompute),
                 other,
                 block.is_layer,
                 block.boundary_bytes,

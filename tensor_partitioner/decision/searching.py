@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -11,10 +12,8 @@ from typing import Protocol
 
 from planner.parallel import Parallel
 from simulator.projection.result import Projection
-from tensor_partitioner.decision.candidates import KEPT, Branch, Space, by_hand
+from tensor_partitioner.decision.candidates import Branch, Space, by_hand
 from tensor_partitioner.decision.leaves import Leaf
-
-Order = tuple[int, int, int]
 
 
 class BranchBounds(Protocol):
@@ -32,6 +31,9 @@ class BranchBounds(Protocol):
 
     def step_s(self, branch: Branch) -> float:
         """Return seconds that no candidate of a branch is below."""
+
+    def guess_s(self, branch: Branch) -> float:
+        """Return about what the fastest of a branch takes, which says what comes first of branches of one bound."""
 
     def least_bytes(self, branch: Branch) -> float:
         """Return bytes that all candidates of a branch need."""
@@ -62,7 +64,7 @@ class Search:
     _best_s: float = float("inf")
     _tried: set[Parallel] = field(default_factory=set)
     _smallest: tuple[float, Branch | None] = (float("inf"), None)
-    _waiting: list[tuple[float, Order, Branch | Leaf]] = field(default_factory=list)
+    _waiting: list[tuple[float, float, int, Branch | Leaf]] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=count)
 
     @property
@@ -86,7 +88,7 @@ class Search:
             if self._is_over:
                 self._stop()
                 return
-            bound_s, _, item = heappop(self._waiting)
+            bound_s, _, _, item = heappop(self._waiting)
             if isinstance(item, Leaf):
                 self._try(item)
             else:
@@ -102,11 +104,11 @@ class Search:
 
     def _stop(self) -> None:
         """Leave out what is waiting."""
-        left = [item for bound_s, _, item in self._waiting if bound_s < self._best_s]
-        tried = {_branch_of(way) for way in self._tried}
+        left = [item for bound_s, _, _, item in self._waiting if bound_s < self._best_s]
+        tried = Counter(map(_branch_of, self._tried))
         self.lower_s = self._waiting[0][0]
         self.unfinished = sum(
-            1 if isinstance(item, Leaf) else self.bounds.space.count(item) - (item in tried) for item in left
+            1 if isinstance(item, Leaf) else self.bounds.space.count(item) - tried[item] for item in left
         )
 
     def _add(self, branch: Branch, bound_s: float) -> None:
@@ -115,11 +117,10 @@ class Search:
         if nbytes > self.capacity:
             self._smallest = min(self._smallest, (nbytes, branch), key=lambda row: row[0])
         else:
-            heappush(self._waiting, (max(bound_s, self.bounds.step_s(branch)), self._order(branch), branch))
+            self._wait(max(bound_s, self.bounds.step_s(branch)), self.bounds.guess_s(branch), branch)
 
-    def _order(self, branch: Branch) -> Order:
-        """Return what comes first of equal bounds: least recomputation, then the largest micro-batch."""
-        return KEPT.index(branch.recompute), -branch.micro_batch, next(self._numbers)
+    def _wait(self, bound_s: float, guess_s: float, item: Branch | Leaf) -> None:
+        heappush(self._waiting, (bound_s, guess_s, next(self._numbers), item))
 
     def _refine(self, branch: Branch, bound_s: float) -> None:
         """Bound a branch by one replica more, or by its own, and then its candidates each."""
@@ -132,7 +133,7 @@ class Search:
                 if leaf.nbytes > self.capacity:
                     self._smallest = min(self._smallest, (leaf.nbytes, branch), key=lambda row: row[0])
                 elif leaf.way not in self._tried and leaf.seconds < self._best_s:
-                    heappush(self._waiting, (max(bound_s, leaf.seconds), self._order(branch), leaf))
+                    self._wait(max(bound_s, leaf.seconds), leaf.guess_s, leaf)
 
     def _try(self, leaf: Leaf) -> bool:
         """Project a candidate; True if it fits."""

@@ -1,6 +1,7 @@
 """Steps of this project's executor: plans that are simulated message by message, and what bounds these.
 
-A step takes no less than its products at the peak of all devices. Nothing else is known before a plan is simulated.
+A step takes no less than its products at the peak of all devices. What it takes by a framework's stack bounds nothing
+here, but guesses which plan is worth simulating first.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from simulator.projection.memory import MemoryLine
 from simulator.projection.result import Projection, StageLine
 from simulator.report import Settings, report, simulation_of
 from simulator.systems import plan_program
-from tensor_partitioner.decision.bounds import with_bubble
+from tensor_partitioner.decision.bounds import Bounds, with_bubble
 from tensor_partitioner.decision.candidates import Branch, Space
-from tensor_partitioner.decision.leaves import Leaf
+from tensor_partitioner.decision.leaves import Leaf, leaves
 from tensor_partitioner.decision.why import COMMUNICATING, COMPUTING
 from topologies import Machine
 from topologies.machine import Device
@@ -50,19 +51,28 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class WorkBounds:
-    """What bounds the branches of a space by the work alone."""
+    """What bounds the branches of a space by the work alone; a projection's bounds are a guide."""
 
-    space: Space
     machine: Machine
     work: Work
+    guide: Bounds
+
+    @property
+    def space(self) -> Space:
+        """The space."""
+        return self.guide.space
 
     def build(self, branch: Branch) -> bool:
-        """Return False: nothing more can be worked out for a branch."""
-        return False
+        """Work out something more of the guide."""
+        return self.guide.build(branch)
 
     def is_possible(self, branch: Branch) -> bool:
         """Return True: planning says what cannot be."""
         return True
+
+    def guess_s(self, branch: Branch) -> float:
+        """Return seconds by the guide."""
+        return self.guide.step_s(branch)
 
     def step_s(self, branch: Branch) -> float:
         """Return seconds that no candidate of a branch is below."""
@@ -78,10 +88,12 @@ class WorkBounds:
         fastest = max(map(self.work.rate, self.machine.devices))
         stages_s = self.work.operations / fastest / self.space.devices
         count = self.space.batch // (branch.dp * branch.micro_batch)
+        guided = leaves(self.guide, branch, float("inf")) if self.guide.is_possible(branch) else ()
+        guesses = {leaf.way: leaf.seconds for leaf in guided}
         for way in self.space.candidates(branch):
             waits = way.pp > 1 and read_schedule(way.schedule)[0] in WITH_BUBBLE
             seconds = max(self.step_s(branch), with_bubble(stages_s, way.pp, count) if waits else 0.0)
-            yield Leaf(seconds, self.least_bytes(branch), way)
+            yield Leaf(seconds, self.least_bytes(branch), way, guesses.get(way, float("inf")))
 
 
 def simulated_step(plan: Plan, batch: int, machine: Machine, work: Work) -> Projection:

@@ -13,7 +13,7 @@ from planner.parallel import Parallel
 from planner.plans.plan import Plan
 from planner.search.pins import Degree, read_pins
 from simulator.projection.cluster import Cluster
-from tensor_partitioner.replicas import GraphModel, Source, ZooModel
+from tensor_partitioner.replicas import GraphModel, Source, ZooModel, searched_plan
 from topologies import Machine
 
 SWITCH = {"on": True, "off": False}
@@ -69,6 +69,6 @@ def plan_named(source: Source, batch: int, parallel: Parallel) -> Plan:
     return planner.plan(graph, 1) if parallel.workers == 1 else planner.plan(graph, parallel=parallel)
 
 
-def plan_searched(source: Source, batch: int, workers: int, objective: str, machine: Machine | None) -> Plan:
-    """Search a plan of a step of a batch for few bytes, or little time on a machine; raises as `plan_named`."""
-    return planner.plan(source.whole(batch), workers, objective=objective, machine=machine)
+def plan_searched(source: Source, batch: int, workers: int, machine: Machine | None) -> Plan:
+    """Search a plan of a step of a batch for few bytes or, on a machine, for little time; raises as `plan_named`."""
+    return searched_plan(source.whole(batch), workers, machine)

@@ -97,9 +97,9 @@ def test_on_a_calibrated_host_plans_are_simulated():
     best = decision.best
     assert best.seconds_per_step == min(c.seconds_per_step for c in decision.candidates if c.fits)
     graph = planner.model("mlp-2-64", batch=8, dtype="float32", optimizer="adamw")
+    names = "dp=2,micro-batch=4", "tp=2,micro-batch=8"
     steps = [
-        simulation_of(plan_program(planner.plan(graph, parallel=named), host, 1), Settings()).seconds
-        for named in (names := ("dp=2,micro-batch=4", "tp=2,micro-batch=8"))
+        simulation_of(plan_program(planner.plan(graph, parallel=named), host, 1), Settings()).seconds for named in names
     ]
     rows = {c.name: c.seconds_per_step for c in decision.candidates}
     assert [rows[name] for name in names] == steps
