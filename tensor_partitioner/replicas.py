@@ -220,15 +220,15 @@ class GraphModel:
 
     def whole(self, batch: int, parallel: Parallel | None = None) -> Graph:
         """Return it, or make it again where it is to be cut otherwise."""
-        there = {"micro_batches": self.graph.micro_batches, "recompute": RECOMPUTE["none"]}
-        cut = there if parallel is None else _cut(batch, parallel)
-        if recomputed(self.graph):
-            cut, there = ({"micro_batches": count["micro_batches"]} for count in (cut, there))
-        if cut == there:
+        if parallel is None:
             return self.graph
-        if not self.is_made:
+        asked = _cut(batch, parallel)
+        again = asked["recompute"] if recomputed(self.graph) else RECOMPUTE["none"]
+        own = {"micro_batches": self.graph.micro_batches, "recompute": again}
+        changed = {name: value for name, value in asked.items() if value != own[name]}
+        if changed and not self.is_made:
             raise PlanError(f"{self.name}: expected a model that can be made in other micro-batches, found a graph")
-        return planner.model(self.name, **{**dict(self.options), **cut})
+        return planner.model(self.name, **{**dict(self.options), **changed}) if changed else self.graph
 
     def inner(self, within: Parallel, micro_batch: int) -> Inner:
         """Return what a replica of its graph does with a micro-batch."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
+from itertools import compress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,15 +23,11 @@ def by_axis(moved: NDArray[np.int64], ways: Ways) -> dict[str, int]:
     >>> by_axis(np.array([[0, 1, 2, 4]] + [[0, 0, 0, 0]] * 3), Ways((2, 2), axes=("dp", "tp")))
     {'tp': 1, 'dp': 2, 'dp x tp': 4}
     """
-    sources, targets = np.nonzero(moved)
-    digits, axes = np.array(ways.digits_of_workers()), ways.axes or ("",) * len(ways)
-    differing = digits[sources] != digits[targets]
-    kinds, places = np.unique(differing, axis=0, return_inverse=True)
-    totals = np.bincount(places.ravel(), weights=moved[sources, targets], minlength=len(kinds))
-    result: dict[str, int] = {}
-    for kind, total in zip(kinds, totals, strict=True):
-        name = axes_name(axis for axis, differs in zip(axes, kind, strict=True) if differs)
-        result[name] = result.get(name, 0) + round(total)
+    digits, result = np.array(ways.digits_of_workers()), dict[str, int]()
+    differing, axes = digits[:, None] != digits, ways.axes or ("",) * len(ways)
+    for kind in np.unique(differing[moved > 0], axis=0):
+        name = axes_name(compress(axes, kind))
+        result[name] = result.get(name, 0) + int(moved[(differing == kind).all(axis=2)].sum())
     return result
 
 

@@ -6,7 +6,7 @@ of the chain of forward nodes. Of many segments a few are looked at, and one sta
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import chain, groupby
@@ -247,16 +247,14 @@ class _Blocks:
         sent = added(transfer.sent for transfer in exchanged)
         return Part(self._work(shares, kernels), sum(seconds), sum(in_pieces), len(exchanged), sent)
 
-    def _once_exchanged(self, share: NodeShare) -> Iterable[Transfer]:
-        """Return what tensor parallel workers exchange once; others do with all that hold the same."""
-        exchanged = share.once if share.phase in EVERY else (*share.before, *share.after, *share.once)
-        tensor = self._network.grid.tensor
-        groups = (tuple(w for w in t.workers if w // tensor == t.workers[-1] // tensor) for t in exchanged)
-        return (
-            replace(t, workers=workers, sent=sent_by_member(t.kind, {"tp": len(workers)}, t.nbytes))
-            for t, workers in zip(exchanged, groups, strict=True)
-            if len(workers) > 1
-        )
+    def _once_exchanged(self, share: NodeShare) -> Iterator[Transfer]:
+        """Yield what tensor parallel workers exchange once; others do with all that hold the same."""
+        for transfer in share.once if share.phase in EVERY else (*share.before, *share.after, *share.once):
+            place = transfer.workers[-1] // self._network.grid.tensor
+            workers = tuple(w for w in transfer.workers if w // self._network.grid.tensor == place)
+            if len(workers) > 1:
+                nbytes = transfer.nbytes * (2 if transfer.kind == "all-reduce" else 1)
+                yield replace(transfer, workers=workers, sent=sent_by_member({"tp": len(workers)}, nbytes))
 
     def _work(self, shares: Sequence[NodeShare], kernels: Kernels) -> Work:
         runs = fused(shares, kernels.fusion, self._readers)

@@ -7,6 +7,7 @@ from itertools import combinations
 from math import prod
 
 from planner.layout import axes_name
+from planner.layout.ways import AXES
 
 Sent = Mapping[str, float]
 """Bytes by axis: by those along which the sender and the receiver differ, as in "dp" or "dp x cp"."""
@@ -26,15 +27,14 @@ def times(count: float, sent: Sent) -> Sent:
     return {axes: count * nbytes for axes, nbytes in sent.items()}
 
 
-def sent_by_member(kind: str, degrees: Mapping[str, int], nbytes: float) -> Sent:
-    """Return what a member of a collective sends, whose group spans a mesh of these degrees.
+def sent_by_member(degrees: Mapping[str, int], nbytes: float) -> Sent:
+    """Return what a member of a group sends that gathers, or scatters, so many bytes and spans a mesh of these degrees.
 
-    It sends each other member its part of the payload, twice where all is reduced everywhere.
+    Each sends each other one a part. Reducing all of it everywhere is both, and twice as much.
 
-    >>> sent_by_member("all-reduce", {"dp": 2, "cp": 2}, 80)
-    {'dp': 40.0, 'cp': 40.0, 'dp x cp': 40.0}
+    >>> sent_by_member({"dp": 2, "cp": 2}, 80)
+    {'dp': 20.0, 'cp': 20.0, 'dp x cp': 20.0}
     """
-    each = nbytes / prod(degrees.values()) * (2 if kind == "all-reduce" else 1)
-    along = [axis for axis, degree in degrees.items() if degree > 1]
+    each, along = nbytes / prod(degrees.values()), [axis for axis in AXES if degrees.get(axis, 1) > 1]
     groups = (axes for count in range(1, len(along) + 1) for axes in combinations(along, count))
     return {axes_name(axes): each * prod(degrees[axis] - 1 for axis in axes) for axes in groups}

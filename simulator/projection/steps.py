@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -161,7 +161,7 @@ class Steps:
         shares_s = network.stages_s(share) + network.transfer_s(gather)
         if whole[0] <= shares_s:
             return whole
-        return shares_s, {STAGES: share, **sent_by_member(gather.kind, {"tp": parallel.tp}, nbytes)}
+        return shares_s, {STAGES: share, **sent_by_member({"tp": parallel.tp}, nbytes)}
 
     # --- the end of a step
 
@@ -184,24 +184,13 @@ class Steps:
 
     def _sent(self, block: Block) -> Sent:
         """Return the bytes that a worker of its stage sends for a block in a step."""
-        job, priced = self._job, self[block]
-        passes = times(job.micro_batches, added((priced.forward.sent, priced.backward.sent)))
-        return added((passes, block.reduced, *(self._sent_to_replicas(block, *of) for of in self._collectives())))
-
-    def _collectives(self) -> Iterator[tuple[Operation, Callable[[Block], float], int]]:
-        """Yield the collectives of all that hold the same weights: of which bytes, and how often in a step."""
-        count = self._job.micro_batches
-        if self._parallel.zero < OPTIMIZER:
-            yield "all-reduce", self._reduced_bytes, 1
-            return
-        yield "reduce-scatter", self._reduced_bytes, count if self.scatters else 1
-        yield "all-gather", _weight_bytes, 2 * count if self.gathers else 1
-
-    def _sent_to_replicas(self, block: Block, kind: Operation, nbytes: Callable[[Block], float], often: int) -> Sent:
-        grid, whole = self._job.network.grid, often * nbytes(block)
-        of_experts, degrees = whole * block.expert_share, {"dp": grid.replicas, "cp": grid.context}
-        others = {"dp": grid.replicas, "ep": grid.experts, "cp": grid.context}
-        return added((sent_by_member(kind, others, whole - of_experts), sent_by_member(kind, degrees, of_experts)))
+        count, zero, grid = self._job.micro_batches, self._parallel.zero, self._job.network.grid
+        passes = times(count, added((self[block].forward.sent, self[block].backward.sent)))
+        reduced = self._reduced_bytes(block) * (count if self.scatters else 1 if zero >= OPTIMIZER else 2)
+        nbytes = reduced + block.weight_bytes * (2 * count if self.gathers else 1 if zero >= OPTIMIZER else 0)
+        replicas, of_experts = {"dp": grid.replicas, "cp": grid.context}, nbytes * block.expert_share
+        every = sent_by_member({**replicas, "ep": grid.experts}, nbytes - of_experts)
+        return added((passes, block.reduced, every, sent_by_member(replicas, of_experts)))
 
     def _reduced_bytes(self, block: Block) -> float:
         return gradient_bytes(block, self._stack)

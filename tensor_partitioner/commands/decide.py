@@ -31,10 +31,11 @@ from tensor_partitioner.decision.checks import is_alike
 from tensor_partitioner.decision.deciding import BUDGET_S, decide
 from tensor_partitioner.decision.precision import hint
 from tensor_partitioner.decision.record import Decision
-from tensor_partitioner.decision.sources import plan_named, plan_searched, source_of
+from tensor_partitioner.decision.sources import plan_named, source_of
 from tensor_partitioner.decision.tables import candidates_table
 from tensor_partitioner.decision.typed import STACK
 from tensor_partitioner.decision.why import left_open, not_their_best
+from tensor_partitioner.replicas import searched_plan
 from topologies import available
 
 PIN_HELP = f"Look only at ways with this word of --parallel: {', '.join(DEGREES)}, sp, as in tp=4. May be given again."
@@ -194,8 +195,8 @@ def _searched(decision: Decision) -> str:
 def plan_of(decision: Decision, source: str, options: Mapping[str, Any]) -> Plan:
     """Return the plan of the best candidate; a GraphError where a user's function makes no graph that is cut so."""
     best, batch, machine, given = decision.best, decision.model.batch, cluster(options["topo"]), given_options(options)
-    model, _ = source_of(source, machine, given.pop("batch", None), given)
+    model, _ = source_of(source, machine.built, given.pop("batch", None), given)
     parallel = Parallel.read(best.parallel)
     if parallel is not None:
         return plan_named(model, batch, parallel)
-    return plan_searched(model, batch, machine.devices, machine.built if best.family.endswith("time") else None)
+    return searched_plan(model.whole(batch), machine.devices, machine.built if best.family.endswith("time") else None)

@@ -229,10 +229,6 @@ class Bounds:
         """Return the replica of a branch, where it is worked out."""
         return self._divisions.get((branch.within, branch.micro_batch))
 
-    def is_possible(self, branch: Branch) -> bool:
-        """Return False where a branch's replica is worked out, and cannot be divided so."""
-        return self.built(branch) is not None
-
     def step_s(self, branch: Branch) -> float:
         """Return seconds that no candidate of a branch is below, by what is worked out."""
         count = self.space.batch // (branch.dp * branch.micro_batch)
@@ -245,10 +241,6 @@ class Bounds:
             if self._divides_alike(key, branch.within.tp)
         ]
         return Floor(*map(max, zip(*floors, strict=True))).step_s(branch.pp, count) if floors else 0.0
-
-    def guess_s(self, branch: Branch) -> float:
-        """Return 0: bounds are near enough to say what comes first."""
-        return 0.0
 
     def _divides_alike(self, key: Key, tp: int) -> bool:
         """True if a replica is worked out, and so many tensor parallel workers split all that its own split."""

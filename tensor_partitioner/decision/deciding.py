@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 from planner.errors import GraphError, PlanError
@@ -21,16 +21,15 @@ from simulator.projection.stack import OURS, Stack, stack_named
 from tensor_partitioner.decision.bounds import UNDIVIDED, Bounds
 from tensor_partitioner.decision.candidates import Space, candidate_name, family
 from tensor_partitioner.decision.checks import is_alike, require_few, require_types
-from tensor_partitioner.decision.leaves import leaves
 from tensor_partitioner.decision.record import ALL_ALIKE, OWN, SEARCHED, Candidate, Decision
 from tensor_partitioner.decision.recording import Projected, Tally, machine_facts, model_facts, ranked, warning
 from tensor_partitioner.decision.searching import Search
-from tensor_partitioner.decision.simulated import Work, WorkBounds, simulated_step
-from tensor_partitioner.decision.sources import degrees_of, plan_named, plan_searched, source_of
+from tensor_partitioner.decision.simulated import Work, simulated_step
+from tensor_partitioner.decision.sources import degrees_of, plan_named, source_of
 from tensor_partitioner.decision.typed import STACK, commands
 from tensor_partitioner.decision.why import AS_FAST, verdict
 from tensor_partitioner.projection import project_inner, project_source
-from tensor_partitioner.replicas import Inner, Source
+from tensor_partitioner.replicas import Inner, Source, searched_plan
 from topologies import Machine
 
 BUDGET_S = 30.0
@@ -67,7 +66,7 @@ def decide(  # noqa: PLR0913 -- the settings by their names
     require_types(model, machine, batch, budget_s, pins)
     whole = cluster_of(machine) if isinstance(machine, Machine) else cluster(machine)
     require_few(whole)
-    source, samples = source_of(model, whole, batch, options)
+    source, samples = source_of(model, whole.built, batch, options)
     stack = stack if is_alike(whole) else OURS
     deciding = _Deciding(source, whole, stack, degrees_of(pins))
     return deciding.decision(deciding.largest_batch() if samples is None else samples, begin, budget_s)
@@ -169,19 +168,16 @@ class _Deciding:
         def price(way: Parallel) -> Projection | None:
             return self._priced(way, space.batch)
 
-        capacity = max(device.spec.memory_bytes or float("inf") for device in self.cluster.built.devices)
-        bounds = self._bounds(space)
-        if self._simulates:
-            simulated = WorkBounds(self.cluster.built, self._work(space.batch), bounds)
-            return Search(simulated, simulated.leaves, price, capacity, until, waits_for_fit=False)
-        return Search(bounds, partial(leaves, bounds), price, capacity, until)
+        devices = self.cluster.built.devices[: space.devices]
+        capacity = max(device.spec.memory_bytes or float("inf") for device in devices)
+        floor_s = self._work(space.batch).seconds(devices) if self._simulates else None
+        return Search(self._bounds(space), price, capacity, until, floor_s)
 
     def _work(self, batch: int) -> Work:
         """Return the work of a step."""
-        inner, blocks = self._single
-        lasting = sum(block.weight_bytes + block.master_bytes + block.state_bytes for block in blocks)
+        inner = self._single[0]
         convolutions = any(share.category == "convolution" for share in inner.replica.shares)
-        return Work(batch * self._operations, inner.products or inner.dtype, lasting, convolutions)
+        return Work(batch * self._operations, inner.products or inner.dtype, convolutions)
 
     @property
     def _operations(self) -> float:
@@ -225,7 +221,7 @@ class _Deciding:
     def _searched_step(self, goal: str, machine: Machine | None, batch: int) -> tuple[Plan, Projection]:
         count = self.cluster.devices
         if self._simulates:
-            plan = plan_searched(self.source, batch, count, machine)
+            plan = searched_plan(self.source.whole(batch), count, machine)
             return plan, self._simulated(plan, batch)
         inner = self.source.searched(count, batch, machine)
         whole = Parallel(tp=count, micro_batch=batch)

@@ -24,15 +24,11 @@ ROUNDING = 4.0
 
 
 class Leaf(NamedTuple):
-    """A candidate, seconds that it is not below, and bytes that it does not need less than.
-
-    Of candidates with one bound that comes first of which the `guess_s` is least.
-    """
+    """A candidate, seconds that it is not below, and bytes that it does not need less than."""
 
     seconds: float
     nbytes: float
     way: Parallel
-    guess_s: float = 0.0
 
 
 def leaves(bounds: Bounds, branch: Branch, capacity: float) -> Iterator[Leaf]:

@@ -8,54 +8,33 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
-from typing import Protocol
 
 from planner.parallel import Parallel
 from simulator.projection.result import Projection
-from tensor_partitioner.decision.candidates import Branch, Space, by_hand
-from tensor_partitioner.decision.leaves import Leaf
+from tensor_partitioner.decision.bounds import Bounds
+from tensor_partitioner.decision.candidates import Branch, by_hand
+from tensor_partitioner.decision.leaves import Leaf, leaves
 
-
-class BranchBounds(Protocol):
-    """What bounds the branches of a space."""
-
-    @property
-    def space(self) -> Space:
-        """The space."""
-
-    def build(self, branch: Branch) -> bool:
-        """Work out something more that bounds a branch; False where there is nothing."""
-
-    def is_possible(self, branch: Branch) -> bool:
-        """Return False for a branch whose replicas cannot be divided so."""
-
-    def step_s(self, branch: Branch) -> float:
-        """Return seconds that no candidate of a branch is below."""
-
-    def guess_s(self, branch: Branch) -> float:
-        """Return about what the fastest of a branch takes, which says what comes first of branches of one bound."""
-
-    def least_bytes(self, branch: Branch) -> float:
-        """Return bytes that all candidates of a branch need."""
+LATE_S = 1e12
+"""What comes last has more seconds."""
 
 
 @dataclass(eq=False)
 class Search:
     """A search of a space, given its bounds, for the fastest way that fits in a device's memory.
 
-    `leaves` yields the candidates of a branch that is worked out, `price` says what one takes, None where it cannot be.
-    After `until` it goes on until a way fits if it `waits_for_fit`, else until one is priced. `projected` are ways,
-    with the bound of their seconds and what came of them. Of all that were `considered`, so many are `impossible`, and
-    so many `unfinished` for want of time, of which none takes less than `lower_s`; all others are above the best or too
-    large by their bounds.
+    `price` says what a way takes, None where it cannot be. Where the bounds are of other steps than are priced, nothing
+    is known to take less than `floor_s`, and they say what is tried first. `projected` are ways, with the bound of
+    their seconds and what came of them. Of all that were `considered`, so many are `impossible`, and so many
+    `unfinished` for want of time, of which none takes less than `lower_s`; all others are above the best or too large
+    by their bounds.
     """
 
-    bounds: BranchBounds
-    leaves: Callable[[Branch, float], Iterable[Leaf]]
+    bounds: Bounds
     price: Callable[[Parallel], Projection | None]
     capacity: float
     until: float
-    waits_for_fit: bool = True
+    floor_s: float | None = None
     projected: dict[Parallel, tuple[float, Projection]] = field(default_factory=dict)
     considered: int = 0
     impossible: int = 0
@@ -75,7 +54,8 @@ class Search:
     def run(self, per_node: int, below_s: float = float("inf")) -> None:
         """Search; what people would do anyway comes first.
 
-        Nothing is looked at that does not take less than `below_s`.
+        However late it is, it goes on until a way fits or, with a `floor_s`, one is priced. Nothing is looked at that
+        does not take less than `below_s`.
         """
         space, self._best_s = self.bounds.space, below_s
         for ways in by_hand(space, per_node) if below_s == float("inf") else ():
@@ -88,7 +68,7 @@ class Search:
             if self._is_over:
                 self._stop()
                 return
-            bound_s, _, _, item = heappop(self._waiting)
+            _, bound_s, _, item = heappop(self._waiting)
             if isinstance(item, Leaf):
                 self._try(item)
             else:
@@ -98,8 +78,7 @@ class Search:
 
     @property
     def _is_over(self) -> bool:
-        """True if it is late, and something is priced that may be enough."""
-        enough = self._best_s < float("inf") if self.waits_for_fit else bool(self.projected)
+        enough = self._best_s < float("inf") if self.floor_s is None else bool(self.projected)
         return enough and time.monotonic() > self.until
 
     def _stop(self) -> None:
@@ -113,27 +92,30 @@ class Search:
 
     def _add(self, branch: Branch, bound_s: float) -> None:
         """Let a branch wait for its turn, if it may fit."""
-        nbytes = self.bounds.least_bytes(branch)
-        if nbytes > self.capacity:
-            self._smallest = min(self._smallest, (nbytes, branch), key=lambda row: row[0])
-        else:
-            self._wait(max(bound_s, self.bounds.step_s(branch)), self.bounds.guess_s(branch), branch)
+        self._wait(max(bound_s, self.bounds.step_s(branch)), self.bounds.least_bytes(branch), branch, branch)
 
-    def _wait(self, bound_s: float, guess_s: float, item: Branch | Leaf) -> None:
-        heappush(self._waiting, (bound_s, guess_s, next(self._numbers), item))
+    def _wait(self, bound_s: float, nbytes: float, branch: Branch, item: Branch | Leaf) -> None:
+        if nbytes <= self.capacity:
+            heappush(self._waiting, (self._least_s(bound_s), bound_s, next(self._numbers), item))
+        elif self.floor_s is not None:  # which may fit where the bounds say that it does not
+            heappush(self._waiting, (self.floor_s, LATE_S + nbytes, next(self._numbers), item))
+        else:
+            self._smallest = min(self._smallest, (nbytes, branch), key=lambda row: row[0])
+
+    def _least_s(self, bound_s: float) -> float:
+        """Return the seconds that nothing with a bound takes less than."""
+        return bound_s if self.floor_s is None else self.floor_s
 
     def _refine(self, branch: Branch, bound_s: float) -> None:
         """Bound a branch by one replica more, or by its own, and then its candidates each."""
         if self.bounds.step_s(branch) > bound_s or self.bounds.build(branch):
             self._add(branch, bound_s)
-        elif not self.bounds.is_possible(branch):
+        elif self.bounds.built(branch) is None:
             self.impossible += self.bounds.space.count(branch)
         else:
-            for leaf in self.leaves(branch, self.capacity):
-                if leaf.nbytes > self.capacity:
-                    self._smallest = min(self._smallest, (leaf.nbytes, branch), key=lambda row: row[0])
-                elif leaf.way not in self._tried and leaf.seconds < self._best_s:
-                    self._wait(max(bound_s, leaf.seconds), leaf.guess_s, leaf)
+            for leaf in leaves(self.bounds, branch, self.capacity):
+                if leaf.way not in self._tried and self._least_s(leaf.seconds) < self._best_s:
+                    self._wait(max(bound_s, leaf.seconds), leaf.nbytes, branch, leaf)
 
     def _try(self, leaf: Leaf) -> bool:
         """Project a candidate; True if it fits."""
@@ -142,7 +124,7 @@ class Search:
         if projection is None:
             self.impossible += 1
             return False
-        self.projected[leaf.way] = leaf.seconds, projection
+        self.projected[leaf.way] = self._least_s(leaf.seconds), projection
         if projection.fits:
             self._best_s = min(self._best_s, projection.seconds)
         return projection.fits
@@ -151,33 +133,30 @@ class Search:
         """Project ways in turn until one fits; where none may, that of least bytes."""
         may_fit = [way for way in ways if self.bounds.least_bytes(_branch_of(way)) <= self.capacity]
         for way in may_fit:
-            if self._is_over and not self.waits_for_fit:
+            if self.floor_s is not None and self._is_over:
                 return
             leaf = self._leaf(way)
             if leaf is not None and leaf.nbytes <= self.capacity and self._try(leaf):
                 return
-        smallest = min(ways, key=lambda way: self.bounds.least_bytes(_branch_of(way)), default=None)
-        leaf = None if smallest is None else self._leaf(smallest)
-        if leaf is not None and leaf.way not in self._tried:
-            self._try(leaf)
+        if ways:
+            leaf = self._leaf(min(ways, key=lambda way: self.bounds.least_bytes(_branch_of(way))))
+            if leaf is not None and leaf.way not in self._tried:
+                self._try(leaf)
+
+    def _leaves(self, branch: Branch) -> Iterable[Leaf]:
+        """Return the ways of a branch with their bounds; none where it cannot be."""
+        while self.bounds.build(branch):
+            pass
+        return leaves(self.bounds, branch, self.capacity) if self.bounds.built(branch) is not None else ()
 
     def _leaf(self, way: Parallel) -> Leaf | None:
-        """Return a way with its bounds; None where it cannot be."""
-        branch = _branch_of(way)
-        while self.bounds.build(branch):
-            pass
-        if not self.bounds.is_possible(branch):
-            return None
-        return next(leaf for leaf in self.leaves(branch, self.capacity) if leaf.way == way)
+        return next((leaf for leaf in self._leaves(_branch_of(way)) if leaf.way == way), None)
 
     def _try_smallest(self, branch: Branch) -> None:
-        """Project the way of a branch that needs least, to say how far it is from fitting."""
-        while self.bounds.build(branch):
-            pass
-        if self.bounds.is_possible(branch):
-            leaf = min(self.leaves(branch, self.capacity), key=lambda leaf: leaf.nbytes)
-            if leaf.way not in self._tried:
-                self._try(leaf)
+        """Price the way of a branch that needs least, to say how far it is from fitting."""
+        leaf = min(self._leaves(branch), key=lambda leaf: leaf.nbytes, default=None)
+        if leaf is not None and leaf.way not in self._tried:
+            self._try(leaf)
 
 
 def _branch_of(way: Parallel) -> Branch:
