@@ -117,7 +117,10 @@ def network_within(machine: Cluster, within: Parallel, workers: int) -> Network:
 
 
 def _with_tied(blocks: tuple[Block, ...], inner: Replica, stages: int) -> tuple[tuple[Block, ...], int]:
-    """Return the blocks where the last stage has what it shares with the first, too, and its gradient's bytes."""
+    """Return the blocks where the last stage has what it shares with the first, too, and its gradient's bytes.
+
+    A gradient is of the dtype that its weight is computed with.
+    """
     first, last = blocks[0], blocks[-1]
     elements = tied_parameters(inner)
     if stages == 1 or not elements or not first.parameters:
@@ -133,7 +136,7 @@ def _with_tied(blocks: tuple[Block, ...], inner: Replica, stages: int) -> tuple[
         weight_bytes=more(last.weight_bytes, first.weight_bytes),
         master_bytes=more(last.master_bytes, first.master_bytes),
         state_bytes=more(last.state_bytes, first.state_bytes),
-        gradient_bytes=more(last.gradient_bytes, first.gradient_bytes),
+        gradient_bytes=more(last.gradient_bytes, first.weight_bytes),
         once=last.once + first.once.part(share),
     )
-    return (*blocks[:-1], last), round(share * first.gradient_bytes)
+    return (*blocks[:-1], last), round(share * first.weight_bytes)

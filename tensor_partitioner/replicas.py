@@ -10,21 +10,21 @@ from typing import NamedTuple, Protocol
 
 import planner
 from planner.errors import PlanError
-from planner.graph.facts import batch_size
+from planner.graph.facts import batch_size, recomputed
 from planner.graph.few_segments import FEW, few_segments
 from planner.graph.ir import Graph, Node
 from planner.graph.samples import depending_on_samples
 from planner.layout import Ways
 from planner.layout.ways import STAGES
 from planner.models.zoo import with_few_layers
-from planner.parallel import Parallel
+from planner.parallel import RECOMPUTE, Parallel
 from planner.plans.plan import Plan
 from planner.search import SearchOptions
 from planner.search.coarse.coarsen import Coarsenings
 from planner.search.run import search_result
-from simulator.projection.replica import NodeShare, Replica, Transfer, replica, rows_read
+from simulator.projection.replica import Replica, replica
+from tensor_partitioner.samples import between
 from topologies import Machine
-from topologies.kernels import Attention, Product
 
 MIXED_FLOAT8 = "mixed-float8"
 """The dtype of `mixed` training whose layers multiply with weights in 8 bits, as Transformer Engine does."""
@@ -58,8 +58,11 @@ class Source(Protocol):
     def options(self) -> tuple[tuple[str, object], ...]:
         """What it is made with, by name; without the batch where it can be of any."""
 
-    def whole(self, batch: int | None) -> Graph:
-        """Return the whole training graph, of a batch where it can be of any."""
+    def whole(self, batch: int, parallel: Parallel | None = None) -> Graph:
+        """Return the whole training graph, in the micro-batches of named parallelism, with its recomputation.
+
+        Raises GraphError and PlanError where there is none.
+        """
 
     def inner(self, within: Parallel, micro_batch: int) -> Inner:
         """Return a replica under tensor and context parallelism, its experts shared out by data parallel workers.
@@ -83,9 +86,10 @@ class ZooModel:
         """Take options by name."""
         return cls(name, tuple(sorted(options.items())))
 
-    def whole(self, batch: int | None) -> Graph:
-        """Build it with all layers, and with a batch where that is given."""
-        return planner.model(self.name, **_buildable(self.options), **({} if batch is None else {"batch": batch}))
+    def whole(self, batch: int, parallel: Parallel | None = None) -> Graph:
+        """Build it with all layers."""
+        cut = {} if parallel is None else _cut(batch, parallel)
+        return planner.model(self.name, **_buildable(self.options), batch=batch, **cut)
 
     def inner(self, within: Parallel, micro_batch: int) -> Inner:
         """Build it with few layers and the micro-batch; a large one follows from two small ones."""
@@ -94,7 +98,12 @@ class ZooModel:
     def searched(self, workers: int, samples: int, machine: Machine | None) -> Inner:
         """Build it with few layers, and search."""
         graph, layers = _zoo_graph(self, samples)
-        return Inner(replica(_searched(graph, workers, machine)), layers, computed_dtype(graph))
+        return Inner(replica(searched_plan(graph, workers, machine)), layers, computed_dtype(graph))
+
+
+def _cut(batch: int, parallel: Parallel) -> dict[str, object]:
+    """Return the options of a model in the micro-batches of named parallelism, with its recomputation."""
+    return {"micro_batches": parallel.micro_batches(batch), "recompute": RECOMPUTE[parallel.recompute]}
 
 
 @lru_cache(MOST)
@@ -144,7 +153,8 @@ def _zoo_graph(model: ZooModel, micro_batch: int) -> tuple[Graph, tuple[int, ...
     return planner.model(name, **options, batch=2 * micro_batch, micro_batches=2), layers
 
 
-def _searched(graph: Graph, workers: int, machine: Machine | None) -> Plan:
+def searched_plan(graph: Graph, workers: int, machine: Machine | None) -> Plan:
+    """Search the plan of least bytes or, on a machine, of least time."""
     if machine is None:
         return planner.plan(graph, workers)
     return planner.plan(graph, workers, machine=machine, objective="time")
@@ -170,12 +180,13 @@ class GraphModel:
 
     What a worker does with a node is a line over the samples, product by product and byte by byte. Of layers that
     repeat three are looked at; `layers` says how many there are in each run where the graph has no more than these.
-    `options` are those that it was made with, by what its name says.
+    `options` are those that it was made with, by what its name says, if it `is_made` so.
     """
 
     graph: Graph
     layers: tuple[int, ...] = ()
     options: tuple[tuple[str, object], ...] = ()
+    is_made: bool = False
     _replicas: dict[tuple[Parallel, int], Replica] = field(default_factory=dict)
     _inner: dict[tuple[Parallel, int], Inner] = field(default_factory=dict)
     _graphs: dict[Parallel, Graph] = field(default_factory=dict)
@@ -193,9 +204,17 @@ class GraphModel:
             raise PlanError(f"{self.name}: expected inputs with samples, found none")
         return samples // self.graph.micro_batches
 
-    def whole(self, batch: int | None) -> Graph:
-        """Return it."""
-        return self.graph
+    def whole(self, batch: int, parallel: Parallel | None = None) -> Graph:
+        """Return it, or make it again where it is to be cut otherwise."""
+        if parallel is None:
+            return self.graph
+        asked = _cut(batch, parallel)
+        again = asked["recompute"] if recomputed(self.graph) else RECOMPUTE["none"]
+        own = {"micro_batches": self.graph.micro_batches, "recompute": again}
+        changed = {name: value for name, value in asked.items() if value != own[name]}
+        if changed and not self.is_made:
+            raise PlanError(f"{self.name}: expected a model that can be made in other micro-batches, found a graph")
+        return planner.model(self.name, **{**dict(self.options), **changed}) if changed else self.graph
 
     def inner(self, within: Parallel, micro_batch: int) -> Inner:
         """Return what a replica of its graph does with a micro-batch."""
@@ -232,7 +251,7 @@ class GraphModel:
         return inner._replace(layers=self.layers or layers)
 
     def _searched(self, graph: Graph, workers: int, machine: Machine | None) -> Inner:
-        return of_plan(_searched(replace(graph, micro_batches=1, accumulated=()), workers, machine))
+        return of_plan(searched_plan(replace(graph, micro_batches=1, accumulated=()), workers, machine))
 
     @cached_property
     def _in_two_micro_batches(self) -> Graph:
@@ -290,60 +309,3 @@ def _before_casts(graph: Graph, makers: Mapping[str, Node], name: str) -> str:
             break
         name, inputs = inputs[0], makers[inputs[0]].inputs
     return name
-
-
-def between(low: Replica, high: Replica, part: float, samples: float) -> Replica:
-    """Return the replica at work on so many `samples`, as parts of the second's, of which the first has `part`.
-
-    Exchanges of sums are those of the second, in which data parallel workers have none; others that the two have not
-    in common grow with samples. Of what does not, as weights, no more is read than there is.
-    """
-    at = (samples - part) / (1 - part)
-
-    def line(first: float, second: float) -> int:
-        return max(0, round(first + (second - first) * at))
-
-    def sizes(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, int]:
-        return {name: line(first[name], nbytes) for name, nbytes in second.items()}
-
-    def reads(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, int]:
-        lasting = {name: max(high.held[name], n) for name, n in second.items() if low.held[name] == high.held[name]}
-        return {name: min(nbytes, lasting.get(name, nbytes)) for name, nbytes in sizes(first, second).items()}
-
-    def transfers(first: tuple[Transfer, ...], second: tuple[Transfer, ...]) -> tuple[Transfer, ...]:
-        if [t.kind for t in first] != [t.kind for t in second]:
-            return tuple(replace(t, nbytes=round(t.nbytes * samples)) for t in second)
-        return tuple(replace(b, nbytes=line(a.nbytes, b.nbytes)) for a, b in zip(first, second, strict=True))
-
-    def product(first: Product, second: Product) -> Product:
-        return replace(
-            second,
-            batch=max(1, line(first.batch, second.batch)),
-            m=max(1, line(first.m, second.m)),
-            n=max(1, line(first.n, second.n)),
-            k=max(1, line(first.k, second.k)),
-        )
-
-    def attention(first: Attention | None, second: Attention | None) -> Attention | None:
-        if first is None or second is None:
-            return second
-        scores = max(1.0, first.scores + (second.scores - first.scores) * at)
-        return replace(second, rows=max(1, line(first.rows, second.rows)), scores=scores)
-
-    def share(first: NodeShare, second: NodeShare) -> NodeShare:
-        alike = len(first.products) == len(second.products)
-        pairs = zip(first.products, second.products, strict=True) if alike else ()
-        read, written = reads(first.reads, second.reads), sizes(first.writes, second.writes)
-        return replace(
-            second,
-            operations=max(0.0, first.operations + (second.operations - first.operations) * at),
-            reads=rows_read(second.node, second.traits, read, written, high.held),
-            writes=written,
-            products=tuple(product(*pair) for pair in pairs) if alike else second.products,
-            attention=attention(first.attention, second.attention),
-            before=transfers(first.before, second.before),
-            after=transfers(first.after, second.after),
-        )
-
-    shares = tuple(share(*pair) for pair in zip(low.shares, high.shares, strict=True))
-    return replace(high, shares=shares, held=sizes(low.held, high.held))

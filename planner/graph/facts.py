@@ -8,7 +8,7 @@ from math import prod
 
 from planner.graph.infer import describe
 from planner.graph.ir import FLOATING, Graph, Node, Tensor
-from planner.graph.micro_batches import BEFORE, FORWARD, phases_of_nodes
+from planner.graph.micro_batches import BEFORE, FORWARD, UPDATE, phases_of_nodes
 from planner.graph.samples import depending_on_samples
 from tdl.traits import traits_of
 
@@ -48,6 +48,15 @@ def copies_of_weights(graph: Graph) -> frozenset[str]:
     """Return what is a weight in another dtype."""
     converting = (node for node in graph.nodes if traits_of(describe(node, graph.tensors)).converts)
     return frozenset(node.outputs[0] for node in converting if graph.tensors[node.inputs[0]].role == "weight")
+
+
+def masters_of_weights(graph: Graph) -> frozenset[str]:
+    """Return the weights of which the passes read copies in another dtype alone, and what updates make of these."""
+    copies, phase = copies_of_weights(graph), phases(graph)
+    copied = {name for node in graph.nodes if not copies.isdisjoint(node.outputs) for name in node.inputs}
+    others = (node for node in graph.nodes if copies.isdisjoint(node.outputs) and phase[node.name] != UPDATE)
+    masters = copied.difference(*(node.inputs for node in others))
+    return frozenset(masters | {graph.updates[name] for name in masters if name in graph.updates})
 
 
 def classification(graph: Graph) -> tuple[str, Tensor] | None:

@@ -1,5 +1,6 @@
 """Layouts: where every element of every tensor lies, who needs it, and what must move."""
 
+from planner.layout.by_axis import axes_name, by_axis, exchanged_by_axis
 from planner.layout.communication import Collective, Group, collective, collectives
 from planner.layout.exchange import Exchange, count
 from planner.layout.geometry import (
@@ -58,6 +59,8 @@ __all__ = [
     "Signature",
     "Strategy",
     "Ways",
+    "axes_name",
+    "by_axis",
     "can_split",
     "collective",
     "collectives",
@@ -65,6 +68,7 @@ __all__ = [
     "count",
     "elements",
     "eligible",
+    "exchanged_by_axis",
     "fetch",
     "format_layout",
     "group_of",

@@ -28,7 +28,6 @@ from planner.models import FAMILIES, gpt, llama
 from planner.parallel import Parallel
 from results.experiment import OverTimeError, Pages, cpu_limit, machine, publish, read_data, table
 from simulator.projection.cluster import cluster
-from simulator.projection.stack import stack_named
 from tensor_partitioner.decision import decide
 from tensor_partitioner.decision.deciding import _Deciding
 from tensor_partitioner.decision.record import Candidate, Decision
@@ -250,7 +249,7 @@ def exhausted(count: int, until: float) -> Row:
         options = SMALL[name]
         decision = decide(name, machine_name, batch=batch, stack=stack, budget_s=600, pins=NAMED, **options)
         model, whole = ZooModel.of(name, options), cluster(machine_name)
-        for candidate in _Deciding(model, whole, stack_named(stack), stack, degrees_of(NAMED)).space(batch):
+        for candidate in _Deciding(model, whole, stack, degrees_of(NAMED)).space(batch):
             try:
                 step = project_source(model, batch, candidate, whole, stack)
             except (PlanError, GraphError):

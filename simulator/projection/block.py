@@ -8,13 +8,18 @@ from functools import cached_property, reduce
 from typing import NamedTuple
 
 from simulator.projection.kernels import Work
+from simulator.projection.sent import Sent, added
 from simulator.projection.stack import Stack
 
 
 class Exchanged(NamedTuple):
-    """Seconds of an exchange among inner workers; products can go on with a piece of one that is made `in_pieces`."""
+    """Seconds of an exchange among inner workers, and the bytes that a worker sends for it.
+
+    Products can go on with a piece of one that is made `in_pieces`.
+    """
 
     seconds: float
+    sent: Sent
     in_pieces: bool = False
 
 
@@ -84,6 +89,11 @@ class Part:
         return sum(exchange.seconds for exchange in self.exchanges)
 
     @property
+    def sent(self) -> Sent:
+        """Bytes that a worker sends for them."""
+        return added(exchange.sent for exchange in self.exchanges)
+
+    @property
     def in_pieces_s(self) -> float:
         """Seconds of those that are made in pieces."""
         return sum(exchange.seconds for exchange in self.exchanges if exchange.in_pieces)
@@ -113,7 +123,7 @@ class Part:
         left = 1 + (slowdown - 2) * hidden_s / self.in_pieces_s
         return Part(
             tuple(
-                Exchanged(item.seconds * left, True) if isinstance(item, Exchanged) and item.in_pieces else item
+                item._replace(seconds=item.seconds * left) if isinstance(item, Exchanged) and item.in_pieces else item
                 for item in self.items
             )
         )
@@ -140,11 +150,12 @@ class Block:
     A layer is a segment of the `run`-th run of segments that repeat; None: it is no layer.
     `weights` is the part of `backward` that makes gradients of weights; `selected` that of `forward` that is done again
     under selective recomputation. `once` is done once in an iteration, and `reduced_s` exchanged among tensor parallel
-    workers. `repeated_operations` of products are those beyond its even part of the model's. Bytes: of weights as they
-    are computed with, of masters of those that are copies in another dtype, of states of the optimizer, of gradients as
-    computed, of activations that are kept for the backward pass, of those that are computed again, of what later blocks
-    read, of the largest gradient of an activation. `parameters` are a worker's elements of weights, of so many
-    `weight_tensors`; `expert_share` is the part of them, and so of all that is held for weights, that is of experts.
+    workers, each of whom sends the bytes `reduced`. `repeated_operations` of products are those beyond its even part of
+    the model's. Bytes: of weights as they are computed with, of masters of those that are copies in another dtype, of
+    states of the optimizer, of gradients as computed, of activations that are kept for the backward pass, of those that
+    are computed again, of what later blocks read, of the largest gradient of an activation. `parameters` are a worker's
+    elements of weights, of so many `weight_tensors`; `expert_share` is the part of them, and so of all that is held for
+    weights, that is of experts.
     """
 
     run: int | None = None
@@ -154,6 +165,7 @@ class Block:
     selected: Part = field(default_factory=Part)
     once: Work = field(default_factory=Work)
     reduced_s: float = 0.0
+    reduced: Sent = field(default_factory=dict)
     repeated_operations: float = 0.0
     parameters: int = 0
     expert_share: float = 0.0

@@ -6,7 +6,7 @@ of the chain of forward nodes. Of many segments a few are looked at, and one sta
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import chain, groupby
@@ -29,6 +29,7 @@ from simulator.projection.kernels import (
 )
 from simulator.projection.network import Network
 from simulator.projection.replica import NodeShare, Replica, Transfer
+from simulator.projection.sent import added, sent_by_member
 from simulator.projection.stack import Kernels, Stack
 from simulator.projection.weights import Lasting, lasting_of
 from topologies.machine import Device
@@ -195,6 +196,7 @@ class _Blocks:
         kernels = self._kernels if segment is not None else replace(self._kernels, products=None)
         gradients = (size for s in backward for n, size in s.writes.items() if n not in self._kept.in_place)
         eight = self._conversions(forward, backward, kernels)
+        reduced = [transfer for share in shares for transfer in self._once_exchanged(share)]
         return Block(
             run=None if segment is None else self._replica.repeats.run_of(segment),
             forward=self._part(forward, kernels) + Part((eight.forward,)),
@@ -202,7 +204,8 @@ class _Blocks:
             weights=self._part(weights, kernels),
             selected=self._part(selected, kernels),
             once=self._work(once, kernels) + eight.once,
-            reduced_s=sum(self._network.transfer_s(t) for s in shares for t in self._once_exchanged(s)),
+            reduced_s=sum(map(self._network.transfer_s, reduced)),
+            reduced=added(transfer.sent for transfer in reduced),
             repeated_operations=sum(map(repeated_operations, (*forward, *backward))),
             parameters=lasting.parameters,
             expert_share=lasting.expert_parameters / max(1, lasting.parameters),
@@ -247,18 +250,16 @@ class _Blocks:
         return Part(tuple(items))
 
     def _exchanged(self, transfer: Transfer) -> Exchanged:
-        return Exchanged(self._network.transfer_s(transfer), transfer.kind != "all-to-all")
+        return Exchanged(self._network.transfer_s(transfer), transfer.sent, transfer.kind != "all-to-all")
 
-    def _once_exchanged(self, share: NodeShare) -> Iterable[Transfer]:
-        """Return what tensor parallel workers exchange once; others do with all that hold the same."""
-        exchanged = share.once if share.phase in EVERY else (*share.before, *share.after, *share.once)
-        tensor = self._network.grid.tensor
-        groups = (tuple(w for w in t.workers if w // tensor == t.workers[-1] // tensor) for t in exchanged)
-        return (
-            replace(transfer, workers=workers)
-            for transfer, workers in zip(exchanged, groups, strict=True)
-            if len(workers) > 1
-        )
+    def _once_exchanged(self, share: NodeShare) -> Iterator[Transfer]:
+        """Yield what tensor parallel workers exchange once; others do with all that hold the same."""
+        for transfer in share.once if share.phase in EVERY else (*share.before, *share.after, *share.once):
+            place = transfer.workers[-1] // self._network.grid.tensor
+            workers = tuple(w for w in transfer.workers if w // self._network.grid.tensor == place)
+            if len(workers) > 1:
+                nbytes = transfer.nbytes * (2 if transfer.kind == "all-reduce" else 1)
+                yield replace(transfer, workers=workers, sent=sent_by_member({"tp": len(workers)}, nbytes))
 
     def _work(self, shares: Sequence[NodeShare], kernels: Kernels) -> Work:
         runs = fused(shares, kernels.fusion, self._readers)

@@ -49,6 +49,7 @@ def cluster(machine: str | Path) -> Cluster:
     return Cluster(name, built, nodes * per_node, per_node)
 
 
+@lru_cache(64)
 def cluster_of(machine: Machine) -> Cluster:
     """Return a machine that is built in full."""
     sizes = {len(devices) for devices in machine.nodes_of(range(len(machine.devices))).values()}

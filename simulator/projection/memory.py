@@ -73,7 +73,7 @@ def again_bytes(blocks: Sequence[Block], recompute: str) -> int:
     if recompute == "none":
         return 0
     layers = [block for block in blocks if block.is_layer]
-    return max((b.kept_bytes if recompute == "full" else b.selected_bytes for b in layers), default=0)
+    return max([0, *(b.kept_bytes if recompute == "full" else b.selected_bytes for b in layers)])
 
 
 def other_lines(blocks: Sequence[Block], parallel: Parallel, stack: Stack, device: Device) -> list[MemoryLine]:

@@ -60,6 +60,7 @@ class _Projecting:
     def __init__(self, job: Job) -> None:
         self._job, self._parallel, self._stack = job, job.parallel, job.stack
         self._steps, parts = Steps(job), stages_of(job)
+        self._crossing = [job.blocks[part.stop - 1].boundary_bytes for part in parts[:-1]]
         self._places = [parts[stage :: job.parallel.pp] for stage in range(job.parallel.pp)]
         self._chunks = [[job.blocks[part.start : part.stop] for part in stage] for stage in self._places]
         self._stages = [[block for chunk in stage for block in chunk] for stage in self._chunks]
@@ -92,6 +93,9 @@ class _Projecting:
             memory=fullest,
             capacity_bytes=job.device.spec.memory_bytes or float("inf"),
             stages=tuple(self._stage_line(stage, seconds[stage], memory[stage]) for stage in range(parallel.pp)),
+            sent_bytes={
+                axes: round(nbytes) for axes, nbytes in self._steps.sent(self._crossing).items() if round(nbytes)
+            },
         )
 
     # --- when stages end
@@ -109,8 +113,7 @@ class _Projecting:
     def _of_stages(self, seconds: Sequence[Sequence[StepSeconds]]) -> list[_End]:
         """Return when each stage ends, by its schedule."""
         job, parallel = self._job, self._parallel
-        at_ends = [part.stop - 1 for chunks in zip(*self._places, strict=True) for part in chunks]
-        message_s = self._steps.message_s(max((job.blocks[at].boundary_bytes for at in at_ends[:-1]), default=0))
+        message_s = self._steps.message_s(max(self._crossing, default=0))
         name, rounds = parallel.schedule.partition(":")[0], 0 if self._steps.scatters else min(2, parallel.chunks)
         tails = [_Tail()] * parallel.pp
         for _ in range(rounds):  # the last steps of chunks wait for those of other stages, which take longer, too

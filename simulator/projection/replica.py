@@ -6,7 +6,7 @@ It is the last one: where an extent does not divide, as of 25 heads over 8 worke
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import tdl
 from planner.graph.accumulation import accumulates
@@ -14,10 +14,11 @@ from planner.graph.ir import FLOATING, ITEM_BYTES, Graph, Node
 from planner.graph.micro_batches import EVERY
 from planner.graph.repeats import Repeats, repeats_of
 from planner.graph.samples import depending_on_samples
-from planner.layout import Exchange, Region, Strategy, Ways, collectives, elements, owned_by_all
+from planner.layout import Exchange, Region, Strategy, Ways, collectives, elements, exchanged_by_axis, owned_by_all
 from planner.plans.plan import Plan
 from planner.plans.traffic import NodeTraffic
 from planner.program.calls import NodeWork, node_work
+from simulator.projection.sent import Sent, times
 from tdl.traits import Function, Traits, traits_of
 from topologies.kernels import Attention, Product
 from topologies.schema import Operation
@@ -36,11 +37,14 @@ class Transfer:
     """An exchange that the worker takes part in: a collective among some workers of the replica.
 
     `nbytes` is the payload: the whole that is gathered or reduced; of messages between pairs, what it receives.
+    `sent` are
+    the bytes that a worker sends, in the mean over the replica's, by axis.
     """
 
     kind: Operation | str
     workers: tuple[int, ...]
     nbytes: int
+    sent: Sent = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,10 +256,13 @@ class _Shares:
     def _transfers(self, tensor: str, hops: tuple[Exchange, ...]) -> Iterator[Transfer]:
         item = self._item(tensor)
         for hop, collective in zip(hops, collectives(hops), strict=True):
+            sent = times(item / self._plan.workers, exchanged_by_axis(hop))
             if collective is None:
                 if received := int(hop.moved().sum(axis=0).max(initial=0)) * item:
-                    yield Transfer(PAIRS, tuple(range(self._plan.workers)), received)
+                    yield Transfer(PAIRS, tuple(range(self._plan.workers)), received, sent)
                 continue
             group = next((group for group in collective.groups if self._worker in group.workers), collective.groups[0])
-            if not (collective.is_half and hop is hops[-1]):  # an all-reduce in two hops is one exchange
-                yield Transfer(collective.operation[0], group.workers, group.elements * item)
+            if collective.is_half:  # an all-reduce in two hops, of which the second brings back what the first sends
+                sent = times(2, sent)
+            if not (collective.is_half and hop is hops[-1]):
+                yield Transfer(collective.operation[0], group.workers, group.elements * item, sent)

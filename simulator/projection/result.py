@@ -17,6 +17,8 @@ class Projection:
     cause; they add up to `seconds`. `model_operations` are those of the model's products, each once;
     `hardware_operations` those of all devices, with what several of them do alike and what is computed again. `stages`
     are the names of each stage's blocks, first and last, and the seconds of a micro-batch forward and backward.
+    `sent_bytes` are what a device sends in a step, in the mean over devices, by the axes along which it and the
+    receiver differ.
     """
 
     seconds: float
@@ -31,6 +33,7 @@ class Projection:
     memory: tuple[MemoryLine, ...]
     capacity_bytes: float
     stages: tuple[StageLine, ...]
+    sent_bytes: Mapping[str, int]
 
     @property
     def samples_per_s(self) -> float:

@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import NamedTuple
 
+from planner.layout.ways import STAGES
 from planner.parallel import Parallel
 from simulator.projection.block import Block, Part, Queue, Queued
 from simulator.projection.kernels import Work
 from simulator.projection.memory import GRADIENTS, OPTIMIZER, WEIGHTS, gradient_bytes, unshared
 from simulator.projection.network import Network
 from simulator.projection.replica import Transfer
+from simulator.projection.sent import Sent, added, sent_by_member, times
 from simulator.projection.stack import Stack
 from simulator.projection.stages import StepSeconds
 from simulator.projection.streams import Computed, Ends, Exchange, beside
@@ -195,12 +197,19 @@ class Steps:
 
     def message_s(self, nbytes: int) -> float:
         """Return the seconds of what crosses between two stages."""
+        return self.message(nbytes)[0]
+
+    def message(self, nbytes: int) -> tuple[float, Sent]:
+        """Return the seconds of what crosses between two stages, and the bytes that a worker sends for it."""
         parallel, network = self._parallel, self._job.network
-        whole_s = network.stages_s(nbytes)
+        whole: tuple[float, Sent] = network.stages_s(nbytes), {STAGES: nbytes}
         if not self._stack.scatters_messages or parallel.sp or parallel.tp == 1 or not nbytes:
-            return whole_s
-        gather = Transfer("all-gather", tuple(range(parallel.tp)), nbytes)
-        return min(whole_s, network.stages_s(nbytes / parallel.tp) + network.transfer_s(gather))
+            return whole
+        share, gather = nbytes / parallel.tp, Transfer("all-gather", tuple(range(parallel.tp)), nbytes)
+        shares_s = network.stages_s(share) + network.transfer_s(gather)
+        if whole[0] <= shares_s:
+            return whole
+        return shares_s, {STAGES: share, **sent_by_member({"tp": parallel.tp}, nbytes)}
 
     # --- the end of a step
 
@@ -209,6 +218,27 @@ class Steps:
         whole, of_experts = sum(map(nbytes, blocks)), sum(nbytes(block) * block.expert_share for block in blocks)
         network = self._job.network
         return network.replicas_s(kind, whole - of_experts) + network.replicas_s(kind, of_experts, of_experts=True)
+
+    def sent(self, crossing: Sequence[int]) -> Sent:
+        """Return the bytes that a device sends in a step, in the mean over devices.
+
+        `crossing` are those of what a worker sends forward over each border between stages; as many come back.
+        """
+        job = self._job
+        each = {id(block): self._sent(block) for block in {id(block): block for block in job.blocks}.values()}
+        messages = [times(2 * job.micro_batches, self.message(nbytes)[1]) for nbytes in crossing]
+        tied = {STAGES: 2.0 * job.tied_bytes}
+        return times(1 / self._parallel.pp, added((*(each[id(block)] for block in job.blocks), *messages, tied)))
+
+    def _sent(self, block: Block) -> Sent:
+        """Return the bytes that a worker of its stage sends for a block in a step."""
+        count, zero, grid = self._job.micro_batches, self._parallel.zero, self._job.network.grid
+        passes = times(count, added((self[block].forward.sent, self[block].backward.sent)))
+        reduced = self._reduced_bytes(block) * (count if self.scatters else 1 if zero >= OPTIMIZER else 2)
+        nbytes = reduced + block.weight_bytes * (2 * count if self.gathers else 1 if zero >= OPTIMIZER else 0)
+        replicas, of_experts = {"dp": grid.replicas, "cp": grid.context}, nbytes * block.expert_share
+        every = sent_by_member({**replicas, "ep": grid.experts}, nbytes - of_experts)
+        return added((passes, block.reduced, every, sent_by_member(replicas, of_experts)))
 
     def _reduced_bytes(self, block: Block) -> float:
         return gradient_bytes(block, self._stack)

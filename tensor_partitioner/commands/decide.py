@@ -14,14 +14,9 @@ from planner.errors import GraphError, PlanError
 from planner.extensions import load_operators
 from planner.failures import JobError
 from planner.files import check_written, write_json
-from planner.graph.facts import recomputed
-from planner.graph.ir import Graph
-from planner.model_source import model as load_model
 from planner.model_source import source_files
-from planner.models.trained import OPTIMIZER, trained_as
-from planner.models.zoo import is_zoo_name
-from planner.parallel import RECOMPUTE, Parallel
-from planner.planning import plan as search_plan
+from planner.models.trained import OPTIMIZER
+from planner.parallel import Parallel
 from planner.plans.plan import Plan
 from planner.search.pins import DEGREES, load_pins
 from simulator.projection.cluster import cluster
@@ -36,9 +31,11 @@ from tensor_partitioner.decision.checks import is_alike
 from tensor_partitioner.decision.deciding import BUDGET_S, decide
 from tensor_partitioner.decision.precision import hint
 from tensor_partitioner.decision.record import Decision
+from tensor_partitioner.decision.sources import plan_named, source_of
 from tensor_partitioner.decision.tables import candidates_table
 from tensor_partitioner.decision.typed import STACK
 from tensor_partitioner.decision.why import left_open, not_their_best
+from tensor_partitioner.replicas import searched_plan
 from topologies import available
 
 PIN_HELP = f"Look only at ways with this word of --parallel: {', '.join(DEGREES)}, sp, as in tp=4. May be given again."
@@ -197,24 +194,9 @@ def _searched(decision: Decision) -> str:
 
 def plan_of(decision: Decision, source: str, options: Mapping[str, Any]) -> Plan:
     """Return the plan of the best candidate; a GraphError where a user's function makes no graph that is cut so."""
-    best, given = decision.best, given_options(options)
-    if is_zoo_name(source):
-        given = {**trained_as(source, cluster(options["topo"]).built, given), "batch": decision.model.batch}
-    if best.parallel is None:
-        objective: dict[str, Any] = {"objective": "time", "machine": options["topo"]} if "time" in best.family else {}
-        return search_plan(load_model(source, **given), decision.machine.devices, **objective)
+    best, batch, machine, given = decision.best, decision.model.batch, cluster(options["topo"]), given_options(options)
+    model, _ = source_of(source, machine.built, given.pop("batch", None), given)
     parallel = Parallel.read(best.parallel)
-    assert parallel is not None
-    graph = _graph_of(source, given, best.micro_batches, parallel.recompute)
-    return search_plan(graph, 1) if parallel.workers == 1 else search_plan(graph, parallel=parallel)
-
-
-def _graph_of(source: str, given: dict[str, Any], micro_batches: int, recompute: str) -> Graph:
-    """Return a model's graph of so many micro-batches, with what is computed again; an own function may make it so."""
-    graph = load_model(source, **given)
-    asked: dict[str, Any] = {}
-    if graph.micro_batches != micro_batches:
-        asked["micro_batches"] = micro_batches
-    if recompute != "none" and not recomputed(graph):
-        asked["recompute"] = RECOMPUTE[recompute]
-    return load_model(source, **given, **asked) if asked else graph
+    if parallel is not None:
+        return plan_named(model, batch, parallel)
+    return searched_plan(model.whole(batch), machine.devices, machine.built if best.family.endswith("time") else None)

@@ -15,7 +15,6 @@ from planner.files import write_json
 from planner.graph.few_segments import FEW
 from planner.graph.micro_batches import adding_up_together
 from planner.graph.recompute import without_recomputation
-from planner.model_source import model as load_model
 from planner.models.zoo import is_zoo_name
 from planner.parallel import RECOMPUTE, Parallel
 from planner.plans.check import MOST_WORKERS
@@ -30,13 +29,14 @@ from simulator.projection.stack import OURS, STACKS
 from simulator.systems import TooFewSamplesError
 from tensor_partitioner import display
 from tensor_partitioner.commands.console import stdout
-from tensor_partitioner.commands.planning_options import is_saved_plan, plan_model, training_options
+from tensor_partitioner.commands.planning_options import given_options, is_saved_plan, plan_model
 from tensor_partitioner.decision.checks import is_alike, require_alike
 from tensor_partitioner.decision.precision import hint
-from tensor_partitioner.decision.tables import memory_table, shares_table, step_table
+from tensor_partitioner.decision.sources import source_of
+from tensor_partitioner.decision.tables import memory_table, sent_table, shares_table, step_table
 from tensor_partitioner.decision.typed import STACK
 from tensor_partitioner.projection import inner_of, project_plan, project_source
-from tensor_partitioner.replicas import GraphModel, Source, ZooModel
+from tensor_partitioner.replicas import GraphModel, Source
 
 FORMAT = "projection/1"
 DERIVED = ("samples_per_s", "utilisation", "needed_bytes", "fits", "roof_factor")
@@ -170,7 +170,9 @@ def show_priced(source: str, options: Mapping[str, Any], stack: str) -> None:
     if options["json_path"] is not None:
         write_json(options["json_path"], step_data(name, parallel, options, step, stack))
     tables = [step_table(step), shares_table(step.shares, step.seconds)]
-    stdout().print(*tables, *([memory_table(step)] if options["memory_report"] else []), sep="\n")
+    tables += [sent_table(step.sent_bytes)] if step.sent_bytes else []
+    tables += [memory_table(step)] if options["memory_report"] else []
+    stdout().print(*tables, sep="\n")
     advice = hint(step.dtype, cluster(options["topo"]).built.devices[0])
     sentence = said(name, parallel, str(options["topo"]), step, stack)
     stdout().print(*filter(None, (advice, sentence)), sep="\n", soft_wrap=True)
@@ -200,22 +202,14 @@ def _save(source: str, options: Mapping[str, Any], stack: str) -> None:
 
 def _job(source: str, asked: Mapping[str, Any]) -> tuple[Source, int, Parallel]:
     """Return a command's model, the samples of a step, and its parallelism with the samples of a micro-batch."""
-    given = training_options(source, asked, None if asked["topo"] is None else cluster(asked["topo"]).built)
-    if not is_zoo_name(source):
-        model = GraphModel(load_model(source, **given))
-        batch = model.samples * model.graph.micro_batches
-        return model, batch, _in_micro_batches(asked, batch)
-    if "batch" not in given:
+    decided = ("micro_batches", "recompute") if is_zoo_name(source) else ()
+    given = {name: value for name, value in given_options(asked).items() if name not in decided}
+    machine = None if asked["topo"] is None else cluster(asked["topo"]).built
+    model, batch = source_of(source, machine, given.pop("batch", None), given)
+    if batch is None:
         raise click.UsageError(f"{source}: expected --batch, the samples of a step over all devices, found none")
-    batch = given["batch"]
-    options = {name: value for name, value in given.items() if name not in ("batch", "micro_batches", "recompute")}
-    return ZooModel.of(source, options), batch, _in_micro_batches(asked, batch)
-
-
-def _in_micro_batches(asked: Mapping[str, Any], batch: int) -> Parallel:
-    parallel: Parallel = asked["parallel"]
-    count = asked["micro_batches"]
-    return parallel if count is None else parallel.in_micro_batches(batch, count)
+    parallel, count = asked["parallel"], asked["micro_batches"]
+    return model, batch, parallel if count is None else parallel.in_micro_batches(batch, count)
 
 
 def said(source: str, parallel: Parallel | None, machine: str, step: Projection, stack: str) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from planner.errors import GraphError, PlanError
 from planner.graph.ir import Graph
 from planner.parallel import Parallel
+from planner.plans.plan import Plan
 from planner.search.alternatives.axes import experts_of
 from planner.search.pins import Degree
 from simulator.projection.block import Block
@@ -23,12 +24,12 @@ from tensor_partitioner.decision.checks import is_alike, require_few, require_ty
 from tensor_partitioner.decision.record import ALL_ALIKE, OWN, SEARCHED, Candidate, Decision
 from tensor_partitioner.decision.recording import Projected, Tally, machine_facts, model_facts, ranked, warning
 from tensor_partitioner.decision.searching import Search
-from tensor_partitioner.decision.simulating import Simulating
-from tensor_partitioner.decision.sources import degrees_of, source_of
+from tensor_partitioner.decision.simulated import Work, simulated_step
+from tensor_partitioner.decision.sources import degrees_of, plan_named, source_of
 from tensor_partitioner.decision.typed import STACK, commands
 from tensor_partitioner.decision.why import AS_FAST, verdict
 from tensor_partitioner.projection import project_inner, project_source
-from tensor_partitioner.replicas import Inner, Source
+from tensor_partitioner.replicas import Inner, Source, searched_plan
 from topologies import Machine
 
 BUDGET_S = 30.0
@@ -65,10 +66,9 @@ def decide(  # noqa: PLR0913 -- the settings by their names
     require_types(model, machine, batch, budget_s, pins)
     whole = cluster_of(machine) if isinstance(machine, Machine) else cluster(machine)
     require_few(whole)
-    source, samples = source_of(model, whole, batch, options)
-    if stack == OURS or not is_alike(whole):
-        return Simulating(source, source.whole(batch), whole.built, degrees_of(pins)).decision(budget_s)
-    deciding = _Deciding(source, whole, stack_named(stack), stack, degrees_of(pins))
+    source, samples = source_of(model, whole.built, batch, options)
+    stack = stack if is_alike(whole) else OURS
+    deciding = _Deciding(source, whole, stack, degrees_of(pins))
     return deciding.decision(deciding.largest_batch() if samples is None else samples, begin, budget_s)
 
 
@@ -76,10 +76,18 @@ def decide(  # noqa: PLR0913 -- the settings by their names
 class _Deciding:
     source: Source
     cluster: Cluster
-    stack: Stack
-    stack_name: str
+    stack: str
     pins: tuple[Degree, ...] = ()
     impossible: int = 0
+
+    @cached_property
+    def _stack(self) -> Stack:
+        """The stack whose steps are projected, or where they are simulated one that tells the facts of a model."""
+        return stack_named(STACK if self._simulates else self.stack)
+
+    @property
+    def _simulates(self) -> bool:
+        return self.stack == OURS
 
     @cached_property
     def _single(self) -> tuple[Inner, tuple[Block, ...]]:
@@ -89,7 +97,7 @@ class _Deciding:
         return self.source.inner(UNDIVIDED, 1), division.job.blocks
 
     def _bounds(self, space: Space) -> Bounds:
-        return Bounds(self.source, self.cluster, self.stack, space)
+        return Bounds(self.source, self.cluster, self._stack, space)
 
     @property
     def _per_node(self) -> int:
@@ -118,18 +126,22 @@ class _Deciding:
 
     def _any_fits(self, batch: int) -> bool:
         ways = self.space(batch).undivided(self._per_node)
-        return any(step.fits for way in ways if (step := self._projected(way, batch)) is not None)
+        return any(step.fits for way in ways if (step := self._priced(way, batch)) is not None)
 
     def decision(self, batch: int, begin: float, budget_s: float) -> Decision:
         """Search candidates, and say which is best; plans are searched for where time is left."""
         space, until = self.space(batch), begin + budget_s
         if next(iter(space), None) is None:
             raise PlanError(self._nothing(batch))
+        rows, goals = list[Projected](), {} if self.pins else self._goals()
+        if self._simulates:  # of which the search leaves no time
+            rows += self._searched(batch, goals)
         search = self._search(space, until)
         search.run(self._per_node)
-        goals: Mapping[str, Machine | None] = {} if self.pins or time.monotonic() > until else self._goals()
-        rows = [(candidate_name(way), family(way), *of) for way, of in search.projected.items()]
-        rows += self._searched(batch, goals)
+        rows += [(candidate_name(way), family(way), *of) for way, of in search.projected.items()]
+        if not self._simulates:
+            goals = {} if time.monotonic() > until else goals
+            rows += self._searched(batch, goals)
         tally = Tally(
             considered=search.considered + len(goals),
             bounded_away=search.bounded_away,
@@ -138,7 +150,7 @@ class _Deciding:
             lower_bound_s=search.lower_s,
             seconds=time.monotonic() - begin,
         )
-        return self._record(batch, rows, tally)
+        return self._record(batch, rows, tally, until)
 
     def _nothing(self, batch: int) -> str:
         """Say why there is no candidate."""
@@ -153,15 +165,37 @@ class _Deciding:
         )
 
     def _search(self, space: Space, until: float) -> Search:
-        capacity = self.cluster.built.devices[0].spec.memory_bytes or float("inf")
-        return Search(self._bounds(space), lambda way: self._projected(way, space.batch), capacity, until)
+        def price(way: Parallel) -> Projection | None:
+            return self._priced(way, space.batch)
 
-    def _projected(self, candidate: Parallel, batch: int) -> Projection | None:
-        """Project a candidate; None where the model cannot be divided so."""
+        devices = self.cluster.built.devices[: space.devices]
+        capacity = max(device.spec.memory_bytes or float("inf") for device in devices)
+        floor_s = self._work(space.batch).seconds(devices) if self._simulates else None
+        return Search(self._bounds(space), price, capacity, until, floor_s)
+
+    def _work(self, batch: int) -> Work:
+        """Return the work of a step."""
+        inner = self._single[0]
+        convolutions = any(share.category == "convolution" for share in inner.replica.shares)
+        return Work(batch * self._operations, inner.products or inner.dtype, convolutions)
+
+    @property
+    def _operations(self) -> float:
+        """Operations of a sample's products."""
+        blocks = self._single[1]
+        return sum(part.work.product_operations for block in blocks for part in (block.forward, block.backward))
+
+    def _priced(self, candidate: Parallel, batch: int) -> Projection | None:
+        """Return what a candidate takes; None where the model cannot be divided so."""
         try:
-            return project_source(self.source, batch, candidate, self.cluster, self.stack)
+            if self._simulates:
+                return self._simulated(plan_named(self.source, batch, candidate), batch)
+            return project_source(self.source, batch, candidate, self.cluster, self._stack)
         except (PlanError, GraphError):
             return None
+
+    def _simulated(self, plan: Plan, batch: int) -> Projection:
+        return simulated_step(plan, batch, self.cluster.built, self._work(batch))
 
     def _goals(self) -> Mapping[str, Machine | None]:
         """Return what plans are searched for, and the machine whose time it is; nothing where that takes too long."""
@@ -173,49 +207,55 @@ class _Deciding:
 
     def _searched(self, batch: int, goals: Mapping[str, Machine | None]) -> list[Projected]:
         """Project the plans that a search finds for all devices, one for each goal."""
-        count, projected = self.cluster.devices, list[Projected]()
+        projected = list[Projected]()
         for goal, machine in goals.items():
             try:
-                inner = self.source.searched(count, batch, machine)
+                plan, step = self._searched_step(goal, machine, batch)
             except (PlanError, GraphError):
                 self.impossible += 1
                 continue
-            whole = Parallel(tp=count, micro_batch=batch)
-            projection = project_inner(inner, batch, whole, self.cluster, self.stack)
-            plan = inner.replica.plan
             alike = ALL_ALIKE if plan.graph.updates and not plan.total_bytes else ""
-            projected.append((f"{SEARCHED[goal]}{alike}", f"{OWN}, least {goal}", 0.0, projection))
+            projected.append((f"{SEARCHED[goal]}{alike}", f"{OWN}, least {goal}", 0.0, step))
         return projected
 
-    def _record(self, batch: int, projected: Sequence[Projected], tally: Tally) -> Decision:
+    def _searched_step(self, goal: str, machine: Machine | None, batch: int) -> tuple[Plan, Projection]:
+        count = self.cluster.devices
+        if self._simulates:
+            plan = searched_plan(self.source.whole(batch), count, machine)
+            return plan, self._simulated(plan, batch)
+        inner = self.source.searched(count, batch, machine)
+        whole = Parallel(tp=count, micro_batch=batch)
+        return inner.replica.plan, project_inner(inner, batch, whole, self.cluster, self._stack)
+
+    def _record(self, batch: int, projected: Sequence[Projected], tally: Tally, until: float) -> Decision:
         inner, blocks = self._single
-        parts = [part for block in blocks for part in (block.forward, block.backward)]
-        operations = sum(part.work.product_operations for part in parts) * batch
+        operations = batch * self._operations
         model = model_facts(self.source.name, inner, blocks, batch, operations)
         machine = machine_facts(self.cluster, inner.dtype)
         told = ranked(projected, model, inner.replica.graph)
         if not told:
             raise PlanError(f"{self.source.name}: none of {tally.considered} candidates can divide it")
-        alone_s = self._alone_s(batch, told[0], operations)
+        alone_s = self._alone_s(batch, told[0], operations, until)
         search = tally.search(told)
         return Decision(
             model=model,
             machine=machine,
-            stack=self.stack_name,
+            stack=self.stack,
             verdict=warning(search) + verdict(model, machine, told, alone_s),
             search=search,
             candidates=told,
-            commands=tuple(commands(self.source, batch, machine, told[0], stack=self.stack_name, pins=self.pins)),
+            commands=tuple(commands(self.source, batch, machine, told[0], stack=self.stack, pins=self.pins)),
             one_device_s=alone_s,
         )
 
-    def _alone_s(self, batch: int, best: Candidate, operations: float) -> float | None:
+    def _alone_s(self, batch: int, best: Candidate, operations: float, until: float) -> float | None:
         """Return the seconds of a step on one device alone; None where they are more than the best's, or do not fit."""
         inner, device = self._single[0], self.cluster.built.devices[0]
         attained = max(map(device.attained, {inner.dtype, inner.products or inner.dtype}))
         most_s = AS_FAST * best.seconds_per_step
         if not best.fits or operations / attained > most_s:
             return None
-        search = self._search(replace(self.space(batch), devices=1, pins={}), float("inf"))
+        alone = replace(self.space(batch), devices=1, pins={})
+        search = self._search(alone, until if self._simulates else float("inf"))
         search.run(1, most_s)
         return min((step.seconds for _, step in search.projected.values() if step.fits), default=None)

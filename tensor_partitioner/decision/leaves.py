@@ -69,7 +69,6 @@ def _priced(bounds: Bounds, division: Division, way: Parallel) -> _Priced:
     for block in division.few:
         priced = steps[block]
         lasting = sum(line.nbytes for line in lasting_lines([block], way, stack)) - ROUNDING
-        again = again_bytes([block], way.recompute)
         other = sum(line.nbytes for line in other_lines([block], way, stack, job.device)) - ROUNDING
         rows.append(
             (
@@ -82,8 +81,8 @@ def _priced(bounds: Bounds, division: Division, way: Parallel) -> _Priced:
                 priced.scattered_s,
                 priced.update_s + block.reduced_s,
                 lasting,
-                kept_bytes(block, 0, way.recompute) + min(0, again),
-                again,
+                kept_bytes(block, 0, way.recompute),
+                again_bytes([block], way.recompute),
                 other,
                 block.is_layer,
                 block.boundary_bytes,

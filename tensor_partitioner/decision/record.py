@@ -45,7 +45,7 @@ class Candidate(_Record, frozen=True, kw_only=True):
     """A way to train: its name, what `--parallel` takes (None for a searched plan), family, and why it loses.
 
     `bound_s` is a time that no way of its degrees is below. `roof_factor` is how many times its kernels' best time it
-    takes.
+    takes. `sent_bytes` are what a device sends in a step, by axis, in the mean over devices.
     """
 
     name: str
@@ -67,6 +67,7 @@ class Candidate(_Record, frozen=True, kw_only=True):
     shares: Mapping[str, float]
     memory: tuple[Line, ...]
     stages: tuple[Stage, ...]
+    sent_bytes: Mapping[str, int] = {}
     why: str = ""
 
 

@@ -15,7 +15,7 @@ from simulator.projection.cluster import Cluster
 from simulator.projection.projection import EXCHANGES
 from simulator.projection.result import Projection
 from tensor_partitioner.decision.record import OWN, Candidate, Line, MachineFacts, ModelFacts, Search, Stage
-from tensor_partitioner.decision.why import left_open, why, why_searched
+from tensor_partitioner.decision.why import COMMUNICATING, left_open, why, why_searched
 from tensor_partitioner.replicas import Inner
 
 Projected = tuple[str, str, float, Projection]
@@ -71,14 +71,14 @@ def model_facts(name: str, inner: Inner, blocks: Sequence[Block], batch: int, op
 
 def machine_facts(cluster: Cluster, dtype: str) -> MachineFacts:
     """Record a machine, with its peak in a dtype."""
-    device = cluster.built.devices[0]
+    devices = cluster.built.devices
     return MachineFacts(
         name=cluster.name,
         devices=cluster.devices,
         per_node=cluster.per_node,
-        device=device.spec.name,
-        memory_bytes=device.spec.memory_bytes or 0.0,
-        peak_flop_per_s=device.peak(dtype),
+        device=" and ".join(sorted({device.spec.name for device in devices})),
+        memory_bytes=min(device.spec.memory_bytes or 0.0 for device in devices),
+        peak_flop_per_s=min(device.peak(dtype) for device in devices),
     )
 
 
@@ -95,6 +95,7 @@ def _candidate(name: str, kind: str, bound_s: float, projection: Projection, mod
     """Record a candidate."""
     shares, tokens = projection.shares, model.sequence
     exposed = (
+        COMMUNICATING,
         EXCHANGES,
         "weights gathered and gradients scattered, exposed",
         "gradients reduced, exposed",
@@ -112,13 +113,14 @@ def _candidate(name: str, kind: str, bound_s: float, projection: Projection, mod
         needed_bytes=projection.needed_bytes,
         capacity_bytes=projection.capacity_bytes,
         margin_bytes=projection.margin_bytes,
-        exposed_s=sum(shares[cause] for cause in exposed),
-        bubble_s=shares["pipeline bubble and messages"],
+        exposed_s=sum(shares.get(cause, 0.0) for cause in exposed),
+        bubble_s=shares.get("pipeline bubble and messages", 0.0),
         roof_factor=projection.roof_factor,
         micro_batches=projection.micro_batches,
         shares=dict(shares),
         memory=tuple(Line(what=line.what, nbytes=line.nbytes) for line in projection.memory),
         stages=tuple(Stage(**stage._asdict()) for stage in projection.stages),
+        sent_bytes=dict(projection.sent_bytes),
     )
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
@@ -14,20 +15,26 @@ from tensor_partitioner.decision.bounds import Bounds
 from tensor_partitioner.decision.candidates import Branch, by_hand
 from tensor_partitioner.decision.leaves import Leaf, leaves
 
+LATE_S = 1e12
+"""What comes last has more seconds."""
+
 
 @dataclass(eq=False)
 class Search:
     """A search of a space, given its bounds, for the fastest way that fits in a device's memory.
 
-    `projected` are ways, with the bound of their seconds and what came of them. Of all that were `considered`, so many
-    are `impossible`, and so many `unfinished` for want of time, of which none takes less than `lower_s`; all others
-    are above the best or too large by their bounds.
+    `price` says what a way takes, None where it cannot be. Where the bounds are of other steps than are priced, nothing
+    is known to take less than `floor_s`, and they say what is tried first. `projected` are ways, with the bound of
+    their seconds and what came of them. Of all that were `considered`, so many are `impossible`, and so many
+    `unfinished` for want of time, of which none takes less than `lower_s`; all others are above the best or too large
+    by their bounds.
     """
 
     bounds: Bounds
-    project: Callable[[Parallel], Projection | None]
+    price: Callable[[Parallel], Projection | None]
     capacity: float
     until: float
+    floor_s: float | None = None
     projected: dict[Parallel, tuple[float, Projection]] = field(default_factory=dict)
     considered: int = 0
     impossible: int = 0
@@ -36,7 +43,7 @@ class Search:
     _best_s: float = float("inf")
     _tried: set[Parallel] = field(default_factory=set)
     _smallest: tuple[float, Branch | None] = (float("inf"), None)
-    _waiting: list[tuple[float, int, Branch | Leaf]] = field(default_factory=list)
+    _waiting: list[tuple[float, float, int, Branch | Leaf]] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=count)
 
     @property
@@ -45,9 +52,10 @@ class Search:
         return self.considered - self.impossible - self.unfinished - len(self.projected)
 
     def run(self, per_node: int, below_s: float = float("inf")) -> None:
-        """Search; what people would do anyway comes first. However late it is, it goes on until a way fits.
+        """Search; what people would do anyway comes first.
 
-        Nothing is looked at that does not take less than `below_s`.
+        However late it is, it goes on until a way fits or, with a `floor_s`, one is priced. Nothing is looked at that
+        does not take less than `below_s`.
         """
         space, self._best_s = self.bounds.space, below_s
         for ways in by_hand(space, per_node) if below_s == float("inf") else ():
@@ -57,10 +65,10 @@ class Search:
                 self.considered += space.count(branch)
                 self._add(branch, 0.0)
         while self._waiting and self._waiting[0][0] < self._best_s:
-            if time.monotonic() > self.until and self._best_s < float("inf"):
+            if self._is_over:
                 self._stop()
                 return
-            bound_s, _, item = heappop(self._waiting)
+            _, bound_s, _, item = heappop(self._waiting)
             if isinstance(item, Leaf):
                 self._try(item)
             else:
@@ -68,22 +76,35 @@ class Search:
         if self._best_s == float("inf") and self._smallest[1] is not None:
             self._try_smallest(self._smallest[1])
 
+    @property
+    def _is_over(self) -> bool:
+        enough = self._best_s < float("inf") if self.floor_s is None else bool(self.projected)
+        return enough and time.monotonic() > self.until
+
     def _stop(self) -> None:
         """Leave out what is waiting."""
-        left = [item for bound_s, _, item in self._waiting if bound_s < self._best_s]
-        tried = {_branch_of(way) for way in self._tried}
+        left = [item for bound_s, _, _, item in self._waiting if bound_s < self._best_s]
+        tried = Counter(map(_branch_of, self._tried))
         self.lower_s = self._waiting[0][0]
         self.unfinished = sum(
-            1 if isinstance(item, Leaf) else self.bounds.space.count(item) - (item in tried) for item in left
+            1 if isinstance(item, Leaf) else self.bounds.space.count(item) - tried[item] for item in left
         )
 
     def _add(self, branch: Branch, bound_s: float) -> None:
         """Let a branch wait for its turn, if it may fit."""
-        nbytes = self.bounds.least_bytes(branch)
-        if nbytes > self.capacity:
-            self._smallest = min(self._smallest, (nbytes, branch), key=lambda row: row[0])
+        self._wait(max(bound_s, self.bounds.step_s(branch)), self.bounds.least_bytes(branch), branch, branch)
+
+    def _wait(self, bound_s: float, nbytes: float, branch: Branch, item: Branch | Leaf) -> None:
+        if nbytes <= self.capacity:
+            heappush(self._waiting, (self._least_s(bound_s), bound_s, next(self._numbers), item))
+        elif self.floor_s is not None:  # which may fit where the bounds say that it does not
+            heappush(self._waiting, (self.floor_s, LATE_S + nbytes, next(self._numbers), item))
         else:
-            heappush(self._waiting, (max(bound_s, self.bounds.step_s(branch)), next(self._numbers), branch))
+            self._smallest = min(self._smallest, (nbytes, branch), key=lambda row: row[0])
+
+    def _least_s(self, bound_s: float) -> float:
+        """Return the seconds that nothing with a bound takes less than."""
+        return bound_s if self.floor_s is None else self.floor_s
 
     def _refine(self, branch: Branch, bound_s: float) -> None:
         """Bound a branch by one replica more, or by its own, and then its candidates each."""
@@ -93,19 +114,17 @@ class Search:
             self.impossible += self.bounds.space.count(branch)
         else:
             for leaf in leaves(self.bounds, branch, self.capacity):
-                if leaf.nbytes > self.capacity:
-                    self._smallest = min(self._smallest, (leaf.nbytes, branch), key=lambda row: row[0])
-                elif leaf.way not in self._tried and leaf.seconds < self._best_s:
-                    heappush(self._waiting, (max(bound_s, leaf.seconds), next(self._numbers), leaf))
+                if leaf.way not in self._tried and self._least_s(leaf.seconds) < self._best_s:
+                    self._wait(max(bound_s, leaf.seconds), leaf.nbytes, branch, leaf)
 
     def _try(self, leaf: Leaf) -> bool:
         """Project a candidate; True if it fits."""
         self._tried.add(leaf.way)
-        projection = self.project(leaf.way)
+        projection = self.price(leaf.way)
         if projection is None:
             self.impossible += 1
             return False
-        self.projected[leaf.way] = leaf.seconds, projection
+        self.projected[leaf.way] = self._least_s(leaf.seconds), projection
         if projection.fits:
             self._best_s = min(self._best_s, projection.seconds)
         return projection.fits
@@ -114,31 +133,30 @@ class Search:
         """Project ways in turn until one fits; where none may, that of least bytes."""
         may_fit = [way for way in ways if self.bounds.least_bytes(_branch_of(way)) <= self.capacity]
         for way in may_fit:
+            if self.floor_s is not None and self._is_over:
+                return
             leaf = self._leaf(way)
             if leaf is not None and leaf.nbytes <= self.capacity and self._try(leaf):
                 return
-        smallest = min(ways, key=lambda way: self.bounds.least_bytes(_branch_of(way)), default=None)
-        leaf = None if smallest is None else self._leaf(smallest)
-        if leaf is not None and leaf.way not in self._tried:
-            self._try(leaf)
+        if ways:
+            leaf = self._leaf(min(ways, key=lambda way: self.bounds.least_bytes(_branch_of(way))))
+            if leaf is not None and leaf.way not in self._tried:
+                self._try(leaf)
+
+    def _leaves(self, branch: Branch) -> Iterable[Leaf]:
+        """Return the ways of a branch with their bounds; none where it cannot be."""
+        while self.bounds.build(branch):
+            pass
+        return leaves(self.bounds, branch, self.capacity) if self.bounds.built(branch) is not None else ()
 
     def _leaf(self, way: Parallel) -> Leaf | None:
-        """Return a way with its bounds; None where it cannot be."""
-        branch = _branch_of(way)
-        while self.bounds.build(branch):
-            pass
-        if self.bounds.built(branch) is None:
-            return None
-        return next(leaf for leaf in leaves(self.bounds, branch, self.capacity) if leaf.way == way)
+        return next((leaf for leaf in self._leaves(_branch_of(way)) if leaf.way == way), None)
 
     def _try_smallest(self, branch: Branch) -> None:
-        """Project the way of a branch that needs least, to say how far it is from fitting."""
-        while self.bounds.build(branch):
-            pass
-        if self.bounds.built(branch) is not None:
-            leaf = min(leaves(self.bounds, branch, self.capacity), key=lambda leaf: leaf.nbytes)
-            if leaf.way not in self._tried:
-                self._try(leaf)
+        """Price the way of a branch that needs least, to say how far it is from fitting."""
+        leaf = min(self._leaves(branch), key=lambda leaf: leaf.nbytes, default=None)
+        if leaf is not None and leaf.way not in self._tried:
+            self._try(leaf)
 
 
 def _branch_of(way: Parallel) -> Branch:

@@ -9,9 +9,11 @@ from planner.errors import GraphError, PlanError
 from planner.graph.ir import Graph
 from planner.models.trained import trained_as
 from planner.models.zoo import is_zoo_name
+from planner.parallel import Parallel
+from planner.plans.plan import Plan
 from planner.search.pins import Degree, read_pins
-from simulator.projection.cluster import Cluster
 from tensor_partitioner.replicas import GraphModel, Source, ZooModel
+from topologies import Machine
 
 SWITCH = {"on": True, "off": False}
 """What a pin of `sp` says."""
@@ -39,7 +41,7 @@ def degrees_of(pins: Sequence[str]) -> tuple[Degree, ...]:
 
 
 def source_of(
-    model: str | Graph, machine: Cluster, batch: int | None, options: Mapping[str, object]
+    model: str | Graph, machine: Machine | None, batch: int | None, options: Mapping[str, object]
 ) -> tuple[Source, int | None]:
     """Return where replicas come from, and how many samples a step has."""
     if isinstance(model, str) and is_zoo_name(model):
@@ -48,13 +50,19 @@ def source_of(
                 f"{model}: expected no micro-batches, which are decided, found {options['micro_batches']}; "
                 "pins fix the samples of one, as in micro-batch=4"
             )
-        return ZooModel.of(model, trained_as(model, machine.built, options)), batch
+        return ZooModel.of(model, trained_as(model, machine, options)), batch
     if isinstance(model, str):
         made_with = {**options, **({} if batch is None else {"batch": batch})}
-        source = GraphModel(planner.model(model, **made_with), options=tuple(sorted(made_with.items())))
+        source = GraphModel(planner.model(model, **made_with), options=tuple(sorted(made_with.items())), is_made=True)
     else:
         source = GraphModel(model)
     samples = source.samples * source.graph.micro_batches
     if batch is not None and batch != samples:
         raise GraphError(f"{source.name}: expected the batch of its graph, {samples}, found {batch}")
     return source, samples
+
+
+def plan_named(source: Source, batch: int, parallel: Parallel) -> Plan:
+    """Plan a step of a batch as named parallelism says; GraphError and PlanError where it cannot be."""
+    graph = source.whole(batch, parallel)
+    return planner.plan(graph, 1) if parallel.workers == 1 else planner.plan(graph, parallel=parallel)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 
 from rich.table import Table
 
@@ -26,7 +27,8 @@ def _bytes(nbytes: float) -> str:
 @display.tables.register
 def _(shown: Projection) -> Sequence[Table]:
     """Show a step: what it takes, its seconds by cause, its memory line by line."""
-    return step_table(shown), shares_table(shown.shares, shown.seconds), memory_table(shown)
+    shares = shares_table(shown.shares, shown.seconds)
+    return step_table(shown), shares, sent_table(shown.sent_bytes), memory_table(shown)
 
 
 def step_table(step: Projection) -> Table:
@@ -50,6 +52,12 @@ def shares_table(shares: Mapping[str, float], seconds: float) -> Table:
     told = ((cause, s) for cause, s in shares.items() if s > LEAST_SHARE * seconds)
     rows = ((cause, display.seconds(s), display.percent(s / seconds)) for cause, s in told)
     return display.table("where a step's time goes", ("cause", "time", "share"), rows)
+
+
+def sent_table(sent_bytes: Mapping[str, int]) -> Table:
+    """Show the bytes that a device sends in a step, by axis, most first."""
+    ranked = sorted(sent_bytes.items(), key=itemgetter(1), reverse=True)
+    return display.table("sent by a device", ("axis", "bytes"), ((axes, _bytes(nbytes)) for axes, nbytes in ranked))
 
 
 def memory_table(step: Projection) -> Table:

@@ -10,7 +10,6 @@ from planner.export.targets import engines_of
 from planner.parallel import Parallel
 from planner.plans.check import MOST_WORKERS
 from planner.search.pins import Degree
-from simulator.projection.stack import OURS
 from tensor_partitioner.decision.record import Candidate, MachineFacts
 from tensor_partitioner.replicas import Source, ZooModel
 
@@ -38,7 +37,7 @@ def commands(  # noqa: PLR0913 -- what a decision was made of
         yield from (planning, *running, f"export-plan plan.json --to {OWN_EXECUTOR}")
         return
     named = f"{words} --parallel {best.name}"
-    by = "" if stack in {STACK, OURS} else f" --stack {stack}"
+    by = "" if stack == STACK else f" --stack {stack}"
     yield f"simulate {named} {topo}{by}"
     held = "".join(f" --pin {quote(pin.asked)}" for pin in pins)
     decided = f"decide {words} {topo}{by}{held} -o plan.json"

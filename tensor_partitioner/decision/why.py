@@ -19,11 +19,11 @@ def format_bytes(nbytes: float) -> str:
 AS_FAST = 1.01
 """Times as long as the best that count as alike."""
 
-COMPUTING, COMMUNICATING = "computing", "communication that nothing hides"
+COMPUTING, COMMUNICATING = "kernels below the roof, and waiting", "communication that nothing hides"
 """Causes of a step that was simulated."""
 
 CAUSES = {
-    COMPUTING: ("more to compute", "less to compute"),
+    COMPUTING: ("slower kernels and waiting", "faster kernels and less waiting"),
     COMMUNICATING: ("communication in the open", "communication that is hidden"),
     "kernels at the roof": ("more to compute", "less to compute"),
     "kernels below the roof": ("smaller, slower kernels", "larger, faster kernels"),

@@ -12,7 +12,7 @@ from planner.graph.checking import check
 from planner.graph.few_segments import few_segments
 from planner.parallel import Parallel
 from simulator.projection.cluster import cluster, cluster_of
-from simulator.projection.stack import STACKS, stack_named
+from simulator.projection.stack import STACKS
 from tensor_partitioner.commands.decide import main
 from tensor_partitioner.commands.plan import main as plan_command
 from tensor_partitioner.commands.simulate import main as simulate
@@ -52,8 +52,8 @@ def test_what_layers_make_of_weights_alone_is_there_once_whatever_the_samples(tm
     graph, whole = planner.model(f"{tmp_path / 'model.py'}:make"), cluster("hgx-h100").built
     spec = msgspec_replace(whole.devices[0].spec, memory_bytes=1_400_000_000)
     machine = replace(whole, name="two", devices=tuple(replace(device, spec=spec) for device in whole.devices[:2]))
-    deciding = _Deciding(GraphModel(graph), cluster_of(machine), stack_named("compile"), "compile")
-    steps = [deciding._projected(way, 64) for way in deciding.space(64)]
+    deciding = _Deciding(GraphModel(graph), cluster_of(machine), "compile")
+    steps = [deciding._priced(way, 64) for way in deciding.space(64)]
     fastest = min(step.seconds for step in steps if step is not None and step.fits)
     assert any(not step.fits for step in steps if step is not None)
     assert decide(graph, machine, budget_s=600).best.seconds_per_step == fastest

@@ -11,7 +11,6 @@ import planner
 from planner.errors import InputError
 from planner.parallel import Parallel
 from simulator.projection.cluster import cluster
-from simulator.projection.stack import stack_named
 from simulator.report import Settings, simulation_of
 from simulator.systems import plan_program
 from tensor_partitioner.commands.decide import main as decide_command
@@ -98,11 +97,12 @@ def test_on_a_calibrated_host_plans_are_simulated():
     best = decision.best
     assert best.seconds_per_step == min(c.seconds_per_step for c in decision.candidates if c.fits)
     graph = planner.model("mlp-2-64", batch=8, dtype="float32", optimizer="adamw")
+    names = "dp=2,micro-batch=4", "tp=2,micro-batch=8"
     steps = [
-        simulation_of(plan_program(planner.plan(graph, parallel=named), host, 1), Settings()).seconds
-        for named in ("dp=2", "tp=2")
+        simulation_of(plan_program(planner.plan(graph, parallel=named), host, 1), Settings()).seconds for named in names
     ]
-    assert {c.seconds_per_step for c in decision.candidates if c.name in {"dp=2", "tp=2"}} == {*steps}
+    rows = {c.name: c.seconds_per_step for c in decision.candidates}
+    assert [rows[name] for name in names] == steps
 
 
 def test_work_that_all_devices_do_is_counted_once():
@@ -221,8 +221,8 @@ def test_what_is_named_where_nothing_fits_takes_least():
 @pytest.mark.parametrize("micro_batch", [4, 16])
 def test_bounds_hold_with_products_in_8_bits(micro_batch):
     options = {"dtype": "mixed-float8", "optimizer": "adam", "sequence": 1024, "vocabulary": 256}
-    source, machine, stack = ZooModel.of("transformer-2-2k", options), cluster("hgx-h100"), stack_named("compile")
-    deciding, parallel = _Deciding(source, machine, stack, "compile"), Parallel(dp=8, micro_batch=micro_batch)
+    source, machine, stack = ZooModel.of("transformer-2-2k", options), cluster("hgx-h100"), "compile"
+    deciding, parallel = _Deciding(source, machine, stack), Parallel(dp=8, micro_batch=micro_batch)
     step = project_source(source, 8 * micro_batch, parallel, machine, stack)
     bounds = deciding._bounds(deciding.space(8 * micro_batch))
     branch = Branch(Parallel(), 1, 8, micro_batch, "none")

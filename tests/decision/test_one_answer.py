@@ -12,7 +12,7 @@ from tensor_partitioner.commands.simulate import main as simulate
 from tests.decision.questions import MODULE, questions
 from tests.project.test_plan_command import run
 
-COUNT = 48
+COUNT = 500
 DEVICES = 8
 """Of every machine of the questions: decide divides over all of them."""
 
@@ -30,6 +30,7 @@ def pins_of(parallel):
 
 
 @pytest.mark.slow
+@pytest.mark.sample(48)
 @pytest.mark.parametrize("question", questions(COUNT), ids=named_by)
 def test_a_model_its_saved_plan_and_its_row_are_priced_alike(question, tmp_path):
     of_model, of_plan, of_row, saved = (
@@ -44,8 +45,10 @@ def test_a_model_its_saved_plan_and_its_row_are_priced_alike(question, tmp_path)
     first, second = (json.loads(file.read_text()) for file in (of_model, of_plan))
     assert first["seconds"] == pytest.approx(second["seconds"], rel=5e-5)
     assert first["memory"] == second["memory"]
+    assert first["sent_bytes"] == second["sent_bytes"]
     if question.parallel.workers == DEVICES:
         assert run(decide, *question.words, *topo, *stack, *pins_of(question.parallel), "--json", of_row) == status
         (row,) = json.loads(of_row.read_text())["candidates"]
         assert row["seconds_per_step"] == pytest.approx(first["seconds"], rel=5e-5)
         assert row["memory"] == first["memory"]
+        assert row["sent_bytes"] == first["sent_bytes"]

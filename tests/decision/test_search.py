@@ -13,7 +13,7 @@ from msgspec.structs import replace as msgspec_replace
 from planner.errors import GraphError, PlanError
 from planner.parallel import Parallel
 from simulator.projection.cluster import cluster_of
-from simulator.projection.stack import STACKS, stack_named
+from simulator.projection.stack import STACKS
 from tensor_partitioner.decision import decide
 from tensor_partitioner.decision.deciding import _Deciding
 from tensor_partitioner.decision.leaves import leaves
@@ -95,7 +95,7 @@ def case_of(seed):
     """Draw a model, a machine, a batch and a stack; memory is enough for none, some or all of the ways."""
     chance = random.Random(seed)
     number, name, (devices, batch) = seed % len(MODELS), chance.choice(MACHINES), chance.choice(SIZES)
-    model, stack = model_of(number), stack_named(chance.choice([*STACKS]))
+    model, stack = model_of(number), chance.choice([*STACKS])
     steps = projections(model, machine_of(name, devices, 1e15), batch, stack)
     needed = sorted(step.needed_bytes for step in steps.values())
     memory = chance.choice([needed[0] - 1, needed[len(needed) // 20], needed[len(needed) // 3], 2 * needed[-1]])
@@ -103,7 +103,7 @@ def case_of(seed):
 
 
 def searched(model, machine, batch, stack, *, until=float("inf"), pins=()):
-    deciding = _Deciding(model, machine, stack, "", pins)
+    deciding = _Deciding(model, machine, stack, pins)
     search = deciding._search(deciding.space(batch), until)
     search.run(machine.devices)
     return search
@@ -129,7 +129,7 @@ def test_the_search_finds_the_fastest_of_all_that_fit(seed):
 def test_no_way_is_below_its_bounds(seed):
     """Neither those of its branch by what is worked out, step by step, nor its own."""
     model, machine, batch, stack, _, steps = case_of(seed)
-    deciding = _Deciding(model, machine, stack, "")
+    deciding = _Deciding(model, machine, stack)
     bounds = deciding._bounds(space := deciding.space(batch))
     bounded = set()
     for branch in (branch for degrees in space.degrees() for branch in space.branches(degrees)):

@@ -13,7 +13,7 @@ from itertools import chain
 from msgspec.structs import replace
 
 from planner.errors import PlanError
-from planner.graph.facts import copies_of_weights, no_data_parallelism
+from planner.graph.facts import copies_of_weights, masters_of_weights, no_data_parallelism
 from planner.layout import EVERYWHERE, REPLICATE, Shard
 from planner.parallel import STATES, WEIGHTS, Parallel
 from planner.search.alternatives.axes import Axes, Place
@@ -53,7 +53,9 @@ class _Styles:
             experts = axes.of_experts(parallel.ep)
             self._experts = axes.places(experts if parallel.ep > 1 else ())
             self._tensor = axes.places(axes.of_tensor_parallelism(parallel.tp, experts) if parallel.tp > 1 else ())
-        self._copies = copies_of_weights(self._graph)
+        self._roles = {name: tensor.role for name, tensor in self._graph.tensors.items()}
+        self._roles |= dict.fromkeys(copies_of_weights(self._graph), "weight")
+        self._roles |= dict.fromkeys(masters_of_weights(self._graph), "state")  # which ZeRO shares out with the states
         self._touched = {node: [tensor for tensor, _ in places] for node, places in labelling.places.items()}
         beside = (tensors for node, tensors in self._touched.items() if ("node", node) not in self._tensor)
         self._beside_axes = set(chain.from_iterable(beside))
@@ -83,7 +85,7 @@ class _Styles:
         if not isinstance(variable, TensorVariable):
             return {*variable.signature.description.strategies, EVERYWHERE}
         shards: Wanted = {Shard(dim) for dim in self._dimensions_of_no_other_axis(variable)} or {REPLICATE}
-        roles = {"weight" if name in self._copies else self._graph.tensors[name].role for name in variable.members}
+        roles = {self._roles[name] for name in variable.members}
         if roles <= {"state", "weight"}:
             return shards if self._parallel.zero >= (WEIGHTS if "weight" in roles else STATES) else {REPLICATE}
         return {*shards, REPLICATE}

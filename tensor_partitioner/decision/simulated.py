@@ -1,0 +1,67 @@
+"""Steps of this project's executor, simulated message by message, and the least that they take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import fmean
+
+from planner.layout import by_axis
+from planner.plans.plan import Plan
+from planner.report.tables import fullest
+from simulator.projection.memory import MemoryLine
+from simulator.projection.result import Projection, StageLine
+from simulator.report import Settings, report, simulation_of
+from simulator.systems import plan_program
+from tensor_partitioner.decision.why import COMMUNICATING, COMPUTING
+from topologies import Machine
+from topologies.machine import Device
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A step of a model, whoever does it: operations of its products, their dtype."""
+
+    operations: float
+    dtype: str
+    has_convolutions: bool = False
+
+    def seconds(self, devices: Iterable[Device]) -> float:
+        """Return the seconds that it takes devices at their peak."""
+        return self.operations / sum(map(self.rate, devices))
+
+    def rate(self, device: Device) -> float:
+        """Return operations per second of a device at its peak, by the algorithm that leaves out most of them."""
+        by = () if device.spec.products is None or not self.has_convolutions else device.spec.products.winograd
+        saved = max(((a.outputs * a.window / (a.outputs + a.window - 1)) ** 2 for a in by), default=1.0)
+        return saved * device.peak(self.dtype)
+
+
+def simulated_step(plan: Plan, batch: int, machine: Machine, work: Work) -> Projection:
+    """Simulate a step of a plan message by message."""
+    settings = Settings()
+    program = plan_program(plan, machine, settings.prefetch)
+    step = report(program, "", simulation_of(program, settings), settings.told(machine))
+    seconds, exposed_s, memory = step.seconds_per_step or 0.0, step.exposed_seconds or 0.0, fullest(step)
+    needed, kinds = (0, {}) if memory is None else (memory.peak_bytes, memory.by_kind)
+    capacity = None if memory is None else memory.capacity_bytes
+    least_s = work.seconds(machine.devices[: plan.workers])
+    return Projection(
+        seconds=seconds,
+        samples=batch,
+        devices=plan.workers,
+        micro_batches=plan.graph.micro_batches,
+        model_operations=work.operations,
+        hardware_operations=work.operations,
+        dtype=work.dtype,
+        peak_flop_per_s=fmean(device.peak(work.dtype) for device in machine.devices[: plan.workers]),
+        shares={
+            "kernels at the roof": least_s,
+            COMPUTING: seconds - exposed_s - least_s,
+            COMMUNICATING: exposed_s,
+        },
+        memory=tuple(MemoryLine(what, nbytes) for what, nbytes in kinds.items()),
+        capacity_bytes=float("inf") if capacity is None else float(capacity),
+        stages=(StageLine("-", "-", seconds - exposed_s, 0.0, needed),),
+        sent_bytes={axes: round(n / plan.workers) for axes, n in by_axis(plan.bytes, plan.ways).items()},
+    )
