@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
-from itertools import compress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +23,12 @@ def by_axis(moved: NDArray[np.int64], ways: Ways) -> dict[str, int]:
     {'tp': 1, 'dp': 2, 'dp x tp': 4}
     """
     digits, result = np.array(ways.digits_of_workers()), dict[str, int]()
-    differing, axes = digits[:, None] != digits, ways.axes or ("",) * len(ways)
-    for kind in np.unique(differing[moved > 0], axis=0):
-        name = axes_name(compress(axes, kind))
-        result[name] = result.get(name, 0) + int(moved[(differing == kind).all(axis=2)].sum())
+    axes = ways.axes or ("",) * len(ways)
+    kinds = sum((digits[:, None, step] != digits[:, step]) << step for step in range(len(axes)))
+    totals = np.bincount(np.ravel(kinds), moved.ravel())  # exact below 2^53
+    for kind in np.flatnonzero(totals).tolist():
+        name = axes_name(axis for step, axis in enumerate(axes) if kind >> step & 1)
+        result[name] = result.get(name, 0) + int(totals[kind])
     return result
 
 

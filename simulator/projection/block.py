@@ -83,22 +83,22 @@ class Part:
         """All exchanges."""
         return tuple(item for item in self.items if isinstance(item, Exchanged))
 
-    @property
+    @cached_property
     def exchanged_s(self) -> float:
         """Seconds of exchanges."""
         return sum(exchange.seconds for exchange in self.exchanges)
 
-    @property
+    @cached_property
     def sent(self) -> Sent:
         """Bytes that a worker sends for them."""
         return added(exchange.sent for exchange in self.exchanges)
 
-    @property
+    @cached_property
     def in_pieces_s(self) -> float:
         """Seconds of those that are made in pieces."""
         return sum(exchange.seconds for exchange in self.exchanges if exchange.in_pieces)
 
-    @property
+    @cached_property
     def device_s(self) -> float:
         """Seconds of the device and its exchanges."""
         return self.work.seconds + self.exchanged_s

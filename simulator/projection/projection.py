@@ -25,6 +25,7 @@ from simulator.projection.result import Projection, StageLine
 from simulator.projection.stages import (
     MOST_IN_FLIGHT,
     PHASES,
+    Added,
     Pipeline,
     StepSeconds,
     cut,
@@ -51,7 +52,9 @@ def project(job: Job) -> Projection:
 
 def stages_of(job: Job) -> list[range]:
     """Return the places of the blocks of each part, in their order: a chunk of a stage; PlanError as `cut`."""
-    costs = [block.forward.seconds(job.stack) + block.backward.seconds(job.stack) for block in job.blocks]
+    few = {id(block): block for block in job.blocks}
+    seconds = {key: block.forward.seconds(job.stack) + block.backward.seconds(job.stack) for key, block in few.items()}
+    costs = [seconds[id(block)] for block in job.blocks]
     layers = [block.is_layer and job.stack.even_stages for block in job.blocks]
     return cut(costs, layers, job.parallel.pp * job.parallel.chunks)
 
@@ -114,10 +117,10 @@ class _Projecting:
         """Return when each stage ends, by its schedule."""
         job, parallel = self._job, self._parallel
         message_s = self._steps.message_s(max(self._crossing, default=0))
-        name, rounds = parallel.schedule.partition(":")[0], 0 if self._steps.scatters else min(2, parallel.chunks)
-        tails = [_Tail()] * parallel.pp
+        name, tails = parallel.schedule.partition(":")[0], [_Tail()] * parallel.pp
+        rounds = 0 if self._steps.scatters else min(2, parallel.chunks)
         for _ in range(rounds):  # the last steps of chunks wait for those of other stages, which take longer, too
-            run = followed(self._schedule, seconds, message_s, [tail.added_s for tail in tails])
+            run = self._followed(seconds, message_s, [tail.added_s for tail in tails])
             tails = [self._tail(stage, seconds[stage], run) for stage in range(parallel.pp)]
         run = pipeline(name, job.micro_batches, seconds, message_s, [tail.added_s for tail in tails])
         slowed = [sum(tail.added_s) for tail in tails]
@@ -125,6 +128,13 @@ class _Projecting:
             self._end(stage, run.ends_s[stage] - slowed[stage], slowed[stage], tails[stage].exposed_s)
             for stage in range(parallel.pp)
         ]
+
+    def _followed(self, seconds: Sequence[Sequence[StepSeconds]], message_s: float, added_s: Added) -> Pipeline:
+        """Return when steps begin at the end of the schedule; without chunks all that matters there is the last one."""
+        if self._parallel.chunks > 1:
+            return followed(self._schedule, seconds, message_s, added_s)
+        at_once = tuple((0.0,) * len(steps) for steps in self._schedule)
+        return Pipeline((), at_once, at_once)
 
     def _tail(self, stage: int, seconds: Sequence[StepSeconds], run: Pipeline) -> _Tail:
         """Return how much longer a stage's steps take from its first last pass on, beside reductions."""

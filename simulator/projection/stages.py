@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain, pairwise, zip_longest
+from itertools import accumulate, chain, pairwise, zip_longest
 
 from planner.errors import PlanError
 from planner.graph.micro_batches import BACKWARD, FORWARD
@@ -92,11 +93,12 @@ def cut(costs: Sequence[float], layers: Sequence[bool], parts: int) -> list[rang
 
 def _balanced(costs: Sequence[float], parts: int) -> list[int]:
     """Return where parts begin so that the one that costs most costs least, by bisection of that cost."""
-    low, high = max(costs), sum(costs)
-    for _ in range(50):
+    sums = [0.0, *accumulate(costs)]
+    low, high = max(costs), sums[-1]
+    while high - low > EQUAL * high:
         middle = (low + high) / 2
-        low, high = (low, middle) if len(_filled(costs, middle)) <= parts else (middle, high)
-    begins = _filled(costs, high * (1 + 1e-9))
+        low, high = (low, middle) if len(_filled(sums, middle)) <= parts else (middle, high)
+    begins = _filled(sums, high * (1 + EQUAL))
     while len(begins) < parts:  # a part of several blocks gives one away, which makes none dearer
         ends = (*begins[1:], len(costs))
         widest = max(range(len(begins)), key=lambda part: ends[part] - begins[part])
@@ -104,13 +106,15 @@ def _balanced(costs: Sequence[float], parts: int) -> list[int]:
     return begins
 
 
-def _filled(costs: Sequence[float], most: float) -> list[int]:
-    begins, held = [0], 0.0
-    for at, cost in enumerate(costs):
-        if held + cost > most and at > begins[-1]:
-            begins.append(at)
-            held = 0.0
-        held += cost
+EQUAL = 1e-9
+"""How far apart, of their size, costs of parts may be that count as equal."""
+
+
+def _filled(sums: Sequence[float], most: float) -> list[int]:
+    """Return where parts begin of which each has as many as cost no more than `most`, given what all before cost."""
+    begins = [0]
+    while (end := max(begins[-1] + 1, bisect_right(sums, sums[begins[-1]] + most) - 1)) < len(sums) - 1:
+        begins.append(end)
     return begins
 
 

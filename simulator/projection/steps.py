@@ -54,8 +54,6 @@ class Priced(NamedTuple):
     forward: Part
     again: Part
     backward: Part
-    forward_queue: Queued
-    backward_queue: Queued
     weights_s: float
     gathered_s: float
     scattered_s: float
@@ -79,6 +77,7 @@ class Steps:
         """Whether weights are gathered for every step."""
         self.scatters = job.parallel.zero >= (WEIGHTS if at_once else GRADIENTS)
         """Whether gradients are scattered with every step: workers that keep a share of them have no room for all."""
+        self._queues: dict[int, Queued] = {}
         self._priced = {id(block): self._of(block) for block in {id(block): block for block in job.blocks}.values()}
 
     def __getitem__(self, block: Block) -> Priced:
@@ -93,8 +92,6 @@ class Steps:
             forward=forward,
             again=again,
             backward=backward,
-            forward_queue=forward.queued(stack),
-            backward_queue=backward.queued(stack),
             weights_s=block.weights.seconds(stack),
             gathered_s=self._replicas_s("all-gather", [block], _weight_bytes) if self.gathers else 0.0,
             scattered_s=self._replicas_s("reduce-scatter", [block], self._reduced_bytes) if self.scatters else 0.0,
@@ -143,10 +140,16 @@ class Steps:
         return StepSeconds(gathering_s, scattering_s, weights_s, sum(alone_s))
 
     def _forward(self, chunk: Sequence[Block]) -> list[Queued]:
-        return [self[block].forward_queue for block in chunk]
+        return [self._queued(self[block].forward) for block in chunk]
 
     def _backward(self, chunk: Sequence[Block]) -> list[Queued]:
-        return [self[block].backward_queue for block in chunk[::-1]]
+        return [self._queued(self[block].backward) for block in chunk[::-1]]
+
+    def _queued(self, part: Part) -> Queued:
+        """Return what one of the parts takes, worked out once."""
+        if id(part) not in self._queues:
+            self._queues[id(part)] = part.queued(self._stack)
+        return self._queues[id(part)]
 
     def _gathering(self, forward: Sequence[Queued], chunk: Sequence[Block], begun: Queue) -> float:
         """Return when blocks are computed whose weights are gathered while the block before is, or in turn."""
@@ -184,7 +187,7 @@ class Steps:
     def last_pass(self, chunk: Sequence[Block], *, weights_alone: bool) -> list[Turn]:
         """Return a chunk's last backward pass; where gradients of weights have a phase of their own, that."""
         if not weights_alone:
-            return [Turn(self[block].backward_queue, block) for block in chunk[::-1]]
+            return [Turn(self._queued(self[block].backward), block) for block in chunk[::-1]]
         return [Turn(lasting(self[block].weights_s), block) for block in chunk[::-1]]
 
     def reducing(self, turns: Sequence[Turn], begun: Queue, begins: Mapping[int, float]) -> Ends:
