@@ -89,13 +89,13 @@ class Spending(_Record, frozen=True, kw_only=True):
     """
 
     worker: int
-    compute_s: float
-    copies_s: float
-    launches_s: float
-    wire_s: float
-    latency_s: float
-    waiting_s: float
-    hidden_s: float
+    compute_s: float = 0.0
+    copies_s: float = 0.0
+    launches_s: float = 0.0
+    wire_s: float = 0.0
+    latency_s: float = 0.0
+    waiting_s: float = 0.0
+    hidden_s: float = 0.0
 
 
 class Bottleneck(_Record, frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ from planner.models import model_options
 from planner.plans.check import MOST_WORKERS
 from planner.plans.plan import Plan
 from planner.plans.plan_json import load_plan
-from planner.report import summary
+from planner.report import plan_facts
 from planner.search import SEARCHERS
 from planner.search.solver.limits import Tuning
 from tensor_partitioner import display
@@ -43,7 +43,7 @@ from topologies import load_topology
 
 if TYPE_CHECKING:
     from planner.explanations.difference import PlanDifference
-    from planner.explanations.summary_records import Summary
+    from planner.explanations.summary_record import Summary
 
 DIFFERENCE, EXPLANATION, EXPORT = (
     "planner.explanations.difference",
@@ -156,7 +156,7 @@ def main(context: click.Context, /, model: str | None, diff: tuple[Path, Path] |
     else:
         plan, said = _plan_and_verdict(context, model, options)
         split = _summary(plan, options["topo"] if is_saved_plan(model) else None)
-        record, shown = summary.to_data(plan) | {"summary": msgspec.to_builtins(split)}, [plan, split]
+        record, shown = plan_facts.to_data(plan) | {"summary": msgspec.to_builtins(split)}, [plan, split]
         if options["explain"]:
             explained = import_module(EXPLANATION).explain(plan)
             record, shown = record | msgspec.to_builtins(explained), [plan, split, explained]

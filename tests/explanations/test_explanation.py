@@ -137,7 +137,7 @@ def test_tables_show_the_sums():
 
 
 def test_a_plan_prints_as_a_table(capsys):
-    assert report.summary  # it says how a plan is shown
+    assert report.plan_facts  # it says how a plan is shown
     plan = searched(SEARCHED[0])
     assert f"{plan.total_bytes:,}" in str(plan)
     assert all(len(line) <= 80 for line in str(plan).splitlines())
