@@ -55,14 +55,14 @@ def bytes_by(key: Key, movements: Iterable[Movement]) -> Counter[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class OperatorKind:
     """An operator: how many nodes there are of it, and the bytes that they add at each step to those before it."""
 
     nodes: int
     step_bytes: tuple[int, ...]
 
 
-def kinds_of(plan: Plan) -> dict[str, Kind]:
+def kinds_of(plan: Plan) -> dict[str, OperatorKind]:
     """Return a plan's kinds of operators, most bytes first."""
     prefixes = [plan.prefix(steps) for steps in range(1, len(plan.ways))]
     movements = [flows_of(Traffic(prefix, like=plan.traffic())) for prefix in prefixes]
@@ -70,7 +70,7 @@ def kinds_of(plan: Plan) -> dict[str, Kind]:
     nodes = Counter(node.op for node in plan.graph.nodes)
     steps = range(1, len(plan.ways) + 1)
     ops = sorted(nodes, key=lambda op: -totals[-1][op])
-    return {op: Kind(nodes[op], tuple(totals[i][op] - totals[i - 1][op] for i in steps)) for op in ops}
+    return {op: OperatorKind(nodes[op], tuple(totals[i][op] - totals[i - 1][op] for i in steps)) for op in ops}
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from planner.explanations.accounts import Kind, Stored, kinds_of, stored, write_choices
+from planner.explanations.accounts import OperatorKind, Stored, kinds_of, stored, write_choices
 from planner.explanations.alternatives import Unit, costliest, rejected
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
@@ -32,7 +32,7 @@ STEPS = "; one choice stands for all steps"
 class Explanation(Shown):
     """What `plan --explain` shows and writes: kinds of operators, costliest units, tensors, and bytes by worker."""
 
-    kinds: Mapping[str, Kind]
+    kinds: Mapping[str, OperatorKind]
     costliest: tuple[Unit, ...]
     stored: tuple[Stored, ...]
     arena_bytes: tuple[int, ...]
@@ -64,7 +64,7 @@ def tables(explanation: Explanation) -> tuple[Table, ...]:
     )
 
 
-def kinds_table(kinds: Mapping[str, Kind]) -> Table:
+def kinds_table(kinds: Mapping[str, OperatorKind]) -> Table:
     """Show bytes by kind of operator and step; kinds that move nothing are one row."""
     total = _together(kinds.values())
     idle = [kind for kind in kinds.values() if not any(kind.step_bytes)]
@@ -76,13 +76,13 @@ def kinds_table(kinds: Mapping[str, Kind]) -> Table:
     return table("bytes by kind of operator", columns, cells)
 
 
-def _together(kinds: Collection[Kind]) -> Kind:
-    return Kind(
+def _together(kinds: Collection[OperatorKind]) -> OperatorKind:
+    return OperatorKind(
         sum(kind.nodes for kind in kinds), tuple(map(sum, zip(*(kind.step_bytes for kind in kinds), strict=True)))
     )
 
 
-def _kind_row(name: str, kind: Kind, steps: range, total: int) -> list[str]:
+def _kind_row(name: str, kind: OperatorKind, steps: range, total: int) -> list[str]:
     nbytes = sum(kind.step_bytes)
     by_step = (exact_bytes(kind.step_bytes[step]) for step in steps)
     return [name, str(kind.nodes), *by_step, exact_bytes(nbytes), percent(nbytes / total) if total else "-"]

@@ -18,7 +18,7 @@ import topologies
 from planner.explanations.alike import pattern_of
 from planner.explanations.causes import bytes_by_cause, moved_bytes
 from planner.explanations.engines import Engines
-from planner.explanations.seconds import Predicted, predicted
+from planner.explanations.seconds import PredictedSeconds, predicted
 from planner.explanations.summary_record import Cause, OperatorGroup, ParameterGroup, Spent, Summary
 from planner.explanations.words import Words, over_ways, placement_word
 from planner.graph.accumulation import accumulates
@@ -180,7 +180,7 @@ def _searched_for(plan: Plan) -> Iterator[Spent]:
         yield from _communication(of_search.level_s, of_search.latency_s)
 
 
-def _spent(prediction: Predicted | None, operators: Sequence[OperatorGroup]) -> Iterator[Spent]:
+def _spent(prediction: PredictedSeconds | None, operators: Sequence[OperatorGroup]) -> Iterator[Spent]:
     """Yield where predicted seconds go, by part of the network and level of the machine."""
     if prediction is not None:
         computing = defaultdict[str, float](float)

@@ -22,7 +22,7 @@ from planner.program.cut import Cut
 from planner.program.fusion import Unit, compute_units, is_direct
 from planner.program.in_place_sums import add_in_place
 from planner.program.pipeline import Schedule
-from planner.program.schedule import End, Event, ScheduledTransfer, Staging, Turn, in_common_order
+from planner.program.schedule import End, Event, ScheduledTransfer, StagesOfWorkers, Turn, in_common_order
 from planner.program.schedule import schedule as events_of
 from planner.program.stage_order import Crossing, Keeping, Order, orders
 from planner.program.tasks import Phase
@@ -63,7 +63,7 @@ class BufferPlan:
     def __init__(self, plan: Plan, prefetch: int, traffic: Traffic, schedule: Schedule) -> None:
         self.plan = plan
         stages = tuple(worker * len(schedule) // plan.workers for worker in range(plan.workers))
-        self._staging = Staging(stages, traffic.phases.order)
+        self._staging = StagesOfWorkers(stages, traffic.phases.order)
         self.graph = plan.graph
         kept = frozenset([*self.graph.updates.values(), *self.graph.metrics.values(), *self.graph.accumulated])
         self.units = compute_units(self.graph, add_in_place(self.graph, traffic.work), kept)

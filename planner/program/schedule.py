@@ -132,7 +132,7 @@ def in_common_order(events: Sequence[Event], order: Sequence[str]) -> list[Event
 
 
 @dataclass(frozen=True, slots=True)
-class Staging:
+class StagesOfWorkers:
     """Which stage every worker is of, where stages have orders of their own, and the order of the phases."""
 
     stage_of: tuple[int, ...]
@@ -171,7 +171,7 @@ class Part:
         return self.sender != self.receiver
 
 
-def schedule(units: Sequence[Unit], prefetch: int, staging: Staging) -> list[Event]:
+def schedule(units: Sequence[Unit], prefetch: int, staging: StagesOfWorkers) -> list[Event]:
     """Order every transfer and unit.
 
     A fetch starts no earlier than `prefetch` units before its consumer, and once what it reads is there. A result's
@@ -181,7 +181,7 @@ def schedule(units: Sequence[Unit], prefetch: int, staging: Staging) -> list[Eve
 
 
 class _Events:
-    def __init__(self, units: Sequence[Unit], prefetch: int, staging: Staging) -> None:
+    def __init__(self, units: Sequence[Unit], prefetch: int, staging: StagesOfWorkers) -> None:
         self._units, self._prefetch, self._staging = units, prefetch, staging
         self._readers = _readers(units)
         self._available: dict[str, int] = {}

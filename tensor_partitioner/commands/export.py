@@ -14,7 +14,7 @@ from rich.table import Table
 from planner.errors import PlanError
 from planner.export.exported import export
 from planner.export.setup import DEVICES_PER_NODE, Launch, Setup, parallel_of
-from planner.export.targets import TARGETS, Target, Trace, engines_of, target_named
+from planner.export.targets import TARGETS, Target, TraceFormat, engines_of, target_named
 from planner.extensions import load_operators
 from planner.files import check_written, format_of, write_file, write_json
 from planner.graph.ir import Graph
@@ -108,7 +108,7 @@ def _of_decision(context: click.Context, source: str, options: dict[str, Any]) -
 
 
 @singledispatch
-def write_for(target: Target | Launch | Trace, source: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def write_for(target: Target | Launch | TraceFormat, source: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Write what a command names for a target, where its options say; print what is to be said, and return it."""
     raise TypeError(f"expected a target, found {type(target).__name__}")
 
@@ -142,7 +142,7 @@ def _placements(target: Target, source: str, options: Mapping[str, Any]) -> dict
 
 
 @write_for.register
-def _traces(target: Trace, source: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def _traces(target: TraceFormat, source: str, options: Mapping[str, Any]) -> dict[str, Any]:
     if options["output"] is None:
         raise click.UsageError(f"{target.title}: expected -o FILE, after which every worker's file is named")
     traces, plan = import_module(target.module), _plan(source, options)
@@ -159,7 +159,7 @@ def _traces(target: Trace, source: str, options: Mapping[str, Any]) -> dict[str,
     }
 
 
-def _traces_table(target: Trace, files: list[Path], contents: Any) -> Table:
+def _traces_table(target: TraceFormat, files: list[Path], contents: Any) -> Table:
     rows = [(f"{name}", str(count)) for name, count in contents.nodes.items()]
     moved = f"{exact_bytes(int(contents.bytes.sum()))}, between every two workers the plan's"
     return facts(f"{target.title}: {files[0].name} to {files[-1].name}", [*rows, ("bytes", moved)])

@@ -10,14 +10,14 @@ from planner.plans.phases import WEIGHTS
 from planner.program.pipeline import Schedule, Step, schedule_of
 from simulator.history import Span
 from simulator.projection.stages import dependencies
-from tensor_partitioner.decision.record import Candidate, Stage
+from tensor_partitioner.decision.record import RankedCandidate, Stage
 from tensor_partitioner.page.records import Lanes
 
 MOST_SPANS = 3000
 """Of a longer schedule the first micro-batches are drawn."""
 
 
-def schedule_lanes(candidate: Candidate) -> Lanes:
+def schedule_lanes(candidate: RankedCandidate) -> Lanes:
     """Return a candidate's schedule, from the seconds of its stages; messages take no time in it."""
     parallel = Parallel.read(candidate.parallel) or Parallel()
     count = _drawn(candidate.micro_batches, parallel)
@@ -40,7 +40,7 @@ def _drawn(micro_batches: int, parallel: Parallel) -> int:
     return min(micro_batches, most)
 
 
-def _note(candidate: Candidate, count: int) -> str:
+def _note(candidate: RankedCandidate, count: int) -> str:
     every = "Its one micro-batch" if count == 1 else f"All {count} micro-batches"
     drawn = (
         f"The first {count} of {candidate.micro_batches} micro-batches" if count < candidate.micro_batches else every
