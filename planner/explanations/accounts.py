@@ -38,12 +38,20 @@ def flows(plan: Plan) -> tuple[Movement, ...]:
 
 
 def flows_of(traffic: Traffic) -> Iterator[Movement]:
-    """Yield every transfer of these nodes."""
+    """Yield every transfer of these nodes; what nodes move that are alike is worked out once."""
     tensors = traffic.plan.graph.tensors
-    for work in traffic.work:
-        for tensor, exchange, times in work.exchanges():
-            moved = times * int(exchange.moved().sum())
-            yield Movement(work.node, tensor, moved * ITEM_BYTES[tensors[tensor].dtype])
+    for nodes, *others in traffic.alike_nodes:
+        for place, work in enumerate(Traffic(traffic.plan, nodes, like=traffic).work):
+            for tensor, exchange, times in work.exchanges():
+                nbytes = times * int(exchange.moved().sum()) * ITEM_BYTES[tensors[tensor].dtype]
+                for alike in (nodes, *others):
+                    yield Movement(alike[place], _corresponding(tensor, work.node, alike[place]), nbytes)
+
+
+def _corresponding(tensor: str, node: Node, other: Node) -> str:
+    """Return what another node has where a node has a tensor."""
+    places = zip((*node.inputs, *node.outputs), (*other.inputs, *other.outputs), strict=True)
+    return next(there for here, there in places if here == tensor)
 
 
 def bytes_by(key: Key, movements: Iterable[Movement]) -> Counter[str]:

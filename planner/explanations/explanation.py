@@ -13,6 +13,7 @@ from rich.table import Table
 
 from planner.explanations.accounts import OperatorKind, Stored, kinds_of, stored, write_choices
 from planner.explanations.alternatives import Unit, costliest, rejected
+from planner.explanations.words import Words
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
 from planner.program.lower import arena_sizes
@@ -48,8 +49,8 @@ def explain(plan: Plan | str | Path) -> Explanation:
     bytes by kind of operator...
     """
     plan = plan_of(plan)
-    units = tracked("explaining", costliest(plan, COSTLIEST))
-    costly = tuple(replace(unit, rejected=rejected(plan, unit)) for unit in units)
+    units, words = tracked("explaining", costliest(plan, COSTLIEST)), Words(plan.graph, plan.traffic().signatures)
+    costly = tuple(replace(unit, rejected=rejected(plan, unit, words)) for unit in units)
     return Explanation(kinds_of(plan), costly, stored(plan), arena_sizes(plan))
 
 

@@ -6,7 +6,7 @@ FSDP where these have one. All is data that can be written as JSON.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import topologies
+from planner.explanations.accounts import NODE, bytes_by, flows
 from planner.explanations.alike import pattern_of
-from planner.explanations.causes import bytes_by_cause, moved_bytes
+from planner.explanations.causes import bytes_by_cause
 from planner.explanations.engines import Engines
 from planner.explanations.seconds import PredictedSeconds, predicted
 from planner.explanations.summary_record import Cause, OperatorGroup, ParameterGroup, Spent, Summary
@@ -62,7 +63,7 @@ class _Summarized:
         self._plan, self._words = plan, Words(plan.graph, plan.traffic().signatures)
         self._states = _states_by_weight(plan)
         self._engines = Engines(plan, self._words, self._states)
-        self._moved = tuple(moved_bytes(plan, self._words))
+        self._moved = flows(plan)
         self._held = cache(lambda shape, layout: np.array([*map(elements, owned_by_all(shape, layout, plan.ways))]))
 
     def parameters(self) -> Iterator[ParameterGroup]:
@@ -131,9 +132,7 @@ class _Summarized:
         groups: dict[tuple[Hashable, str, str, Strategy], list[Node]] = {}
         graph, strategies = self._plan.graph, self._plan.strategies
         updated, phase_of = frozenset(graph.updates.values()), phases(graph)
-        bytes_of = Counter[str]()
-        for movement in self._moved:
-            bytes_of[movement.node] += movement.nbytes
+        bytes_of = bytes_by(NODE, self._moved)
         for node in graph.nodes:
             phase = "update" if updated.intersection(node.outputs) else phase_of[node.name]
             if phase == "update" and accumulates(node, graph.tensors):
@@ -141,7 +140,6 @@ class _Summarized:
             group = self._words.alike.group_of(node.name)
             groups.setdefault((group, node.op, phase, strategies[node.name]), []).append(node)
         for (_, op, phase, strategy), nodes in groups.items():
-            words = [self._words.of_choice(nodes[0], choice) for choice in strategy]
             timed = [self._compute_s[node.name] for node in nodes if node.name in self._compute_s]
             yield OperatorGroup(
                 pattern=pattern_of([node.name for node in nodes]),
@@ -150,7 +148,7 @@ class _Summarized:
                 phase=phase,
                 names=tuple(node.name for node in nodes),
                 strategy=strategy,
-                split=over_ways(words, self._plan.ways.factors),
+                split=self._words.of_strategy(nodes[0], strategy, self._plan.ways),
                 is_contraction=self._words.contracts(nodes[0]),
                 nbytes=sum(bytes_of[node.name] for node in nodes),
                 seconds=sum(timed) if timed else None,
@@ -158,7 +156,7 @@ class _Summarized:
 
     def causes(self) -> Iterator[Cause]:
         """Yield why bytes move, most first."""
-        for (kind, layers), nbytes in bytes_by_cause(self._moved).most_common():
+        for (kind, layers), nbytes in bytes_by_cause(self._moved, self._words).most_common():
             yield Cause(kind, layers, nbytes)
 
 

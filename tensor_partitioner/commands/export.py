@@ -15,8 +15,7 @@ from planner.errors import PlanError
 from planner.export.exported import export
 from planner.export.setup import DEVICES_PER_NODE, Launch, Setup, parallel_of
 from planner.export.targets import TARGETS, Target, TraceFormat, engines_of, target_named
-from planner.extensions import load_operators
-from planner.files import check_written, format_of, write_file, write_json
+from planner.files import format_of, write_file, write_json
 from planner.graph.ir import Graph
 from planner.model_source import model as load_model
 from planner.model_source import source_files
@@ -27,11 +26,12 @@ from planner.plans.plan_json import load_plan
 from planner.program.lower import lower
 from tensor_partitioner import display
 from tensor_partitioner.commands.completion import MACHINES, MODELS
-from tensor_partitioner.commands.console import WRITTEN, collect_seldom, command_errors, operators_option, stdout
+from tensor_partitioner.commands.console import WRITTEN, command_errors, operators_option, stdout
 from tensor_partitioner.commands.help import Command
 from tensor_partitioner.commands.planning_options import (
     DECIDED,
     MODEL_HELP,
+    begin,
     is_saved_plan,
     plan_model,
     planning_options,
@@ -78,10 +78,8 @@ def _targets(_context: click.Context, _option: click.Parameter, begin: str) -> l
 @click.pass_context
 def main(context: click.Context, /, source: str, **options: Any) -> None:
     """Run the command; `HELP` says what it does."""
-    collect_seldom()
     read = (source,) if Path(source).is_file() else source_files(source)
-    check_written((options["output"], options["json_file"]), (*read, *options["operator_files"]))
-    load_operators(options["operator_files"])
+    begin(options, ("output", "json_file"), read)
     target = target_named(options["to"])
     if _is_decision(source):
         refuse_others(context, f"{source} is a decision, which is made already", allowed=WITH_PLAN)

@@ -14,6 +14,7 @@ from tensor_partitioner.decision.record import (
     ModelFacts,
     RankedCandidate,
     SearchFacts,
+    of_families,
 )
 from tensor_partitioner.display import number, percent, quantity
 from tensor_partitioner.display import seconds as format_seconds
@@ -165,10 +166,8 @@ def verdict(
         f"{number(best.samples_per_s)} samples/s, "
         f"{percent(best.utilisation)} of the {model.dtype} peak, {format_bytes(best.margin_bytes)} of memory to spare."
     )
-    families: dict[str, RankedCandidate] = {}
-    for candidate in candidates:
-        families.setdefault(candidate.family, candidate)
-    others = [c for c in families.values() if c is not best and c.fits]
+    families = of_families(candidates)
+    others = [c for c in families if c is not best and c.fits]
     if not others:
         return f"{said} Nothing else that was looked at fits." if len(families) > 1 else said
     alike = [c for c in others if c.seconds_per_step < AS_FAST * best.seconds_per_step]

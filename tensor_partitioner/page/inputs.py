@@ -22,8 +22,10 @@ _LINE = re.compile(r"(?P<key>\w+):\s*(?P<value>[^#]*?)\s*(?:# *(?P<source>.*))?"
 _LINK = re.compile(r"- \{name: (?P<key>[\w-]+),.*\}\s*(?:# *(?P<source>.*))?")
 
 
-def device_inputs(machine: Machine) -> Iterator[Figure]:
-    """Yield the figures of a machine's types of devices."""
+def machine_inputs(machine: Machine | None) -> Iterator[Figure]:
+    """Yield the figures of a machine's types of devices, then of links; none where no machine is known."""
+    if machine is None:
+        return
     specs = {device.spec.name: device.spec for device in machine.devices}
     for name, spec in specs.items():
         is_ours = name in device_names()
@@ -31,10 +33,6 @@ def device_inputs(machine: Machine) -> Iterator[Figure]:
         for key, inner, value in _figures(spec, sources):
             source = sources.get(inner) or (f"topologies/devices/{name}.yaml" if is_ours else OWN_FILE)
             yield Figure(f"device {name}", key, value, source)
-
-
-def link_inputs(machine: Machine) -> Iterator[Figure]:
-    """Yield the figures of a machine's types of links."""
     known, sources = link_types(), _sources(LINKS, _LINK)
     for name in dict.fromkeys(link.type for link in machine.links if link.type):
         first = next(link for link in machine.links if link.type == name)

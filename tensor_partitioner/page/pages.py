@@ -21,7 +21,7 @@ from tensor_partitioner.decision.precision import hint
 from tensor_partitioner.decision.record import Decision
 from tensor_partitioner.display import number, percent, product, quantity, seconds
 from tensor_partitioner.page.decisions import asked, cards_of, shown, split_of, trust_of
-from tensor_partitioner.page.inputs import device_inputs, link_inputs, stack_inputs
+from tensor_partitioner.page.inputs import machine_inputs, stack_inputs
 from tensor_partitioner.page.machines import machine_tree
 from tensor_partitioner.page.plans import plan_part
 from tensor_partitioner.page.published import published_scores
@@ -112,9 +112,7 @@ def _machine_note(built: Machine | None, devices: int, plan: Plan | None) -> str
 def _decision_inputs(decision: Decision, machine: Machine | None) -> Iterator[Figure]:
     yield from asked(decision)
     yield from stack_inputs(decision.stack, stack_named(decision.stack))
-    if machine is not None:
-        yield from device_inputs(machine)
-        yield from link_inputs(machine)
+    yield from machine_inputs(machine)
 
 
 def _known(machine: str | Path) -> Machine | None:
@@ -267,6 +265,4 @@ def _plan_inputs(plan: Plan, machine: Machine | None, reports: Iterable[Report])
     for report in reports:
         for name, value in report.settings.items():
             yield Figure(f"{report.source}'s settings", name, str(value), "its report")
-    if machine is not None:
-        yield from device_inputs(machine)
-        yield from link_inputs(machine)
+    yield from machine_inputs(machine)

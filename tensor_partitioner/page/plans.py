@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from planner.explanations.alternatives import costliest, rejected
+from planner.explanations.alternatives import Rejected, costliest, rejected
 from planner.explanations.summary import summary
 from planner.explanations.summary_record import Summary
-from planner.explanations.words import Words, over_ways
+from planner.explanations.words import Words
 from planner.plans.plan import Plan
 from planner.plans.search_record import SearchRecord
 from planner.report.plan_facts import search_rows
@@ -38,7 +38,7 @@ def plan_part(plan: Plan, machine: Machine | None = None, *, is_named: bool = Fa
     return PlanPart(
         summary=whole,
         sentences=tuple(_sentences(whole)),
-        alternatives=dict(_alternatives(plan)) if len(plan.graph.nodes) <= MOST_NODES else {},
+        alternatives=_alternatives(plan) if len(plan.graph.nodes) <= MOST_NODES else {},
         matrix=plan.bytes.tolist() if plan.workers <= MOST_WORKERS else (),
         search=() if is_named else tuple(search_rows(plan.search, plan.ways.factors)),
         costs={} if is_named else _costs(plan.search),
@@ -60,21 +60,10 @@ def _sentences(whole: Summary) -> Iterator[str]:
         yield f"{count} {noun} of the forward pass: {split}."
 
 
-def _alternatives(plan: Plan) -> Iterator[tuple[str, Sequence[tuple[str, Sequence[str], int]]]]:
-    """Yield other strategies of the operators for which most moves, with what each would move more."""
+def _alternatives(plan: Plan) -> dict[str, Sequence[Rejected]]:
+    """Return other strategies of the operators for which most moves, by node."""
     words = Words(plan.graph, plan.traffic().signatures)
-    for unit in costliest(plan, COSTLIEST):
-        yield (
-            unit.node.name,
-            [
-                (
-                    over_ways([words.of_choice(unit.node, choice) for choice in other.strategy], plan.ways.factors),
-                    other.strategy,
-                    other.extra_bytes,
-                )
-                for other in rejected(plan, unit)[:SHOWN]
-            ],
-        )
+    return {unit.node.name: rejected(plan, unit, words)[:SHOWN] for unit in costliest(plan, COSTLIEST)}
 
 
 def _costs(search: SearchRecord) -> Mapping[str, float]:

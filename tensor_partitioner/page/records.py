@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from planner.explanations.alternatives import Rejected
 from planner.explanations.summary_record import Summary
 from planner.parallel import Parallel
 from simulator.history import Span
@@ -43,13 +44,13 @@ class TreeNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class PlanPart(msgspec.Struct, frozen=True, kw_only=True):
     """A plan's summary, and what a page says besides.
 
-    `alternatives` are other strategies by node, in words and as they are, with the bytes that the whole plan would move
-    more. `matrix` has bytes from worker (row) to worker (column), empty where there are too many workers to draw.
+    `alternatives` are other strategies by node. `matrix` has bytes from worker (row) to worker (column), empty where
+    there are too many workers to draw.
     """
 
     summary: Summary
     sentences: tuple[str, ...]
-    alternatives: Mapping[str, Sequence[tuple[str, Sequence[str], int]]]
+    alternatives: Mapping[str, Sequence[Rejected]]
     matrix: Sequence[Sequence[int]]
     search: tuple[tuple[str, str], ...]
     costs: Mapping[str, float]

@@ -19,7 +19,7 @@ from planner.report.schema import write_reports
 from tensor_partitioner.commands.report import main
 from tensor_partitioner.decision import decide
 from tensor_partitioner.page.decisions import cards_of, shown
-from tensor_partitioner.page.inputs import device_inputs, link_inputs
+from tensor_partitioner.page.inputs import machine_inputs
 from tensor_partitioner.page.machines import machine_tree
 from tensor_partitioner.page.pages import decision_content, plan_content
 from tensor_partitioner.page.published import published_scores
@@ -102,7 +102,7 @@ def test_links_have_the_load_of_the_report(plan, reports):
 
 def test_figures_have_sources():
     machine = topologies.load_topology("hgx-h100")
-    by_name = {given.name: given for given in (*device_inputs(machine), *link_inputs(machine))}
+    by_name = {given.name: given for given in machine_inputs(machine)}
     assert "NVIDIA, H100 data sheet" in by_name["peak_flop_per_s"].source
     assert by_name["launch_latency_s"].source == "assumed"
     assert "nvidia-smi" in by_name["memory_bytes"].source

@@ -97,7 +97,7 @@ function model(plan) {
     const others = operator.names.map((name) => plan.alternatives[name]).find(Boolean);
     if (!others?.length) return null;
     return make("details", {class: "alternatives"}, make("summary", {}, `${others.length} alternatives`),
-      make("ul", {}, others.map(([split, strategy, extra]) => make("li", {}, `${split} (${strategy.join(" ")}): `,
+      make("ul", {}, others.map(({split, strategy, extra_bytes: extra}) => make("li", {}, `${split} (${strategy.join(" ")}): `,
         make("b", {}, `${extra < 0 ? "−" : "+"}${Math.abs(extra).toLocaleString("en-US")} bytes`)))));
   }
   function operatorRow(operator) {
