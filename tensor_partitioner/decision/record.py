@@ -10,11 +10,11 @@ from tensor_partitioner.display import Shown
 
 FORMAT = "decision/1"
 
-OWN = "searched plan"
-"""What the family of plans that a search found begins with."""
-
 SEARCHED = {"bytes": "plan of least bytes", "time": "plan of least time without overlap"}
 """The names of plans that a search found, by its objective."""
+
+FAMILIES = {"bytes": "searched plan, least bytes", "time": "searched plan, least time"}
+"""Their families."""
 
 ALL_ALIKE = ", all devices doing the same work"
 """What the name of a plan ends in that divides nothing."""
@@ -69,6 +69,11 @@ class Candidate(_Record, frozen=True, kw_only=True):
     stages: tuple[Stage, ...]
     sent_bytes: Mapping[str, int] = {}
     why: str = ""
+
+    @property
+    def objective(self) -> str | None:
+        """What the search of a plan made least; None of named parallelism."""
+        return next((objective for objective, family in FAMILIES.items() if family == self.family), None)
 
 
 class ModelFacts(_Record, frozen=True, kw_only=True):

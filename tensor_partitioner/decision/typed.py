@@ -32,7 +32,7 @@ def commands(  # noqa: PLR0913 -- what a decision was made of
     running = [f"mpirun -n {machine.devices} execute plan.json"] if machine.devices <= MOST_WORKERS else []
     topo = f"--topo {quote(machine.name)}"
     if best.parallel is None:
-        objective = f" --objective time {topo}" if best.family.endswith("time") else ""
+        objective = f" --objective time {topo}" if best.objective == "time" else ""
         planning = f"plan {words} --workers {machine.devices}{objective} -o plan.json"
         yield from (planning, *running, f"export-plan plan.json --to {OWN_EXECUTOR}")
         return

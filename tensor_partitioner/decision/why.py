@@ -8,7 +8,6 @@ from planner.parallel import Parallel
 from simulator.projection.projection import EXCHANGES, WAITING
 from tensor_partitioner.decision.record import (
     ALL_ALIKE,
-    OWN,
     Decision,
     MachineFacts,
     ModelFacts,
@@ -107,8 +106,8 @@ def why(candidate: RankedCandidate, best: RankedCandidate, heads: int | None = N
 
 def why_searched(row: RankedCandidate, rows: Iterable[RankedCandidate]) -> str:
     """Say why a plan of least time takes longer than that of least bytes; "" where it does not, or is none."""
-    faster = [other.family for other in rows if other.fits and other.seconds_per_step < row.seconds_per_step]
-    if row.family != f"{OWN}, least time" or f"{OWN}, least bytes" not in faster:
+    faster = [other.objective for other in rows if other.fits and other.seconds_per_step < row.seconds_per_step]
+    if row.objective != "time" or "bytes" not in faster:
         return ""
     return "; more than with least bytes, as its search adds up operators, none fused and nothing overlapping"
 

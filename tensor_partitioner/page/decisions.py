@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from planner.parallel import Parallel
+from planner.plans.phases import read_schedule
 from tensor_partitioner.decision.record import Decision
 from tensor_partitioner.decision.why import left_open, not_their_best
 from tensor_partitioner.display import number, percent, quantity, seconds
@@ -56,7 +57,7 @@ def split_of(decision: Decision) -> Iterator[str]:
     if parallel.pp > 1:
         yield (
             f"{_layers(model.layers)} cut into {parallel.pp} stages of a pipeline; a stage passes "
-            f"on activations. The schedule is {EXCHANGES[parallel.schedule.partition(':')[0]]}."
+            f"on activations. The schedule is {EXCHANGES[read_schedule(parallel.schedule)[0]]}."
         )
     if parallel.dp > 1:
         yield (
