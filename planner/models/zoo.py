@@ -35,7 +35,7 @@ class Family:
     @classmethod
     def of_sizes(
         cls,
-        sizes: Mapping[str, gpt.Size] | Mapping[str, llama.Size],
+        sizes: Mapping[str, gpt.GptSize] | Mapping[str, llama.LlamaSize],
         build: Callable[..., Graph],
         options: type[Training],
     ) -> Family:
