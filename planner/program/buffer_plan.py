@@ -22,7 +22,7 @@ from planner.program.cut import Cut
 from planner.program.fusion import Unit, compute_units, is_direct
 from planner.program.in_place_sums import add_in_place
 from planner.program.pipeline import Schedule
-from planner.program.schedule import End, Event, ScheduledTransfer, StagesOfWorkers, InSlot, in_common_order
+from planner.program.schedule import End, Event, InSlot, ScheduledTransfer, StagesOfWorkers, in_common_order
 from planner.program.schedule import schedule as events_of
 from planner.program.stage_order import Crossing, Keeping, Order, orders
 from planner.program.tasks import Phase

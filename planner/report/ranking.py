@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from planner.report.compare import PlanComparison, column_title, pairs_verdict
+from planner.report.compare import PlanComparison, column_title, equality
 from planner.report.schema import Report
 from planner.report.tables import fullest, peak_of_capacity
 from tensor_partitioner.display import exact_bytes, number, percent, quantity, seconds, table
@@ -124,9 +124,7 @@ def _memory(report: Report) -> str:
     if report.overfull:
         return "OUT OF MEMORY"
     device = fullest(report)
-    if device is None or device.capacity_bytes is None:
-        return "-"
-    return peak_of_capacity(device)
+    return "-" if device is None or device.capacity_bytes is None else peak_of_capacity(device)
 
 
 def _pairs(comparison: PlanComparison, report: Report) -> str:
@@ -134,4 +132,4 @@ def _pairs(comparison: PlanComparison, report: Report) -> str:
     planned = comparison.reports[0].planned_bytes
     matrices = (report.bytes, report.planned_bytes)
     unequal = [(u, w) for u, w in comparison.pairs if any(matrix[u][w] != planned[u][w] for matrix in matrices)]
-    return pairs_verdict(comparison.pairs, unequal)
+    return equality(comparison.pairs, unequal)
