@@ -18,7 +18,7 @@ BUDGETS = {
 }
 """Lines that are neither blank, comment, docstring nor import, by package."""
 
-ALL = 42_055
+ALL = 41_639
 """Of all packages together, which only goes down."""
 
 LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.ENDMARKER}
