@@ -10,7 +10,7 @@ from planner.export.targets import engines_of
 from planner.parallel import Parallel
 from planner.plans.check import MOST_WORKERS
 from planner.search.pins import Degree
-from tensor_partitioner.decision.record import Candidate, MachineFacts
+from tensor_partitioner.decision.record import MachineFacts, RankedCandidate
 from tensor_partitioner.replicas import Source, ZooModel
 
 STACK = "compile"
@@ -22,7 +22,7 @@ ENGINES = ("fsdp2", "megatron", "torchtitan", "deepspeed")
 
 
 def commands(  # noqa: PLR0913 -- what a decision was made of
-    source: Source, batch: int, machine: MachineFacts, best: Candidate, *, stack: str, pins: Iterable[Degree]
+    source: Source, batch: int, machine: MachineFacts, best: RankedCandidate, *, stack: str, pins: Iterable[Degree]
 ) -> Iterator[str]:
     """Yield what to type to see it again, to have the plan, to run it, and to have it in other engines.
 

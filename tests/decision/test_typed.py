@@ -112,8 +112,11 @@ def test_a_searched_plan_is_not_in_a_decision(decided, capsys, tmp_path):
     assert said.count("\n") == 1
 
 
-def test_a_decision_of_the_first_version_is_read_and_written_alike(tmp_path):
+def test_a_decision_of_the_first_version_is_read(tmp_path):
     decision = load_decision(FIRST)
-    assert json.loads(msgspec.json.encode(decision)) == json.loads(FIRST.read_text())
+    saved, again = json.loads(FIRST.read_text()), json.loads(msgspec.json.encode(decision))
+    candidates = zip(saved.pop("candidates"), again.pop("candidates"), strict=True)
+    assert again == saved
+    assert all(candidate.items() <= read.items() for candidate, read in candidates)
     write_page(decision, tmp_path / "page.html")
     assert decision.verdict in (tmp_path / "page.html").read_text()
