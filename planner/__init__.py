@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from planner.explanations.explanation import Explanation, explain
     from planner.explanations.frontier import Frontier, frontier
     from planner.explanations.summary import summary
-    from planner.explanations.summary_records import Summary
+    from planner.explanations.summary_record import Summary
     from planner.explanations.what_if import WhyNot, Workbench
     from planner.extensions import load_operators
     from planner.graph import Graph, GraphBuilder, Optimizer, Recipe, training_graph
@@ -33,7 +33,7 @@ _HOMES = {
     "planner.explanations.explanation": ("Explanation", "explain"),
     "planner.explanations.frontier": ("Frontier", "frontier"),
     "planner.explanations.summary": ("summary",),
-    "planner.explanations.summary_records": ("Summary",),
+    "planner.explanations.summary_record": ("Summary",),
     "planner.explanations.what_if": ("WhyNot", "Workbench"),
     "planner.extensions": ("load_operators",),
     "planner.graph": ("Graph", "GraphBuilder", "Optimizer", "Recipe", "training_graph"),

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from planner.program.tasks import Compute, Program, Receive, WorkerProgram
 from planner.report.schema import Bottleneck, Spending
 from planner.report.task_seconds import Duration
-from simulator.classes import Classes
+from simulator.classes import WorkerClasses
 from simulator.interpreter import Timeline
 from topologies import Machine
 
@@ -42,7 +42,7 @@ def durations(timeline: Timeline) -> list[list[Duration]]:
 
 
 def bottlenecks(
-    program: Program, machine: Machine, timeline: Timeline, classes: Classes, phases: Mapping[str, str]
+    program: Program, machine: Machine, timeline: Timeline, classes: WorkerClasses, phases: Mapping[str, str]
 ) -> tuple[Bottleneck, ...]:
     """Find the bottleneck of each phase; `phases` gives every node's, in the order of the graph.
 
@@ -120,7 +120,7 @@ def _positions(worker: WorkerProgram, phases: Mapping[str, str], order: Sequence
 
 
 def _busiest_link(
-    program: Program, machine: Machine, timeline: Timeline, classes: Classes, positions: Sequence[range]
+    program: Program, machine: Machine, timeline: Timeline, classes: WorkerClasses, positions: Sequence[range]
 ) -> str:
     """Name the link that the messages received in these tasks keep busy for longest."""
     busy_s = [0.0] * len(classes.sizes[2])
@@ -137,7 +137,7 @@ def _busiest_link(
 
 
 def _received(
-    program: Program, timeline: Timeline, classes: Classes, positions: Sequence[range]
+    program: Program, timeline: Timeline, classes: WorkerClasses, positions: Sequence[range]
 ) -> Iterator[tuple[int, int, float, int]]:
     """Yield (from, to, bytes) of what is received in these tasks, and how many workers or groups receive alike.
 

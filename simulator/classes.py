@@ -30,7 +30,7 @@ DIGITS = 12
 
 
 @dataclass(frozen=True, eq=False)
-class Classes:
+class WorkerClasses:
     """The class of every worker, of every pair of workers, [from, to], and of every resource; from 0, by first member.
 
     Pairs without messages have class -1. `groups` are those of a collective on elements of so many bytes, by class.
@@ -84,14 +84,14 @@ class Classes:
         return tuple((number, amount * members / int(sizes[number])) for number, amount in sorted(total.items()))
 
 
-def each_alone(workers: int, machine: Machine) -> Classes:
+def each_alone(workers: int, machine: Machine) -> WorkerClasses:
     """Return the classes where everything is its own: what `classes` must agree with."""
-    return Classes(
+    return WorkerClasses(
         np.arange(workers), np.arange(workers**2).reshape(workers, workers), np.arange(len(machine.resources)), {}
     )
 
 
-def classes(likeness: Likeness, machine: Machine, *, library: bool) -> Classes:
+def classes(likeness: Likeness, machine: Machine, *, library: bool) -> WorkerClasses:
     """Return the classes of a plan's workers, w on the machine's w-th device; with a `library`, collectives are its."""
     return _Refinement(likeness, machine, library).classes()
 
@@ -116,7 +116,7 @@ class _Refinement:
         self._loads = list(_loads(likeness, machine)) if library else []
         self._groups = by_value([load.told for load in self._loads])
 
-    def classes(self) -> Classes:
+    def classes(self) -> WorkerClasses:
         before = 0
         while (after := self._refine()) != before:
             before = after
@@ -126,7 +126,7 @@ class _Refinement:
         groups = defaultdict(lambda: defaultdict(list))
         for load, color in self._colored_loads():
             groups[load.collective][color].append(load.group)
-        return Classes(
+        return WorkerClasses(
             by_value(self._workers.tolist()),
             pairs,
             by_value(self._resources.tolist()),

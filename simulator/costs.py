@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from planner.graph.ir import ITEM_BYTES
 from planner.program import task_keys
 from planner.program.tasks import Compute, Message, Receive, Send, WorkerProgram
-from simulator.classes import Classes
+from simulator.classes import WorkerClasses
 from simulator.fairness import ActivityClass
 from simulator.sharing import Sharing
 from simulator.transfers import Together
@@ -38,7 +38,7 @@ class Activity:
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class LibraryOperation:
     """An operation of a library, or `part` of one, and what its algorithm sends, in shares of the payload."""
 
     activity: Activity
@@ -54,7 +54,7 @@ class Costs:
     What is priced for one stands for all of its class, which load together what resources their classes have.
     """
 
-    def __init__(self, machine: Machine, sharing: Sharing, classes: Classes) -> None:
+    def __init__(self, machine: Machine, sharing: Sharing, classes: WorkerClasses) -> None:
         self._machine = machine
         self._sharing = sharing
         self._classes = classes
@@ -145,7 +145,7 @@ class Costs:
             self._routes[key] = Activity(number, route.half_bandwidth_bytes, route.latency_s)
         return self._routes[key]
 
-    def operation(self, group: Together, *, combined: bool) -> Operation:
+    def operation(self, group: Together, *, combined: bool) -> LibraryOperation:
         """Price messages among workers as one operation of a library, by the algorithm that is fastest for their size.
 
         The halves of an all-reduce take half of its time each, and of what it moves.
@@ -156,7 +156,7 @@ class Costs:
             self._operations[key] = self._shared_links(choice, part, combined, len(group.groups))
         number, units, pattern = self._operations[key]
         activity = Activity(number, group.nbytes * units, choice.alone.idle_s(group.nbytes) * part)
-        return Operation(activity, kind, choice.algorithm, pattern, part)
+        return LibraryOperation(activity, kind, choice.algorithm, pattern, part)
 
     def patterns(self, group: Together) -> Iterator[Pattern]:
         """Yield what each of a class of groups sends."""

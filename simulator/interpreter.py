@@ -19,8 +19,8 @@ from simpy import Environment, Event
 
 from planner.program.in_order import program_in_order
 from planner.program.tasks import Compute, Program, Receive, Send, Wait, WorkerProgram
-from simulator.classes import Classes, each_alone
-from simulator.costs import NO_WORK, Activity, Costs, Operation
+from simulator.classes import WorkerClasses, each_alone
+from simulator.costs import NO_WORK, Activity, Costs, LibraryOperation
 from simulator.sharing import Sharing
 from simulator.transfers import Numbers, Sent, Together, Transfer, transfers
 from tensor_partitioner.display.progress import progress
@@ -66,7 +66,7 @@ class MessageSpan:
 class Operated:
     """A library's operation of each of a class of groups on a payload, for so many bytes of messages in all."""
 
-    operation: Operation
+    operation: LibraryOperation
     groups: int
     payload_bytes: int
     pair_bytes: int
@@ -78,7 +78,7 @@ class Operated:
 
 
 @dataclass(frozen=True, slots=True)
-class Blocked:
+class BlockedTime:
     """A worker blocked within one of its tasks until the last of its messages of a transfer was complete.
 
     That message was `started_s`, when both its ends were, had `latency_s` of latency and was complete at `arrived_s`;
@@ -107,7 +107,7 @@ class Timeline:
     bytes: NDArray[np.int64]
     wire_bytes: NDArray[np.float64] | NDArray[np.int64]
     compute_s: list[float]
-    blocked: list[list[Blocked]]
+    blocked: list[list[BlockedTime]]
     in_flight_s: list[float]
     seconds: float = 0.0
     messages: list[MessageSpan] = field(default_factory=list)
@@ -115,7 +115,7 @@ class Timeline:
 
 
 def interpret(
-    program: Program, machine: Machine, switches: Switches | None = None, classes: Classes | None = None
+    program: Program, machine: Machine, switches: Switches | None = None, classes: WorkerClasses | None = None
 ) -> Timeline:
     """Run one iteration of a program on a machine.
 
@@ -150,7 +150,7 @@ class _InFlight:
 
 
 class _Interpreter:
-    def __init__(self, program: Program, machine: Machine, switches: Switches, classes: Classes) -> None:
+    def __init__(self, program: Program, machine: Machine, switches: Switches, classes: WorkerClasses) -> None:
         self._environment = Environment()
         self._sharing = Sharing(self._environment, classes.capacities(machine))
         self._costs = Costs(machine, self._sharing, classes)
@@ -248,7 +248,7 @@ class _Interpreter:
         if self._switches.communicate:
             yield from self._busy(worker, self._costs.woken(self._workers[worker].worker, arrived_s - begin_s))
         self._timeline.blocked[worker].append(
-            Blocked(
+            BlockedTime(
                 task=len(self._timeline.stops_s[worker]),
                 begin_s=begin_s,
                 end_s=self._environment.now,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from planner.program.needs import device_needs
 from planner.program.tasks import Buffer, Program
 from planner.report.schema import BufferUse, DeviceMemory
-from simulator.classes import Classes
+from simulator.classes import WorkerClasses
 from simulator.interpreter import Timeline
 from simulator.lifetimes import overwritten
 from topologies import Machine, Memory
@@ -60,7 +60,7 @@ class Usage:
 
 
 def usage(
-    program: Program, timeline: Timeline, classes: Classes, workers: Sequence[int], contents: Mapping[str, str]
+    program: Program, timeline: Timeline, classes: WorkerClasses, workers: Sequence[int], contents: Mapping[str, str]
 ) -> Usage:
     """Live bytes on these workers over time; `contents` is `planner.graph.facts.contents`.
 
@@ -85,7 +85,7 @@ def usage(
 
 
 def device_memories(
-    program: Program, timeline: Timeline, machine: Machine, classes: Classes, accounting: Accounting = STATIC
+    program: Program, timeline: Timeline, machine: Machine, classes: WorkerClasses, accounting: Accounting = STATIC
 ) -> tuple[DeviceMemory, ...]:
     """Account for every memory that workers use, with a verdict; memories whose workers do alike are alike."""
     class_of, result = classes.workers.tolist(), list[DeviceMemory]()
@@ -110,7 +110,7 @@ def _device_memory(
     program: Program,
     timeline: Timeline,
     place: tuple[Machine, Memory, tuple[int, ...]],
-    classes: Classes,
+    classes: WorkerClasses,
     accounting: Accounting,
 ) -> DeviceMemory:
     machine, memory, workers = place

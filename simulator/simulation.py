@@ -12,7 +12,7 @@ from planner.program.in_order import program_in_order
 from planner.program.tasks import Program
 from planner.report.schema import Bottleneck, DeviceMemory, LinkUse, Spending, overfull
 from simulator.breakdown import bottlenecks, breakdown
-from simulator.classes import Classes, each_alone
+from simulator.classes import WorkerClasses, each_alone
 from simulator.interpreter import Switches, Timeline, interpret
 from simulator.memory import STATIC, Accounting, Usage, device_memories, usage
 from tensor_partitioner.display.progress import tracked
@@ -31,7 +31,7 @@ class Simulation:
 
     program: Program
     machine: Machine
-    classes: Classes
+    classes: WorkerClasses
     timeline: Timeline
     seconds_without_communication: float
     links: tuple[LinkUse, ...]
@@ -71,7 +71,7 @@ def simulated(
     machine: Machine,
     switches: Switches = WITH_COMMUNICATION,
     accounting: Accounting = STATIC,
-    classes: Classes | None = None,
+    classes: WorkerClasses | None = None,
 ) -> Simulation:
     """Simulate one iteration; worker w runs on the machine's w-th device.
 

@@ -15,7 +15,7 @@ from planner.plans.plan import Plan
 from planner.program.lower import Lowering
 from planner.program.needs import needed_bytes
 from planner.program.tasks import Program
-from simulator.classes import Classes, classes, each_alone
+from simulator.classes import WorkerClasses, classes, each_alone
 from topologies import Machine
 
 
@@ -80,7 +80,7 @@ class SystemProgram:
         """How many of the machine's devices compute."""
         return len(self.program.workers) - self.helpers if self.plan is None else self.plan.workers
 
-    def in_classes(self, *, library: bool) -> tuple[Program, Classes]:
+    def in_classes(self, *, library: bool) -> tuple[Program, WorkerClasses]:
         """Return the classes of workers and the program of a worker of each; with a `library`, collectives are its.
 
         Workers of what is no plan are each alone, as are those on devices of which tasks were measured one by one.

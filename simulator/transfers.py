@@ -17,7 +17,7 @@ from planner.graph.ir import ITEM_BYTES
 from planner.layout import Collective
 from planner.layout.communication import Group
 from planner.program.tasks import Message, Program, Receive, Send
-from simulator.classes import Classes
+from simulator.classes import WorkerClasses
 
 NO_MESSAGE = -1
 
@@ -137,7 +137,7 @@ class Transfer:
             self.waiting.pop(worker).succeed()
 
 
-def transfers(program: Program, classes: Classes, by_library: bool) -> dict[int, Transfer]:
+def transfers(program: Program, classes: WorkerClasses, by_library: bool) -> dict[int, Transfer]:
     """Return the transfers of classes' representatives by number; `by_library`, collectives are done together.
 
     Raises ValueError where the two ends of a message disagree on its size.
@@ -171,7 +171,7 @@ def transfers(program: Program, classes: Classes, by_library: bool) -> dict[int,
     return result
 
 
-def _together(program: Program, classes: Classes, task: Send | Receive) -> Iterator[Together]:
+def _together(program: Program, classes: WorkerClasses, task: Send | Receive) -> Iterator[Together]:
     """Yield the classes of groups of a transfer that is a collective, given any of its tasks."""
     if task.collective is not None:
         item = ITEM_BYTES[program.workers[0].buffers[task.buffer].dtype]
@@ -180,7 +180,7 @@ def _together(program: Program, classes: Classes, task: Send | Receive) -> Itera
             yield Together(task.collective, groups, tuple(members.tolist()), groups[0].elements * item)
 
 
-def _shape(transfer: int, classes: Classes, sends: Posts, receives: Posts) -> Shape:
+def _shape(transfer: int, classes: WorkerClasses, sends: Posts, receives: Posts) -> Shape:
     """Return the shape on which both ends agree."""
     sent, received = dict[int, list[int]](), dict[int, list[int]]()  # by class of messages: bytes, how many
     for worker, messages in zip(classes.representatives.tolist(), sends, strict=True):

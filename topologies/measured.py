@@ -52,7 +52,7 @@ class TransferAmounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class OpCall:
     """A kernel call as its spelling tells it: `extents` are powers of two of every operand's last dimensions."""
 
     op: str
@@ -61,19 +61,19 @@ class Call:
     extents: Extents
     work: float
 
-    def distance(self, other: Call) -> float:
+    def distance(self, other: OpCall) -> float:
         """Distance from another call of the same operator and as many operands."""
         apart = math.dist(self.extents, other.extents)
         return apart + (OTHER_ATTRIBUTES if self.attributes != other.attributes else 0.0)
 
 
 @lru_cache(1 << 14)
-def read_task(text: str) -> tuple[tuple[int, Call], ...]:
+def read_task(text: str) -> tuple[tuple[int, OpCall], ...]:
     """Return the calls of a spelled compute task, each with how often it follows itself."""
     return tuple(_read_call(part) for part in text.split(BETWEEN_TASKS))
 
 
-def _read_call(text: str) -> tuple[int, Call]:
+def _read_call(text: str) -> tuple[int, OpCall]:
     head = _CALL.match(text)
     if head is None:
         raise ValueError(f"expected a kernel call, found {text!r}")
@@ -83,7 +83,7 @@ def _read_call(text: str) -> tuple[int, Call]:
     nbytes = sum(bits // 8 * math.prod(shape) for bits, shape in shapes)
     is_product = len(shapes) == 3 and head[2].startswith(PRODUCTS)
     work = math.sqrt(math.prod(math.prod(shape) for _, shape in shapes)) if is_product else float(nbytes)
-    return int(head[1] or 1), Call(head[2], head[3], tuple(kind + bits for kind, bits, _ in operands), extents, work)
+    return int(head[1] or 1), OpCall(head[2], head[3], tuple(kind + bits for kind, bits, _ in operands), extents, work)
 
 
 def _shape(text: str) -> tuple[int, ...]:
@@ -122,9 +122,9 @@ class Estimates:
         return seconds
 
     @cached_property
-    def _calls(self) -> dict[tuple[str, int], list[tuple[Call, float]]]:
+    def _calls(self) -> dict[tuple[str, int], list[tuple[OpCall, float]]]:
         """Measured calls by operator and number of extents, with their seconds per unit of work, fixed costs apart."""
-        calls: defaultdict[tuple[str, int], list[tuple[Call, float]]] = defaultdict(list)
+        calls: defaultdict[tuple[str, int], list[tuple[OpCall, float]]] = defaultdict(list)
         for text, seconds in self.measured.tasks.items():
             if " -> " in text:
                 for call, share_s in _shares(text, seconds):
@@ -132,7 +132,7 @@ class Estimates:
                     calls[call.op, len(call.extents)].append((call, beyond_s / max(call.work, 1.0)))
         return dict(calls)
 
-    def _call_s(self, call: Call) -> float | None:
+    def _call_s(self, call: OpCall) -> float | None:
         like = self._calls.get((call.op, len(call.extents)))
         if like is None:
             return None
@@ -143,7 +143,7 @@ class Estimates:
         return self.measured.call_s + call.work * math.exp(mean / sum(weights))
 
 
-def _shares(text: str, seconds: float) -> Iterator[tuple[Call, float]]:
+def _shares(text: str, seconds: float) -> Iterator[tuple[OpCall, float]]:
     """Divide a task's seconds among its calls by their work."""
     calls = read_task(text)
     total = sum(count * call.work for count, call in calls)

@@ -40,11 +40,11 @@ CHOICES = {
 """The values that a key may have, where these are a few."""
 
 
-class _Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class _Described(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A frozen record; unknown keys are refused."""
 
 
-class Efficiency(_Record, frozen=True, kw_only=True):
+class Efficiency(_Described, frozen=True, kw_only=True):
     """The share of the roofline that kernels of each category attain: all of them, or, with `Products`, large ones."""
 
     matmul: Share
@@ -54,7 +54,7 @@ class Efficiency(_Record, frozen=True, kw_only=True):
     other: Share
 
 
-class Winograd(_Record, frozen=True, kw_only=True):
+class Winograd(_Described, frozen=True, kw_only=True):
     """An algorithm for dense square windows: F(outputs x outputs, window x window), as one kernel if `fused`."""
 
     window: Count
@@ -62,7 +62,7 @@ class Winograd(_Record, frozen=True, kw_only=True):
     fused: bool = False
 
 
-class Products(_Record, frozen=True, kw_only=True):
+class Products(_Described, frozen=True, kw_only=True):
     """How matrix products and convolutions depend on their size and shape (`topologies.kernels`).
 
     `units` are the multiprocessors, `tiles` the results' tiles [rows, columns], the largest first. `tile_edge` is what
@@ -84,7 +84,7 @@ class Products(_Record, frozen=True, kw_only=True):
     attention: Share = 1.0
 
 
-class Peak(_Record, frozen=True, kw_only=True):
+class Peak(_Described, frozen=True, kw_only=True):
     """Floating-point operations per second by element type; at least one is given.
 
     `tf32` is of products of float32 whose operands are rounded to 11 bits.
@@ -102,7 +102,7 @@ class Peak(_Record, frozen=True, kw_only=True):
         return {name: rate for name, rate in msgspec.structs.asdict(self).items() if rate is not None}
 
 
-class TransferCost(_Record, frozen=True, kw_only=True):
+class TransferCost(_Described, frozen=True, kw_only=True):
     """Seconds of a core that one rank's part of a transfer takes, a sum over what is moved.
 
     A run is what lies together in memory at both ends, a piece is one copy's, of one or several runs.
@@ -115,7 +115,7 @@ class TransferCost(_Record, frozen=True, kw_only=True):
     byte_s: Seconds = 0.0
 
 
-class Measured(_Record, frozen=True, kw_only=True):
+class Measured(_Described, frozen=True, kw_only=True):
     """Seconds that tasks of a rank take of a host's cores or of a GPU, measured with all ranks at work (`calibrate`).
 
     `tasks` are kernels, and transfers of a host, spelled as `planner.program.task_keys` does. `send` packs and starts
@@ -147,7 +147,7 @@ class Measured(_Record, frozen=True, kw_only=True):
         return hash((self.date, self.ranks, self.threads, self.transport, len(self.tasks)))
 
 
-class NVLinks(_Record, frozen=True, kw_only=True):
+class NVLinks(_Described, frozen=True, kw_only=True):
     """A device's NVLinks, for descriptions that only count them: what joins two devices, one and a switch, how many."""
 
     direct: Name
@@ -155,7 +155,7 @@ class NVLinks(_Record, frozen=True, kw_only=True):
     count: Count
 
 
-class DeviceSpec(_Record, frozen=True, kw_only=True):
+class DeviceSpec(_Described, frozen=True, kw_only=True):
     """A type of device: what one can do on its own.
 
     `products` makes products and convolutions depend on their shape; the largest products attain
@@ -196,7 +196,7 @@ class DeviceSpec(_Record, frozen=True, kw_only=True):
         return self.measured is not None and self.measured.send is not None
 
 
-class DeviceEntry(_Record, frozen=True, kw_only=True):
+class DeviceEntry(_Described, frozen=True, kw_only=True):
     """A device: worker w runs on the w-th. It may share a processor and a memory with others.
 
     `type` is one of the file's `device_types`, or of the package's (`topologies/devices`).
@@ -208,14 +208,14 @@ class DeviceEntry(_Record, frozen=True, kw_only=True):
     memory: Name | None = None
 
 
-class ProcessorEntry(_Record, frozen=True, kw_only=True):
+class ProcessorEntry(_Described, frozen=True, kw_only=True):
     """A processor that several devices share; each running kernel occupies its device's `cores` of it."""
 
     name: Name
     cores: Positive
 
 
-class MemoryEntry(_Record, frozen=True, kw_only=True):
+class MemoryEntry(_Described, frozen=True, kw_only=True):
     """A memory that several devices share."""
 
     name: Name
@@ -223,7 +223,7 @@ class MemoryEntry(_Record, frozen=True, kw_only=True):
     memory_bandwidth_bytes_per_s: Positive
 
 
-class SwitchEntry(_Record, frozen=True, kw_only=True):
+class SwitchEntry(_Described, frozen=True, kw_only=True):
     """A node that only passes traffic on; with `staged_in`, by writing it to that memory and reading it back.
 
     One that `reduces` can add up what devices hold, and write to several at once (NVLink SHARP).
@@ -234,7 +234,7 @@ class SwitchEntry(_Record, frozen=True, kw_only=True):
     reduces: bool = False
 
 
-class LinkType(_Record, frozen=True, kw_only=True):
+class LinkType(_Described, frozen=True, kw_only=True):
     """A kind of link: `bandwidth` holds for each direction, or is shared by both.
 
     A message occupies it as if it were `half_bandwidth_bytes` longer, which is what starting it costs in time of the
@@ -248,7 +248,7 @@ class LinkType(_Record, frozen=True, kw_only=True):
     half_bandwidth_bytes: NotNegative = 0.0
 
 
-class LinkEntry(_Record, frozen=True, kw_only=True):
+class LinkEntry(_Described, frozen=True, kw_only=True):
     """A link between two nodes: `count` parallel ones of a `type`, or one of its own figures.
 
     `type` is one of the file's `link_types`, or of the package's (`topologies/links.yaml`).
@@ -263,7 +263,7 @@ class LinkEntry(_Record, frozen=True, kw_only=True):
     name: Name | None = None
 
 
-class CollectiveEntry(_Record, frozen=True, kw_only=True):
+class CollectiveEntry(_Described, frozen=True, kw_only=True):
     """How fast a library runs operations by an algorithm, within a node or across several (`topologies.collectives`).
 
     `latency_s` is what one takes whatever its size; then the payload moves at `bandwidth_share` of the links'
@@ -280,14 +280,14 @@ class CollectiveEntry(_Record, frozen=True, kw_only=True):
     bandwidth_share: Share = 1.0
 
 
-class NodeEntry(_Record, frozen=True, kw_only=True):
+class NodeEntry(_Described, frozen=True, kw_only=True):
     """Another machine as a part of this one: its `gpu0` is `NAME/gpu0` here."""
 
     name: Name
     machine: Name
 
 
-class TopologyFile(_Record, frozen=True, kw_only=True):
+class TopologyFile(_Described, frozen=True, kw_only=True):
     """A whole topology file."""
 
     format: Format
@@ -304,7 +304,7 @@ class TopologyFile(_Record, frozen=True, kw_only=True):
     collectives: tuple[CollectiveEntry, ...] = ()
 
 
-class LinkTypesFile(_Record, frozen=True, kw_only=True):
+class LinkTypesFile(_Described, frozen=True, kw_only=True):
     """The package's kinds of links."""
 
     link_types: tuple[LinkType, ...]

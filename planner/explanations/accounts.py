@@ -38,12 +38,20 @@ def flows(plan: Plan) -> tuple[Movement, ...]:
 
 
 def flows_of(traffic: Traffic) -> Iterator[Movement]:
-    """Yield every transfer of these nodes."""
+    """Yield every transfer of these nodes; what nodes move that are alike is worked out once."""
     tensors = traffic.plan.graph.tensors
-    for work in traffic.work:
-        for tensor, exchange, times in work.exchanges():
-            moved = times * int(exchange.moved().sum())
-            yield Movement(work.node, tensor, moved * ITEM_BYTES[tensors[tensor].dtype])
+    for nodes, *others in traffic.alike_nodes:
+        for place, work in enumerate(Traffic(traffic.plan, nodes, like=traffic).work):
+            for tensor, exchange, times in work.exchanges():
+                nbytes = times * int(exchange.moved().sum()) * ITEM_BYTES[tensors[tensor].dtype]
+                for alike in (nodes, *others):
+                    yield Movement(alike[place], _corresponding(tensor, work.node, alike[place]), nbytes)
+
+
+def _corresponding(tensor: str, node: Node, other: Node) -> str:
+    """Return what another node has where a node has a tensor."""
+    places = zip((*node.inputs, *node.outputs), (*other.inputs, *other.outputs), strict=True)
+    return next(there for here, there in places if here == tensor)
 
 
 def bytes_by(key: Key, movements: Iterable[Movement]) -> Counter[str]:
@@ -55,14 +63,14 @@ def bytes_by(key: Key, movements: Iterable[Movement]) -> Counter[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class OperatorKind:
     """An operator: how many nodes there are of it, and the bytes that they add at each step to those before it."""
 
     nodes: int
     step_bytes: tuple[int, ...]
 
 
-def kinds_of(plan: Plan) -> dict[str, Kind]:
+def kinds_of(plan: Plan) -> dict[str, OperatorKind]:
     """Return a plan's kinds of operators, most bytes first."""
     prefixes = [plan.prefix(steps) for steps in range(1, len(plan.ways))]
     movements = [flows_of(Traffic(prefix, like=plan.traffic())) for prefix in prefixes]
@@ -70,7 +78,7 @@ def kinds_of(plan: Plan) -> dict[str, Kind]:
     nodes = Counter(node.op for node in plan.graph.nodes)
     steps = range(1, len(plan.ways) + 1)
     ops = sorted(nodes, key=lambda op: -totals[-1][op])
-    return {op: Kind(nodes[op], tuple(totals[i][op] - totals[i - 1][op] for i in steps)) for op in ops}
+    return {op: OperatorKind(nodes[op], tuple(totals[i][op] - totals[i - 1][op] for i in steps)) for op in ops}
 
 
 @dataclass(frozen=True, slots=True)

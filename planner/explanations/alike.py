@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import takewhile
 
 from planner.graph.ir import Graph
-from planner.graph.repeats import Place, repeats_of
+from planner.graph.repeats import SegmentPlace, repeats_of
 
 
 class Alike:
@@ -14,7 +14,7 @@ class Alike:
 
     def __init__(self, graph: Graph) -> None:
         self._repeats = repeats_of(graph)
-        self._places: Mapping[str, Place] = {**self._repeats.tensors, **self._repeats.nodes}
+        self._places: Mapping[str, SegmentPlace] = {**self._repeats.tensors, **self._repeats.nodes}
         self._layers = {number: self._named(segments) for number, segments in enumerate(self._repeats.runs)}
 
     def group_of(self, name: str) -> Hashable:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from planner.explanations.accounts import NODE, bytes_by, flows, flows_of
+from planner.explanations.words import Words
 from planner.graph.ir import Node
 from planner.layout import PARTIAL, TERMS, Signature, Strategy, group_of
 from planner.plans.plan import Plan
@@ -19,9 +20,10 @@ MOST_STRATEGIES = 512
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """Another strategy of a unit: how many bytes more the whole plan would move with it."""
+    """Another strategy of a unit, also in words: how many bytes more the whole plan would move with it."""
 
     strategy: Strategy
+    split: str
     extra_bytes: int
 
 
@@ -56,7 +58,7 @@ def costliest(plan: Plan, count: int) -> tuple[Unit, ...]:
     return tuple(sorted(groups, key=lambda unit: -unit.nbytes)[:count])
 
 
-def rejected(plan: Plan, unit: Unit) -> tuple[Rejected, ...]:
+def rejected(plan: Plan, unit: Unit, words: Words) -> tuple[Rejected, ...]:
     """Return the other strategies of a unit, best first, with what they would cost the plan."""
     around = _neighbourhood(plan, unit)
 
@@ -65,7 +67,8 @@ def rejected(plan: Plan, unit: Unit) -> tuple[Rejected, ...]:
         return sum(movement.nbytes for movement in flows_of(Traffic(changed, around, like=plan.traffic())))
 
     now, others = cost(unit.strategy), [other for other in candidates(plan, unit) if other != unit.strategy]
-    return tuple(sorted((Rejected(other, cost(other) - now) for other in others), key=lambda other: other.extra_bytes))
+    rows = (Rejected(other, words.of_strategy(unit.node, other, plan.ways), cost(other) - now) for other in others)
+    return tuple(sorted(rows, key=lambda other: other.extra_bytes))
 
 
 def _neighbourhood(plan: Plan, unit: Unit) -> tuple[Node, ...]:

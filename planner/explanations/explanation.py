@@ -11,8 +11,9 @@ from pathlib import Path
 
 from rich.table import Table
 
-from planner.explanations.accounts import Kind, Stored, kinds_of, stored, write_choices
+from planner.explanations.accounts import OperatorKind, Stored, kinds_of, stored, write_choices
 from planner.explanations.alternatives import Unit, costliest, rejected
+from planner.explanations.words import Words
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
 from planner.program.lower import arena_sizes
@@ -32,7 +33,7 @@ STEPS = "; one choice stands for all steps"
 class Explanation(Shown):
     """What `plan --explain` shows and writes: kinds of operators, costliest units, tensors, and bytes by worker."""
 
-    kinds: Mapping[str, Kind]
+    kinds: Mapping[str, OperatorKind]
     costliest: tuple[Unit, ...]
     stored: tuple[Stored, ...]
     arena_bytes: tuple[int, ...]
@@ -48,8 +49,8 @@ def explain(plan: Plan | str | Path) -> Explanation:
     bytes by kind of operator...
     """
     plan = plan_of(plan)
-    units = tracked("explaining", costliest(plan, COSTLIEST))
-    costly = tuple(replace(unit, rejected=rejected(plan, unit)) for unit in units)
+    units, words = tracked("explaining", costliest(plan, COSTLIEST)), Words(plan.graph, plan.traffic().signatures)
+    costly = tuple(replace(unit, rejected=rejected(plan, unit, words)) for unit in units)
     return Explanation(kinds_of(plan), costly, stored(plan), arena_sizes(plan))
 
 
@@ -64,7 +65,7 @@ def tables(explanation: Explanation) -> tuple[Table, ...]:
     )
 
 
-def kinds_table(kinds: Mapping[str, Kind]) -> Table:
+def kinds_table(kinds: Mapping[str, OperatorKind]) -> Table:
     """Show bytes by kind of operator and step; kinds that move nothing are one row."""
     total = _together(kinds.values())
     idle = [kind for kind in kinds.values() if not any(kind.step_bytes)]
@@ -76,13 +77,13 @@ def kinds_table(kinds: Mapping[str, Kind]) -> Table:
     return table("bytes by kind of operator", columns, cells)
 
 
-def _together(kinds: Collection[Kind]) -> Kind:
-    return Kind(
+def _together(kinds: Collection[OperatorKind]) -> OperatorKind:
+    return OperatorKind(
         sum(kind.nodes for kind in kinds), tuple(map(sum, zip(*(kind.step_bytes for kind in kinds), strict=True)))
     )
 
 
-def _kind_row(name: str, kind: Kind, steps: range, total: int) -> list[str]:
+def _kind_row(name: str, kind: OperatorKind, steps: range, total: int) -> list[str]:
     nbytes = sum(kind.step_bytes)
     by_step = (exact_bytes(kind.step_bytes[step]) for step in steps)
     return [name, str(kind.nodes), *by_step, exact_bytes(nbytes), percent(nbytes / total) if total else "-"]

@@ -18,7 +18,7 @@ from planner.search.space import Space, State
 
 
 @dataclass(frozen=True, slots=True)
-class Predicted:
+class PredictedSeconds:
     """Predicted seconds of an iteration: of computing by node, of messages by level of the machine, of latencies."""
 
     compute_s: Mapping[str, float]
@@ -31,7 +31,7 @@ class Predicted:
         return sum(self.compute_s.values()) + sum(self.level_s) + self.latency_s
 
 
-def predicted(plan: Plan, machine: topologies.Machine) -> Predicted | None:
+def predicted(plan: Plan, machine: topologies.Machine) -> PredictedSeconds | None:
     """Return where the predicted seconds of an iteration go; None for plans in stages, of which that says nothing.
 
     Raises a TopologyError for a machine that cannot run the plan.
@@ -46,7 +46,7 @@ def predicted(plan: Plan, machine: topologies.Machine) -> Predicted | None:
     if not isinstance(objective, Time):
         raise TypeError(f"expected the objective time, found {objective}")
     breakdown = objective.breakdown(space.coarse, domains, space.tables)
-    return Predicted(dict(_computing(space, domains, objective)), breakdown.level_s, breakdown.latency_s)
+    return PredictedSeconds(dict(_computing(space, domains, objective)), breakdown.level_s, breakdown.latency_s)
 
 
 def _computing(space: Space, domains: Sequence[Domain], objective: Time) -> Iterator[tuple[str, float]]:

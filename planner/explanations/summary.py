@@ -6,7 +6,7 @@ FSDP where these have one. All is data that can be written as JSON.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 import topologies
-from planner.explanations import summary_tables  # noqa: F401  # how a summary shows itself
-from planner.explanations.alike import Alike, pattern_of
-from planner.explanations.causes import bytes_by_cause, moved_bytes
+from planner.explanations.accounts import NODE, bytes_by, flows
+from planner.explanations.alike import pattern_of
+from planner.explanations.causes import bytes_by_cause
 from planner.explanations.engines import Engines
-from planner.explanations.seconds import predicted
-from planner.explanations.summary_records import Cause, OperatorGroup, ParameterGroup, Spent, Summary
+from planner.explanations.seconds import PredictedSeconds, predicted
+from planner.explanations.summary_record import Cause, OperatorGroup, ParameterGroup, Spent, Summary
 from planner.explanations.words import Words, over_ways, placement_word
 from planner.graph.accumulation import accumulates
 from planner.graph.facts import phases
@@ -41,26 +41,29 @@ def summary(plan: Plan | str | Path, machine: topologies.Machine | None = None) 
     [('fc1.w', 'columns over 4', 256), ('fc2.w', 'rows over 2, columns over 2', 256)]
     """
     plan = plan_of(plan)
-    summarized = _Summarized(plan)
+    prediction = None if machine is None else predicted(plan, machine)
+    summarized = _Summarized(plan, {} if prediction is None else prediction.compute_s)
+    operators = tuple(summarized.operators())
     return Summary(
         plan.search.model,
         plan.workers,
         plan.ways.factors,
         plan.total_bytes,
         tuple(summarized.parameters()),
-        tuple(summarized.operators()),
+        operators,
         tuple(summarized.causes()),
-        tuple(_spent(plan, machine)),
+        tuple(_searched_for(plan) if machine is None else _spent(prediction, operators)),
         *summarized.held_by_fullest_worker(),
     )
 
 
 class _Summarized:
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, compute_s: Mapping[str, float]) -> None:
+        self._compute_s = compute_s
         self._plan, self._words = plan, Words(plan.graph, plan.traffic().signatures)
         self._states = _states_by_weight(plan)
         self._engines = Engines(plan, self._words, self._states)
-        self._moved = tuple(moved_bytes(plan, self._words))
+        self._moved = flows(plan)
         self._held = cache(lambda shape, layout: np.array([*map(elements, owned_by_all(shape, layout, plan.ways))]))
 
     def parameters(self) -> Iterator[ParameterGroup]:
@@ -83,6 +86,7 @@ class _Summarized:
         read, _ = self._engines.read_by(first)
         return ParameterGroup(
             pattern=pattern_of(every),
+            layer=self._words.alike.layer_of(first),
             names=tuple(names),
             layers=len(every),
             shape=tensor.shape,
@@ -128,9 +132,7 @@ class _Summarized:
         groups: dict[tuple[Hashable, str, str, Strategy], list[Node]] = {}
         graph, strategies = self._plan.graph, self._plan.strategies
         updated, phase_of = frozenset(graph.updates.values()), phases(graph)
-        bytes_of = Counter[str]()
-        for movement in self._moved:
-            bytes_of[movement.node] += movement.nbytes
+        bytes_of = bytes_by(NODE, self._moved)
         for node in graph.nodes:
             phase = "update" if updated.intersection(node.outputs) else phase_of[node.name]
             if phase == "update" and accumulates(node, graph.tensors):
@@ -138,21 +140,23 @@ class _Summarized:
             group = self._words.alike.group_of(node.name)
             groups.setdefault((group, node.op, phase, strategies[node.name]), []).append(node)
         for (_, op, phase, strategy), nodes in groups.items():
-            words = [self._words.of_choice(nodes[0], choice) for choice in strategy]
+            timed = [self._compute_s[node.name] for node in nodes if node.name in self._compute_s]
             yield OperatorGroup(
                 pattern=pattern_of([node.name for node in nodes]),
+                layer=self._words.alike.layer_of(nodes[0].name),
                 op=op,
                 phase=phase,
                 names=tuple(node.name for node in nodes),
                 strategy=strategy,
-                split=over_ways(words, self._plan.ways.factors),
+                split=self._words.of_strategy(nodes[0], strategy, self._plan.ways),
                 is_contraction=self._words.contracts(nodes[0]),
                 nbytes=sum(bytes_of[node.name] for node in nodes),
+                seconds=sum(timed) if timed else None,
             )
 
     def causes(self) -> Iterator[Cause]:
         """Yield why bytes move, most first."""
-        for (kind, layers), nbytes in bytes_by_cause(self._moved).most_common():
+        for (kind, layers), nbytes in bytes_by_cause(self._moved, self._words).most_common():
             yield Cause(kind, layers, nbytes)
 
 
@@ -167,20 +171,22 @@ def _states_by_weight(plan: Plan) -> Mapping[str, tuple[str, ...]]:
     return states
 
 
-def _spent(plan: Plan, machine: topologies.Machine | None) -> Iterator[Spent]:
-    """Yield where predicted seconds go: on a machine, or on that of the search for little time."""
-    if machine is None:
-        of_search = plan.search.predicted
-        if of_search is not None:
-            yield Spent("computing", of_search.compute_s)
-            yield from _communication(of_search.level_s, of_search.latency_s)
-        return
-    if (prediction := predicted(plan, machine)) is not None:
-        computing, alike = defaultdict[str, float](float), Alike(plan.graph)
-        for name, seconds in prediction.compute_s.items():
-            computing[alike.layer_of(name)] += seconds
-        for layers in sorted(computing, key=lambda layers: -computing[layers]):
-            yield Spent(f"computing {layers}", computing[layers])
+def _searched_for(plan: Plan) -> Iterator[Spent]:
+    """Yield where seconds go on the machine that a plan was searched for, if it was for little time."""
+    if (of_search := plan.search.predicted) is not None:
+        yield Spent("computing", of_search.compute_s)
+        yield from _communication(of_search.level_s, of_search.latency_s)
+
+
+def _spent(prediction: PredictedSeconds | None, operators: Sequence[OperatorGroup]) -> Iterator[Spent]:
+    """Yield where predicted seconds go, by part of the network and level of the machine."""
+    if prediction is not None:
+        computing = defaultdict[str, float](float)
+        for group in operators:
+            if group.seconds is not None:
+                computing[group.layer] += group.seconds
+        for layer in sorted(computing, key=lambda layer: -computing[layer]):
+            yield Spent(f"computing {layer}", computing[layer])
         yield from _communication(prediction.level_s, prediction.latency_s)
 
 

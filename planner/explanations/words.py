@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import tdl
 from planner.explanations.alike import Alike
 from planner.graph.ir import FLOATING, Graph, Node
-from planner.layout import EVERYWHERE, PARTIAL, REPLICATE, TERMS, Placement, Shard, Signature, group_of
+from planner.layout import EVERYWHERE, PARTIAL, REPLICATE, TERMS, Placement, Shard, Signature, Strategy, Ways, group_of
 from planner.search.alternatives.labels import Labelling, is_weight_or_state
 from planner.search.coarse.coarsen import CoarseGraph
 from planner.search.coarse.disjoint import DisjointSets
@@ -62,6 +62,10 @@ class Words:
             if choice in labels.nodes.get(node.name, ()):
                 return word
         return self._of_variable(node, choice)
+
+    def of_strategy(self, node: Node, strategy: Strategy, ways: Ways) -> str:
+        """Write what a node's strategy splits, with the ways of every step."""
+        return over_ways([self.of_choice(node, choice) for choice in strategy], ways.factors)
 
     def _of_variable(self, node: Node, choice: str) -> str:
         """Return what a variable of a node is called that runs over neither samples nor positions."""

@@ -47,20 +47,20 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class TraceFormat:
     """A format of what every worker does: its title, and the module whose `write_traces` writes a program so."""
 
     title: str
     module: str
 
 
-TARGETS: dict[str, Target | Launch | Trace] = {
+TARGETS: dict[str, Target | Launch | TraceFormat] = {
     "torchrun": TORCHRUN,
     "megatron": MEGATRON,
     "torchtitan": TORCHTITAN,
     "deepspeed": DEEPSPEED,
     "fsdp2": FSDP2,
-    "chakra": Trace("Chakra", "planner.export.chakra"),
+    "chakra": TraceFormat("Chakra", "planner.export.chakra"),
 }
 """By what `export-plan --to` calls them; `register_target` adds engines of meshes."""
 
@@ -85,7 +85,7 @@ def register_target(name: str, title: str, template: Path, **options: Any) -> Ca
     return enter
 
 
-def target_named(name: str) -> Target | Launch | Trace:
+def target_named(name: str) -> Target | Launch | TraceFormat:
     """Look up a target; PlanError where there is none of that name."""
     if name not in TARGETS:
         raise PlanError(f"expected a target among {', '.join(TARGETS)}, found {name!r}{nearest(name, TARGETS)}")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from planner.graph.infer import told_apart
 from planner.graph.ir import Graph, Node
-from planner.graph.repeats import Place, Repeats, repeats_of
+from planner.graph.repeats import Repeats, SegmentPlace, repeats_of
 
 FEW = 3
 """The first segment, one like all between, the last."""
@@ -108,9 +108,9 @@ class _Segments:
         if place is None:
             return name
         if segment == run[1] and place.segment == run[2]:
-            return self._at.get(Place(run[-1], place.position))
+            return self._at.get(SegmentPlace(run[-1], place.position))
         if segment == run[-1] and place.segment == run[-2]:
-            return self._at.get(Place(run[1], place.position))
+            return self._at.get(SegmentPlace(run[1], place.position))
         return name
 
     def _is_like(self, name: str, other: str | None) -> bool:

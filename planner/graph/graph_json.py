@@ -33,11 +33,11 @@ INFINITE = "float"
 """The key of what stands for an infinite number."""
 
 
-class _Record(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+class _GraphRecord(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """A JSON object with exactly the declared keys."""
 
 
-class _Init(_Record):
+class _Init(_GraphRecord):
     kind: str
     scale: float = 0.0
     below: int = 0
@@ -45,14 +45,14 @@ class _Init(_Record):
     ignored: int | None = None
 
 
-class _Tensor(_Record):
+class _Tensor(_GraphRecord):
     shape: tuple[int, ...]
     dtype: str
     role: str
     init: _Init | None = None
 
 
-class _Node(_Record):
+class _Node(_GraphRecord):
     name: str
     op: str
     inputs: tuple[str, ...]
@@ -63,7 +63,7 @@ class _Node(_Record):
     line: str = ""
 
 
-class _Entry(_Record):
+class _Entry(_GraphRecord):
     tensor: str | None
     shape: tuple[int, ...]
     dtype: str
@@ -71,7 +71,7 @@ class _Entry(_Record):
     counts: int | bool = 0
 
 
-class _Graph(_Record):
+class _Graph(_GraphRecord):
     tensors: dict[str, Any]
     nodes: list[Any]
     updates: dict[str, Any]

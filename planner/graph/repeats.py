@@ -23,7 +23,7 @@ from planner.graph.runs import Links, Run, repeated_runs
 from tdl.operator import freeze
 
 
-class Place(NamedTuple):
+class SegmentPlace(NamedTuple):
     """A segment, numbered in the order of the forward pass, and a position in it.
 
     What corresponds to each other in the segments of a run has equal positions, and nothing else has.
@@ -38,8 +38,8 @@ class Repeats:
     """The segments of every run, and the places of nodes and tensors; what has none is outside of all segments."""
 
     runs: tuple[range, ...] = ()
-    nodes: Mapping[str, Place] = field(default_factory=dict)
-    tensors: Mapping[str, Place] = field(default_factory=dict)
+    nodes: Mapping[str, SegmentPlace] = field(default_factory=dict)
+    tensors: Mapping[str, SegmentPlace] = field(default_factory=dict)
 
     def segment_of(self, node: str) -> int | None:
         """Return the segment of a node; None if it is outside."""
@@ -165,8 +165,8 @@ class _Placing:
         self._graph, self._forward, self._runs = graph, forward, runs
         self._positions: dict[Hashable, int] = {}
         self._times: Counter[tuple[int, Hashable]] = Counter()
-        self._nodes: dict[str, Place] = {}
-        self._tensors: dict[str, Place] = {}
+        self._nodes: dict[str, SegmentPlace] = {}
+        self._tensors: dict[str, SegmentPlace] = {}
 
     def repeats(self) -> Repeats:
         """Return the record."""
@@ -188,12 +188,12 @@ class _Placing:
         for number, name in enumerate(node.outputs):
             self._tensors[name] = self._place(segment, (key, times, number))
 
-    def _place(self, segment: int, key: Hashable) -> Place:
-        return Place(segment, self._positions.setdefault(key, len(self._positions)))
+    def _place(self, segment: int, key: Hashable) -> SegmentPlace:
+        return SegmentPlace(segment, self._positions.setdefault(key, len(self._positions)))
 
     def _place_leaves(self) -> None:
         """Place what the forward pass reads that no sample changes, with the nodes that make it, by its readers."""
-        uses: defaultdict[str, list[tuple[Place | None, int]]] = defaultdict(list)
+        uses: defaultdict[str, list[tuple[SegmentPlace | None, int]]] = defaultdict(list)
         for node in (*chain.from_iterable(self._forward.nodes), *reversed(self._graph.nodes)):
             if node.name not in self._forward.link_of:
                 used = next((name for name in node.outputs if name in uses), None)
@@ -209,7 +209,7 @@ class _Placing:
         self._used = uses.keys()
 
     def _place_by_readers(
-        self, places: dict[str, Place], name: str, what: str, readers: Iterable[tuple[Place | None, int]]
+        self, places: dict[str, SegmentPlace], name: str, what: str, readers: Iterable[tuple[SegmentPlace | None, int]]
     ) -> None:
         """Place what a single segment reads, whatever is read of it outside."""
         placed = [(place, operand) for place, operand in readers if place is not None]
@@ -231,7 +231,7 @@ class _Placing:
                 if len(segments) == 1:
                     read = tuple(None if place is None else place.position for place in places)
                     self._put(node, segments.pop(), ("other", read, node.op))
-        readers: defaultdict[str, list[tuple[Place | None, int]]] = defaultdict(list)
+        readers: defaultdict[str, list[tuple[SegmentPlace | None, int]]] = defaultdict(list)
         for node in self._graph.nodes:
             for operand, name in enumerate(node.inputs):
                 if self._graph.tensors[name].init is not None and name not in self._used:

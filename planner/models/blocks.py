@@ -48,13 +48,13 @@ def classify_tokens(b: GraphBuilder, x: str, weight: str | None, vocabulary: int
     `weight` is the table [v, d] of tied embeddings; without it the output layer has its own, "logits.w" [d, v].
     """
     if weight is None:
-        output = Projection("bsd,dv->bsv", (b.shape(x)[2], vocabulary), bias=False)
+        output = WeightProduct("bsd,dv->bsv", (b.shape(x)[2], vocabulary), bias=False)
         return classify(b, project(b, x, "logits", output))
     return classify(b, b.apply("einsum", x, weight, name="logits", equation="bsd,vd->bsv"))
 
 
 @dataclass(frozen=True, slots=True)
-class Projection:
+class WeightProduct:
     """A contraction with a weight of the given shape, the equation's second operand, whose values have this gain."""
 
     equation: str
@@ -63,7 +63,7 @@ class Projection:
     bias: bool = True
 
 
-def project(b: GraphBuilder, x: str, name: str, by: Projection) -> str:
+def project(b: GraphBuilder, x: str, name: str, by: WeightProduct) -> str:
     """Contract x with the weight "name.w" and, with a bias, add "name.b" over the dimensions that the weight brings."""
     left, right, target = by.equation.replace("->", ",").split(",")
     fan_in = math.prod(extent for letter, extent in zip(right, by.shape, strict=True) if letter in left)
@@ -133,7 +133,7 @@ class Blocks:
         b, (_, _, width) = self.b, self.b.shape(x)
         shape = (3, self.heads, width // self.heads, width)
         norm = layer_norm(b, x, f"{name}.norm")
-        fused = project(b, norm, f"{name}.qkv", Projection(TO_HEADS, shape, bias=self.qkv_bias))
+        fused = project(b, norm, f"{name}.qkv", WeightProduct(TO_HEADS, shape, bias=self.qkv_bias))
         parts = tuple(f"{name}.{part}" for part in "qkv")
         q, k, v = b.apply_all("unbind", fused, name=f"{name}.unbind", outputs=parts, dim=0, n=3)
         return self._attend(x, (q, k, v), name, causal)
@@ -143,8 +143,8 @@ class Blocks:
         b, (_, _, width) = self.b, self.b.shape(x)
         head = (self.heads, width // self.heads, width)
         norm = layer_norm(b, x, f"{name}.norm")
-        q = project(b, norm, f"{name}.q", Projection("bsd,hed->bhse", head, bias=self.qkv_bias))
-        fused = project(b, memory, f"{name}.kv", Projection(TO_HEADS, (2, *head), bias=self.qkv_bias))
+        q = project(b, norm, f"{name}.q", WeightProduct("bsd,hed->bhse", head, bias=self.qkv_bias))
+        fused = project(b, memory, f"{name}.kv", WeightProduct(TO_HEADS, (2, *head), bias=self.qkv_bias))
         parts = tuple(f"{name}.{part}" for part in "kv")
         k, v = b.apply_all("unbind", fused, name=f"{name}.unbind", outputs=parts, dim=0, n=2)
         return self._attend(x, (q, k, v), name, causal=False)
@@ -154,9 +154,9 @@ class Blocks:
         b, (_, _, width) = self.b, self.b.shape(x)
         wide = EXPANSION * width
         y = layer_norm(b, x, f"{name}.norm")
-        y = project(b, y, f"{name}.up", Projection("bsd,df->bsf", (width, wide), RELU_GAIN))
+        y = project(b, y, f"{name}.up", WeightProduct("bsd,df->bsf", (width, wide), RELU_GAIN))
         y = b.apply("gelu", y, name=f"{name}.gelu", **({} if self.gelu == "none" else {"approximate": self.gelu}))
-        y = project(b, y, f"{name}.down", Projection("bsf,fd->bsd", (wide, width), residual_gain(self.residuals)))
+        y = project(b, y, f"{name}.down", WeightProduct("bsf,fd->bsd", (wide, width), residual_gain(self.residuals)))
         return b.apply("add", x, self.drop(y, f"{name}.dropped"), name=f"{name}.sum")
 
     def _attend(self, x: str, heads: tuple[str, str, str], name: str, causal: bool) -> str:
@@ -166,6 +166,6 @@ class Blocks:
         else:
             mixed = attend_storing(b, heads, name, causal, self.attention_dropout)
         shape = (width, self.heads, width // self.heads)
-        back = Projection("bhse,dhe->bsd", shape, residual_gain(self.residuals))
+        back = WeightProduct("bhse,dhe->bsd", shape, residual_gain(self.residuals))
         y = self.drop(project(b, mixed, f"{name}.out", back), f"{name}.dropped")
         return b.apply("add", x, y, name=f"{name}.sum")

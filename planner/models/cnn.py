@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from planner.graph.build import GraphBuilder
 from planner.graph.ir import Graph
 from planner.models.layers import batch_norm, convolution, pooled_classifier
-from planner.models.options import RUNNING, Images, option, width
+from planner.models.options import RUNNING, ImageOptions, option, width
 
 
 @dataclass(frozen=True, slots=True)
-class Options(Images):
+class CnnOptions(ImageOptions):
     """What can be chosen about a CNN."""
 
     image: int = option(24, "Height and width of the images.")
@@ -21,7 +21,7 @@ class Options(Images):
     running_statistics: bool = option(False, RUNNING)
 
 
-def build(layers: str, channels: str, options: Options) -> Graph:
+def build(layers: str, channels: str, options: CnnOptions) -> Graph:
     """Return the training graph of a CNN: each convolution followed by relu, then global mean and a classifier.
 
     The images have C channels too unless the option `channels` says otherwise; batch norm is off by default.

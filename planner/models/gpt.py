@@ -20,7 +20,7 @@ from planner.models.options import Published, Training
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class GptSize:
     """Extents and kinds of parts; `alibi` takes the place of embeddings of positions."""
 
     layers: int
@@ -38,12 +38,12 @@ class Size:
 
 
 SIZES = {
-    "gpt2": Size(12, 768, 12),
-    "gpt2-medium": Size(24, 1024, 16),
-    "gpt2-large": Size(36, 1280, 20),
-    "gpt2-xl": Size(48, 1600, 25),
-    "gpt-3-175b": Size(96, 12288, 96, sequence=2048),
-    "bloom-176b": Size(70, 14336, 112, 250880, 2048, alibi=True),
+    "gpt2": GptSize(12, 768, 12),
+    "gpt2-medium": GptSize(24, 1024, 16),
+    "gpt2-large": GptSize(36, 1280, 20),
+    "gpt2-xl": GptSize(48, 1600, 25),
+    "gpt-3-175b": GptSize(96, 12288, 96, sequence=2048),
+    "bloom-176b": GptSize(70, 14336, 112, 250880, 2048, alibi=True),
 }
 """Radford et al. (2019); Brown et al. (2020), without its sparse layers; BigScience (2022)."""
 
@@ -53,7 +53,7 @@ def build(name: str, options: Published) -> Graph:
     return training(replace(SIZES[name], **options.chosen), options)
 
 
-def training(size: Size, options: Training) -> Graph:
+def training(size: GptSize, options: Training) -> Graph:
     """Return the training graph: inputs "tokens" [batch, sequence] and "labels" [batch, sequence], mean loss."""
     b = GraphBuilder(options.dtype)
     words = b.integers("tokens", (options.samples, size.sequence), size.vocabulary)

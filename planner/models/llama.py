@@ -16,14 +16,14 @@ import numpy as np
 from planner.errors import GraphError
 from planner.graph.build import GraphBuilder
 from planner.graph.ir import Graph, Value
-from planner.models.blocks import Projection, attend, classify_tokens, project, residual_gain, table
+from planner.models.blocks import WeightProduct, attend, classify_tokens, project, residual_gain, table
 from planner.models.layers import RELU_GAIN, rms_norm, softmax
 from planner.models.options import Published, Training, option
 from planner.models.options import width as read_width
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class LlamaSize:
     """Extents; `groups` are heads of keys and values, `hidden` is the width of fully connected layers.
 
     A head is `head` wide, or as wide as heads that share the width of the model are.
@@ -54,11 +54,11 @@ class Size:
 
 
 SIZES = {
-    "llama-2-7b": Size(32, 4096, 32, 32, 11008, 32000, 4096),
-    "llama-2-70b": Size(80, 8192, 64, 8, 28672, 32000, 4096),
-    "llama-3.1-8b": Size(32, 4096, 32, 8, 14336, 128256, 8192, 5e5, stretched=True),
-    "llama-3.1-70b": Size(80, 8192, 64, 8, 28672, 128256, 8192, 5e5, stretched=True),
-    "llama-3.1-405b": Size(126, 16384, 128, 8, 53248, 128256, 8192, 5e5, stretched=True),
+    "llama-2-7b": LlamaSize(32, 4096, 32, 32, 11008, 32000, 4096),
+    "llama-2-70b": LlamaSize(80, 8192, 64, 8, 28672, 32000, 4096),
+    "llama-3.1-8b": LlamaSize(32, 4096, 32, 8, 14336, 128256, 8192, 5e5, stretched=True),
+    "llama-3.1-70b": LlamaSize(80, 8192, 64, 8, 28672, 128256, 8192, 5e5, stretched=True),
+    "llama-3.1-405b": LlamaSize(126, 16384, 128, 8, 53248, 128256, 8192, 5e5, stretched=True),
 }
 """Touvron et al. (2023); Grattafiori et al. (2024), with the sequence of most of its training."""
 
@@ -68,7 +68,7 @@ HEAD_WIDTH, MULTIPLE = 128, 256
 HEAD_WIDTHS = range(2, (1 << 14) + 1, 2)
 """How wide a head may be: its pairs of elements are turned, by angles that a graph lists."""
 
-EXPERTS = {"mixtral-8x7b": Size(32, 4096, 32, 8, 14336, 32000, 4096, 1e6, experts=8)}
+EXPERTS = {"mixtral-8x7b": LlamaSize(32, 4096, 32, 8, 14336, 32000, 4096, 1e6, experts=8)}
 """Jiang et al. (2024)."""
 
 
@@ -85,7 +85,7 @@ def build(name: str, options: Published) -> Graph:
 
 
 @dataclass(frozen=True, slots=True)
-class Sized(Training):
+class SizedOptions(Training):
     """What can be chosen about a model of any size."""
 
     sequence: int = option(4096, "Tokens in a sample; of an encoder-decoder, in its target.")
@@ -101,7 +101,7 @@ class Sized(Training):
     capacity: float = option(1.25, "Tokens that an expert takes of a sample, times its equal share.")
 
 
-def build_sized(layers: str, width: str, options: Sized) -> Graph:
+def build_sized(layers: str, width: str, options: SizedOptions) -> Graph:
     """Return the training graph of a model of any size: see `training`. Heads are 128 wide, of narrow models less.
 
     Raises GraphError for heads that do not divide the width, are no even number wide, or are no multiple of groups.
@@ -123,7 +123,7 @@ def build_sized(layers: str, width: str, options: Sized) -> Graph:
         raise GraphError(
             f"option chosen_experts: expected 1 to {options.experts} of the experts, found {options.chosen_experts}"
         )
-    size = Size(
+    size = LlamaSize(
         int(layers), units, heads, groups, hidden, options.vocabulary, options.sequence, tied=options.tied,
         experts=options.experts or 0, chosen=options.chosen_experts, gated=options.gated, head=options.head_size or 0,
     )  # fmt: skip
@@ -135,7 +135,7 @@ def build_experts(name: str, options: Experts) -> Graph:
     return training(replace(EXPERTS[name], **options.chosen), options, options.capacity)
 
 
-def training(size: Size, options: Training, capacity: float = 1.0) -> Graph:
+def training(size: LlamaSize, options: Training, capacity: float = 1.0) -> Graph:
     """Return the training graph: inputs "tokens" [batch, sequence] and "labels" [batch, sequence], mean loss.
 
     Raises GraphError for experts of no capacity.
@@ -154,7 +154,7 @@ def training(size: Size, options: Training, capacity: float = 1.0) -> Graph:
     return options.train(b, classify_tokens(b, x, weight if size.tied else None, size.vocabulary))
 
 
-def frequencies(size: Size) -> list[float]:
+def frequencies(size: LlamaSize) -> list[float]:
     """Return by how much the angle of each pair of a head's elements grows with position.
 
     Llama 3.1 divides by 8 what turns less than once in 8192 positions, not what turns more than four times, and goes
@@ -169,7 +169,7 @@ def frequencies(size: Size) -> list[float]:
     return [frequency * (share + (1 - share) / 8) for frequency, share in zip(unscaled, kept, strict=True)]
 
 
-def angles(b: GraphBuilder, size: Size) -> tuple[str, str]:
+def angles(b: GraphBuilder, size: LlamaSize) -> tuple[str, str]:
     """Add cosines and sines of rotary positions, [sequence, width of a head]."""
     frequency = b.constant("rotary.frequencies", np.asarray(2 * frequencies(size), b.angle_dtype))
     places = b.apply("arange", name="rotary.places", dtype=b.angle_dtype, extents={"i": size.sequence})
@@ -186,7 +186,7 @@ class Layers:
     """Pre-norm layers of one network: its builder, size, angles of positions, and what experts take."""
 
     b: GraphBuilder
-    size: Size
+    size: LlamaSize
     angles: tuple[str, str]
     capacity: float
 
@@ -195,7 +195,7 @@ class Layers:
         b, size = self.b, self.size
         norm, head = rms_norm(b, x, f"{name}.norm"), size.head_width
         q, k, v = (
-            project(b, norm, f"{name}.{part}", Projection("bsd,hed->bhse", (count, head, size.width), bias=False))
+            project(b, norm, f"{name}.{part}", WeightProduct("bsd,hed->bhse", (count, head, size.width), bias=False))
             for part, count in (("q", size.heads), ("k", size.groups), ("v", size.groups))
         )
         q, k = (
@@ -203,7 +203,7 @@ class Layers:
             for part, heads in (("q", q), ("k", k))
         )
         mixed = attend(b, (q, k, v), name, causal=True)
-        back = Projection("bhse,dhe->bsd", (size.width, size.heads, head), self._gain, bias=False)
+        back = WeightProduct("bhse,dhe->bsd", (size.width, size.heads, head), self._gain, bias=False)
         return b.apply("add", x, project(b, mixed, f"{name}.out", back), name=f"{name}.sum")
 
     def mlp(self, x: str, name: str) -> str:
@@ -216,7 +216,7 @@ class Layers:
         """Add to x [b, s, d] its norm through the experts that each token chooses, weighted by a softmax of scores."""
         b, (_, length, width), size = self.b, self.b.shape(x), self.size
         norm = rms_norm(b, x, f"{name}.norm")
-        router = Projection("bsd,de->bse", (width, size.experts), bias=False)
+        router = WeightProduct("bsd,de->bse", (width, size.experts), bias=False)
         scores = project(b, norm, f"{name}.router", router)
         outputs = (f"{name}.scores", f"{name}.choices")
         scores, choices = b.apply_all("topk", scores, name=f"{name}.topk", outputs=outputs, k=size.chosen, dim=2)
@@ -234,12 +234,12 @@ class Layers:
     def _connected(self, x: str, name: str, equations: tuple[str, str], leading: tuple[int, ...] = ()) -> str:
         """Project up, activate and project down; weights have the leading dimensions of experts."""
         size = self.size
-        up = Projection(equations[0], (*leading, size.width, size.hidden), RELU_GAIN, bias=False)
+        up = WeightProduct(equations[0], (*leading, size.width, size.hidden), RELU_GAIN, bias=False)
         y = self._activated(x, name, up)
-        down = Projection(equations[1], (*leading, size.hidden, size.width), self._gain, bias=False)
+        down = WeightProduct(equations[1], (*leading, size.hidden, size.width), self._gain, bias=False)
         return project(self.b, y, f"{name}.down", down)
 
-    def _activated(self, x: str, name: str, up: Projection) -> str:
+    def _activated(self, x: str, name: str, up: WeightProduct) -> str:
         """One projection through a GELU or, `gated`, one through SiLU times another."""
         b = self.b
         if not self.size.gated:

@@ -11,13 +11,13 @@ from planner.models.options import Training, option, width
 
 
 @dataclass(frozen=True, slots=True)
-class Options(Training):
+class MlpOptions(Training):
     """What can be chosen about an MLP."""
 
     first_input_gradient: bool = option(False, "Whether the first layer's data gradient is computed, for no use.")
 
 
-def build(layers: str, hidden: str, options: Options) -> Graph:
+def build(layers: str, hidden: str, options: MlpOptions) -> Graph:
     """Return the training graph of an MLP: inputs [batch, H], and as many classes as hidden units."""
     b = GraphBuilder(options.dtype)
     count, units = int(layers), width(hidden)

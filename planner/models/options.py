@@ -99,7 +99,7 @@ def _check(name: str, kind: str, value: object, default: object) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Images(Training):
+class ImageOptions(Training):
     """What models of images have."""
 
     image: int = option(224, "Height and width of the images.")
@@ -107,7 +107,7 @@ class Images(Training):
 
 
 @dataclass(frozen=True, slots=True)
-class Scaled(Images):
+class Scaled(ImageOptions):
     """What AlexNet and VGG-16 have."""
 
     classes: int = option(1000, "Classes to tell apart.")

@@ -18,7 +18,7 @@ GATE_EQUATION = "bi,ghi->bgh"
 
 
 @dataclass(frozen=True, slots=True)
-class Options(Training):
+class RnnOptions(Training):
     """What can be chosen about an unrolled LSTM."""
 
     unroll: int = option(20, "Timesteps.")
@@ -26,7 +26,7 @@ class Options(Training):
     classes: int = option(512, "Classes to tell apart.")
 
 
-def build(layers: str, hidden: str, options: Options) -> Graph:
+def build(layers: str, hidden: str, options: RnnOptions) -> Graph:
     """Return the training graph of an unrolled LSTM: inputs "x.t" and "labels.t", the loss their mean over timesteps.
 
     The states before the first timestep are inputs of zeros. The metrics name the last timestep's logits and labels.

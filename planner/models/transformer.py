@@ -31,7 +31,7 @@ def build(layers: str, width: str, options: Tokens) -> Graph:
     weights are the tokens' embeddings unless `options.tied` is off. Raises GraphError for heads that do not divide D.
     """
     units = read_width(width)
-    size = gpt.Size(
+    size = gpt.GptSize(
         int(layers), units, heads_of(units, options), options.vocabulary, options.sequence, options.tied,
         qkv_bias=options.qkv_bias, dropout=options.dropout, flash=options.flash, gelu="none",
         attention_dropout=options.attention_dropout,

@@ -23,7 +23,7 @@ from planner.models.layers import (
     max_pool,
     pooled_classifier,
 )
-from planner.models.options import RUNNING, Images, option
+from planner.models.options import RUNNING, ImageOptions, option
 
 PATTERN = r"wresnet-([1-9]\d*)-(\d+(?:\.\d+)?)"
 UNITS = {14: (1, 1, 1, 1), 26: (2, 2, 2, 2), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
@@ -33,7 +33,7 @@ SMALLEST_POOLED_IMAGE = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Backbone(Images):
+class Backbone(ImageOptions):
     """What can be chosen about the features of a wide ResNet."""
 
     batch_norm: bool = option(True, "Batch norm after each convolution.")
@@ -42,7 +42,7 @@ class Backbone(Images):
 
 
 @dataclass(frozen=True, slots=True)
-class Options(Backbone):
+class WresnetOptions(Backbone):
     """What can be chosen about a wide ResNet."""
 
     classes: int = option(1000, "Classes to tell apart.")
@@ -56,7 +56,7 @@ class Classifier(Backbone):
     embedding: int = option(512, "Width of Classifier-C's embedding.")
 
 
-def build(depth: str, widening: str, options: Options) -> Graph:
+def build(depth: str, widening: str, options: WresnetOptions) -> Graph:
     """Return the training graph of a wide ResNet: its features, a global mean and a classifier without bias."""
     b = GraphBuilder(options.dtype)
     metrics = pooled_classifier(b, features(b, depth, widening, options), options.classes)

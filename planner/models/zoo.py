@@ -35,7 +35,7 @@ class Family:
     @classmethod
     def of_sizes(
         cls,
-        sizes: Mapping[str, gpt.Size] | Mapping[str, llama.Size],
+        sizes: Mapping[str, gpt.GptSize] | Mapping[str, llama.LlamaSize],
         build: Callable[..., Graph],
         options: type[Training],
     ) -> Family:
@@ -55,10 +55,10 @@ _SIZES = rf"-({_NUMBER})-({_NUMBER}k?)"
 
 
 FAMILIES: dict[str, Family] = {
-    "mlp-L-H": Family(f"mlp{_SIZES}", "mlp-4-8192", mlp.build, mlp.Options),
-    "cnn-L-C": Family(f"cnn{_SIZES}", "cnn-5-2048", cnn.build, cnn.Options),
-    "wresnet-L-W": Family(wresnet.PATTERN, "wresnet-152-10", wresnet.build, wresnet.Options),
-    "rnn-L-H": Family(f"rnn{_SIZES}", "rnn-8-8k", rnn.build, rnn.Options),
+    "mlp-L-H": Family(f"mlp{_SIZES}", "mlp-4-8192", mlp.build, mlp.MlpOptions),
+    "cnn-L-C": Family(f"cnn{_SIZES}", "cnn-5-2048", cnn.build, cnn.CnnOptions),
+    "wresnet-L-W": Family(wresnet.PATTERN, "wresnet-152-10", wresnet.build, wresnet.WresnetOptions),
+    "rnn-L-H": Family(f"rnn{_SIZES}", "rnn-8-8k", rnn.build, rnn.RnnOptions),
     "alexnet": Family("alexnet", "alexnet", partial(convolutional.build, convolutional.ALEXNET, True), Scaled),
     "vgg-16": Family("vgg-16", "vgg-16", partial(convolutional.build, convolutional.VGG_16, False), Scaled),
     "classifier-C": Family(
@@ -71,7 +71,7 @@ FAMILIES: dict[str, Family] = {
         transformer.build_encoder_decoder,
         transformer.EncoderDecoder,
     ),
-    "llama-L-D": Family(f"llama{_SIZES}", "llama-32-4096", llama.build_sized, llama.Sized, repeats=True),
+    "llama-L-D": Family(f"llama{_SIZES}", "llama-32-4096", llama.build_sized, llama.SizedOptions, repeats=True),
     "gpt-SIZE": Family.of_sizes(gpt.SIZES, gpt.build, Published),
     "llama-SIZE": Family.of_sizes(llama.SIZES, llama.build, Published),
     "mixtral-SIZE": Family.of_sizes(llama.EXPERTS, llama.build_experts, llama.Experts),

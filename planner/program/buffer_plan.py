@@ -22,18 +22,18 @@ from planner.program.cut import Cut
 from planner.program.fusion import Unit, compute_units, is_direct
 from planner.program.in_place_sums import add_in_place
 from planner.program.pipeline import Schedule
-from planner.program.schedule import End, Event, ScheduledTransfer, Staging, Turn, in_common_order
+from planner.program.schedule import End, Event, InSlot, ScheduledTransfer, StagesOfWorkers, in_common_order
 from planner.program.schedule import schedule as events_of
 from planner.program.stage_order import Crossing, Keeping, Order, orders
 from planner.program.tasks import Phase
 
-WAITS = (Turn.HOP_1_WAIT, Turn.HOP_2_WAIT, Turn.FETCH_WAIT, Turn.ARRIVAL_WAIT)
+WAITS = (InSlot.HOP_1_WAIT, InSlot.HOP_2_WAIT, InSlot.FETCH_WAIT, InSlot.ARRIVAL_WAIT)
 TASKS_TO_START = 2  # a Send and a Receive
 PERSISTENT = "persistent"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ends:
+class TransferBuffers:
     """The buffers of one transfer, and its pieces; staging is absent where no worker sends (receives) anything.
 
     `sources` are what is sent from, and the earlier fetches that a worker copies from.
@@ -63,7 +63,7 @@ class BufferPlan:
     def __init__(self, plan: Plan, prefetch: int, traffic: Traffic, schedule: Schedule) -> None:
         self.plan = plan
         stages = tuple(worker * len(schedule) // plan.workers for worker in range(plan.workers))
-        self._staging = Staging(stages, traffic.phases.order)
+        self._staging = StagesOfWorkers(stages, traffic.phases.order)
         self.graph = plan.graph
         kept = frozenset([*self.graph.updates.values(), *self.graph.metrics.values(), *self.graph.accumulated])
         self.units = compute_units(self.graph, add_in_place(self.graph, traffic.work), kept)
@@ -71,7 +71,7 @@ class BufferPlan:
         self.specs = BufferSpecs()
         self.stored: dict[str, int] = {}
         self.computed: dict[str, int] = {}
-        self.ends: dict[ScheduledTransfer, Ends] = {}
+        self.ends: dict[ScheduledTransfer, TransferBuffers] = {}
         self._cuts: dict[Exchange, Cut] = {}
         self._fetched: dict[Read, int] = {}
         self._shares: dict[Write, int] = {}
@@ -273,7 +273,7 @@ class BufferPlan:
 
         outgoing = staging("going out", pieces.moved.sum(axis=1))
         incoming = staging("coming in", pieces.moved.sum(axis=0))
-        self.ends[transfer] = Ends(sources, target, outgoing, incoming, pieces, transfer.collective)
+        self.ends[transfer] = TransferBuffers(sources, target, outgoing, incoming, pieces, transfer.collective)
 
     def _carry_updates(self) -> None:
         """Where an updated tensor could not take its old self's place, copy it there at the end of the phase."""
@@ -287,7 +287,7 @@ class BufferPlan:
                 transfer = ScheduledTransfer(new, Exchange(self.plan.ways, here, here, everywhere), runs=runs)
                 self._add_ends(transfer, (self.stored[new],), self.stored[old])
                 phase = phase_of[new]
-                for turn in (Turn.FETCH_START, Turn.FETCH_WAIT):
+                for turn in (InSlot.FETCH_START, InSlot.FETCH_WAIT):
                     self.events.append(Event(ends[phase], turn, transfer, phase))
         self.events = in_common_order(self.events, self._staging.order)
 

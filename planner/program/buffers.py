@@ -11,7 +11,7 @@ from planner.graph.ir import ITEM_BYTES
 from planner.layout import Region, local_shape
 from planner.program.arena import Storage, align, plan_arena
 from planner.program.pools import pools
-from planner.program.stage_order import Keeping, Kept
+from planner.program.stage_order import Keeping, KeptSlots
 from planner.program.tasks import Buffer
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -114,19 +114,19 @@ class BufferSpecs:
         """
         key = own, keeping, tuple(item.shapes[worker] for item in self.items)
         if key not in self._placed:
-            kept = dict[int, Kept]() if keeping is None else self._slots(own, keeping)
+            kept = dict[int, KeptSlots]() if keeping is None else self._slots(own, keeping)
             homes = self._share_slots(worker, kept)
             spans = [item.span(own, end) for item in self.items]
             offsets, size = self._arena(self._storages(worker, own, spans, kept, homes))
             buffers = []
             for item, span in zip(self.items, spans, strict=True):
                 home, taken = homes.get(item.storage, (item.storage, ()))
-                buffer = _buffer(item, worker, offsets[home], span, kept.get(home, Kept(item.slots)).slots)
+                buffer = _buffer(item, worker, offsets[home], span, kept.get(home, KeptSlots(item.slots)).slots)
                 buffers.append(buffer.sharing(taken) if taken else buffer)
             self._placed[key] = tuple(buffers), size
         return self._placed[key]
 
-    def _share_slots(self, worker: int, kept: dict[int, Kept]) -> dict[int, Home]:
+    def _share_slots(self, worker: int, kept: dict[int, KeptSlots]) -> dict[int, Home]:
         """Return where storages are that share slots, of which the first then keeps as many as all need."""
         homes: dict[int, Home] = {}
         for slots, taken in pools(kept, {storage: align(_nbytes(self.items[storage], worker)) for storage in kept}):
@@ -135,7 +135,7 @@ class BufferSpecs:
             homes |= {storage: (first, of_storage) for storage, of_storage in taken.items()}
         return homes
 
-    def _slots(self, own: Sequence[int] | None, keeping: Keeping) -> dict[int, Kept]:
+    def _slots(self, own: Sequence[int] | None, keeping: Keeping) -> dict[int, KeptSlots]:
         """Return the slots of every storage of what each micro-batch has of its own, and how long they are kept.
 
         What is left at the end is the last one's.
@@ -151,14 +151,14 @@ class BufferSpecs:
         worker: int,
         own: Sequence[int] | None,
         of_items: Sequence[tuple[int, int]],
-        of_slots: Mapping[int, Kept],
+        of_slots: Mapping[int, KeptSlots],
         homes: Mapping[int, Home],
     ) -> dict[int, Storage]:
         """Return what each storage of a worker must hold and from when to when."""
         spans: dict[int, Storage] = {}
         for item, span in zip(self.items, of_items, strict=True):
             home, _ = homes.get(item.storage, (item.storage, ()))
-            slots, kept, _ = of_slots.get(home, Kept(item.slots, item.kept))
+            slots, kept, _ = of_slots.get(home, KeptSlots(item.slots, item.kept))
             nbytes = _nbytes(item, worker)
             storage = _storage(own, span, kept, slots * align(nbytes) if slots > 1 else nbytes)
             spans[home] = storage.united(spans.get(home, storage))

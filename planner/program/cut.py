@@ -20,7 +20,7 @@ Copied = tuple[Region, Sequence[Region]]
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class ExchangeShare:
     """One worker's half of an exchange, in elements of its arrays.
 
     `receives` and `sends` list (peer, pieces) in ascending order of peers; `local` are the pieces that come from the
@@ -37,7 +37,7 @@ class Cut:
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
-        self._shares: dict[tuple[int, bool], Share] = {}
+        self._shares: dict[tuple[int, bool], ExchangeShare] = {}
         self.moved = exchange.moved()
         """The k x k matrix of elements that go from worker (row) to worker (column)."""
 
@@ -68,22 +68,22 @@ class Cut:
                 counts[key] = [sum(map(elements, regions)) for _, regions in copies]
         return np.array([counts[key] for key in held_and_wanted], dtype=np.int64).T
 
-    def share(self, worker: int, *, sliced: bool = True) -> Share:
+    def share(self, worker: int, *, sliced: bool = True) -> ExchangeShare:
         """Return one worker's share; not `sliced`, all that goes from one array to another is one piece."""
         key = worker, sliced
         if key not in self._shares:
             self._shares[key] = self._sliced(worker) if sliced else self._whole(worker)
         return self._shares[key]
 
-    def _whole(self, worker: int) -> Share:
+    def _whole(self, worker: int) -> ExchangeShare:
         sources, targets = (np.flatnonzero(moved).tolist() for moved in (self.moved[:, worker], self.moved[worker]))
-        return Share(
+        return ExchangeShare(
             tuple((source, _whole(self.moved[source, worker])) for source in sources),
             tuple((target, _whole(self.moved[worker, target])) for target in targets),
             tuple(map(_whole, self.copied[:, worker])),
         )
 
-    def _sliced(self, worker: int) -> Share:
+    def _sliced(self, worker: int) -> ExchangeShare:
         exchange = self._exchange
         target = exchange.targets[worker]
         receives = (
@@ -93,7 +93,7 @@ class Cut:
         )
         sends = ((peer, self._sent(worker, peer)) for peer in np.flatnonzero(self.moved[worker]).tolist())
         local = (_pieces(held, target, regions) for held, regions in (self._own(worker), *_copied(exchange, worker)))
-        return Share(tuple(receives), tuple(sends), tuple(local))
+        return ExchangeShare(tuple(receives), tuple(sends), tuple(local))
 
     def _own(self, worker: int) -> Copied:
         held = self._exchange.sources[worker]

@@ -20,7 +20,7 @@ from planner.plans.plan_json import plan_of
 from planner.plans.traffic import NodeTraffic, Traffic
 from planner.program.buffer_plan import WAITS, BufferPlan
 from planner.program.calls import NodeWork, node_work
-from planner.program.cut import Pieces, Share, total_elements
+from planner.program.cut import ExchangeShare, Pieces, total_elements
 from planner.program.fusion import Unit
 from planner.program.likeness import Likeness, likeness
 from planner.program.pipeline import Schedule, accumulation, schedule_of
@@ -168,7 +168,7 @@ class Lowering:
         reducer = transfer.exchange.reducer
         yield Receive(number, ends.target, ends.incoming, received, local, reducer, ends.collective)
 
-    def _messages(self, share: Share, item_bytes: int) -> Mail:
+    def _messages(self, share: ExchangeShare, item_bytes: int) -> Mail:
         key = (id(share), item_bytes)  # what is cut keeps its shares alive
         if key not in self._mail:
             self._mail[key] = _messages(share.sends, item_bytes), _messages(share.receives, item_bytes)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from planner.program.stage_order import Kept, Spans
+from planner.program.stage_order import KeptSlots, Spans
 
 
 class Pool(NamedTuple):
@@ -21,7 +21,7 @@ class Pool(NamedTuple):
     taken: Mapping[int, tuple[int, ...]]
 
 
-def pools(kept: Mapping[int, Kept], nbytes: Mapping[int, int]) -> Iterator[Pool]:
+def pools(kept: Mapping[int, KeptSlots], nbytes: Mapping[int, int]) -> Iterator[Pool]:
     """Yield a pool of the storages of each size that need fewer slots together than apart."""
     alike = defaultdict[int, dict[int, Spans]](dict)
     for storage, (_, beyond, spans) in kept.items():

@@ -37,7 +37,7 @@ def is_waiting(part: str) -> bool:
     return SENT in part
 
 
-class Turn(IntEnum):
+class InSlot(IntEnum):
     """The order of events within a slot."""
 
     ARRIVAL_START = -2
@@ -96,7 +96,7 @@ class Event:
     """
 
     slot: int
-    turn: Turn
+    turn: InSlot
     what: ScheduledTransfer | Unit
     phase: str
     end: End = End.BOTH
@@ -132,7 +132,7 @@ def in_common_order(events: Sequence[Event], order: Sequence[str]) -> list[Event
 
 
 @dataclass(frozen=True, slots=True)
-class Staging:
+class StagesOfWorkers:
     """Which stage every worker is of, where stages have orders of their own, and the order of the phases."""
 
     stage_of: tuple[int, ...]
@@ -171,7 +171,7 @@ class Part:
         return self.sender != self.receiver
 
 
-def schedule(units: Sequence[Unit], prefetch: int, staging: Staging) -> list[Event]:
+def schedule(units: Sequence[Unit], prefetch: int, staging: StagesOfWorkers) -> list[Event]:
     """Order every transfer and unit.
 
     A fetch starts no earlier than `prefetch` units before its consumer, and once what it reads is there. A result's
@@ -181,7 +181,7 @@ def schedule(units: Sequence[Unit], prefetch: int, staging: Staging) -> list[Eve
 
 
 class _Events:
-    def __init__(self, units: Sequence[Unit], prefetch: int, staging: Staging) -> None:
+    def __init__(self, units: Sequence[Unit], prefetch: int, staging: StagesOfWorkers) -> None:
         self._units, self._prefetch, self._staging = units, prefetch, staging
         self._readers = _readers(units)
         self._available: dict[str, int] = {}
@@ -193,7 +193,7 @@ class _Events:
     def events(self) -> Iterator[Event]:
         for j, unit in enumerate(self._units):
             yield from self._fetches(j, unit)
-            yield Event(j, Turn.COMPUTE, unit, self._phases[j])
+            yield Event(j, InSlot.COMPUTE, unit, self._phases[j])
             yield from self._stores(j, unit)
 
     def _fetches(self, j: int, unit: Unit) -> Iterator[Event]:
@@ -211,11 +211,11 @@ class _Events:
         if part.crosses:
             sending, receiving = self._passing(transfer.tensor, part, phase)
             start = max(available, self._firsts.get(sending, 0))
-            yield from self._crossing(Event(start, Turn.FETCH_START, transfer, sending, End.SENDER), part, receiving)
+            yield from self._crossing(Event(start, InSlot.FETCH_START, transfer, sending, End.SENDER), part, receiving)
             return
         start = min(j, max(available, j - self._prefetch, self._firsts[phase]))
-        yield Event(start, Turn.FETCH_START, transfer, phase)
-        yield Event(j, Turn.FETCH_WAIT, transfer, phase)
+        yield Event(start, InSlot.FETCH_START, transfer, phase)
+        yield Event(j, InSlot.FETCH_WAIT, transfer, phase)
 
     def _stores(self, j: int, unit: Unit) -> Iterator[Event]:
         for write in unit[-1].writes:
@@ -238,7 +238,7 @@ class _Events:
         self, hop: ScheduledTransfer, parts: Iterable[Part], slots: tuple[int, int], phase: str
     ) -> Iterator[Event]:
         """Yield a hop's start and end at these slots."""
-        turns = Turn(2 * hop.hop), Turn(2 * hop.hop + 1)
+        turns = InSlot(2 * hop.hop), InSlot(2 * hop.hop + 1)
         for part in parts:
             transfer = replace(hop, exchange=part.exchange, crosses=part.crosses)
             if part.crosses:
@@ -257,9 +257,9 @@ class _Events:
         assert part.receiver is not None
         first, sent = self._firsts.get(phase, 0), (start.slot, int(start.turn))
         yield start
-        for turn in (Turn.ARRIVAL_START, Turn.ARRIVAL_WAIT):
+        for turn in (InSlot.ARRIVAL_START, InSlot.ARRIVAL_WAIT):
             yield Event(first, turn, start.what, phase, End.RECEIVER, sent=sent)
-        yield Event(0, Turn(start.turn + 1), start.what, start.phase, End.SENDER, to=(part.receiver, phase))
+        yield Event(0, InSlot(start.turn + 1), start.what, start.phase, End.SENDER, to=(part.receiver, phase))
 
     def _passing(self, tensor: str, part: Part, phase: str) -> tuple[str, str]:
         """Return in which phase a stage sends what another reads in a phase, and in which that receives it.

@@ -30,7 +30,7 @@ Spans = tuple[tuple[int, int], ...]
 """From which to which place in a stage's order something is used for each micro-batch."""
 
 
-class Kept(NamedTuple):
+class KeptSlots(NamedTuple):
     """Slots, from which to which position they are kept beyond their use, and for which micro-batch when in order."""
 
     slots: int
@@ -125,23 +125,23 @@ class Keeping:
     phases: tuple[Phase, ...]
     order: Order
     repeated: tuple[int, int]
-    _known: dict[frozenset[int], Kept] = field(default_factory=dict)
+    _known: dict[frozenset[int], KeptSlots] = field(default_factory=dict)
 
     @property
     def _starts(self) -> list[int]:
         return [phase.start for phase in self.phases]
 
-    def kept(self, uses: Iterable[int]) -> Kept:
+    def kept(self, uses: Iterable[int]) -> KeptSlots:
         """Return the slots of what is used at some positions, and from when to when they are kept.
 
         That is throughout, where the stage does anything else in between.
         """
         phases = frozenset(bisect_right(self._starts, position) - 1 for position in uses)
         if phases not in self._known:
-            self._known[phases] = Kept(1) if len(phases) == 1 else self._between(phases)
+            self._known[phases] = KeptSlots(1) if len(phases) == 1 else self._between(phases)
         return self._known[phases]
 
-    def _between(self, phases: frozenset[int]) -> Kept:
+    def _between(self, phases: frozenset[int]) -> KeptSlots:
         names = [phase.name for phase in self.phases]
         used = {names[number] for number in phases}
         places = defaultdict[int, list[int]](list)
@@ -157,4 +157,4 @@ class Keeping:
             for mine, (begin, end) in enumerate(spans)
             for name, number in self.order[begin + 1 : end]
         )
-        return Kept(slots, self.repeated if interrupted else None, tuple(spans))
+        return KeptSlots(slots, self.repeated if interrupted else None, tuple(spans))

@@ -22,7 +22,7 @@ from planner.graph.ir import Graph, Init
 from planner.graph.optimizers import Optimizer
 from planner.graph.training import Recipe, training_graph
 from planner.pytorch.arguments import Arguments, Inputs
-from planner.pytorch.capture.trace import Step, Trace, is_data, is_parameter, traced
+from planner.pytorch.capture.trace import Step, TracedModule, is_data, is_parameter, traced
 from planner.pytorch.defects import DefectError, contained, conversion_failed
 from planner.pytorch.nodes import bound, example, leaves, line_of, packet, place_of, where
 from planner.pytorch.private import OpOverload
@@ -126,7 +126,7 @@ def _imported(  # noqa: PLR0913, PLR0917 -- as `from_torch`
 
     take = partial(_translated, trained=trained, opaque_unknown=opaque_unknown)
 
-    def trace_again() -> Trace:
+    def trace_again() -> TracedModule:
         trace = traced(Step(module, loss, arguments.structure, autocast), arguments.values, names)
         refuse_shared_data(trace.written, known)
         return trace
@@ -147,8 +147,8 @@ def _imported(  # noqa: PLR0913, PLR0917 -- as `from_torch`
 
 
 def _selecting(
-    make: Callable[[], Trace], data: Mapping[str, torch.Tensor], take: Callable[[Trace], _Pass]
-) -> tuple[Trace, _Pass]:
+    make: Callable[[], TracedModule], data: Mapping[str, torch.Tensor], take: Callable[[TracedModule], _Pass]
+) -> tuple[TracedModule, _Pass]:
     """Return a trace and its translation, with what masks select spread, or else as many rows as in the example."""
     fix_extents(trace := make(), {})
     if not spread_selections(trace):
@@ -164,7 +164,7 @@ def _selecting(
             raise error from error.__cause__
 
 
-def _translated(trace: Trace, trained: Iterable[nn.Parameter] | None, opaque_unknown: bool) -> _Pass:
+def _translated(trace: TracedModule, trained: Iterable[nn.Parameter] | None, opaque_unknown: bool) -> _Pass:
     """Translate a trace. Of what is refused, PyTorch's own decompositions are tried, and then calls of PyTorch.
 
     A call is not split, so what has a gradient is called with `opaque_unknown` alone, but for operators of matrices.
@@ -191,7 +191,7 @@ def _may_be_called(node: Node, reached: AbstractSet[Node]) -> bool:
     return node not in reached or packet(node) in TAKEN_WHOLE
 
 
-def _with_cuts(trace: Trace, frozen: frozenset[int], whole: AbstractSet[Node]) -> _Pass:
+def _with_cuts(trace: TracedModule, frozen: frozenset[int], whole: AbstractSet[Node]) -> _Pass:
     """Translate a trace as often as dimensions have to be cut finer."""
     result = trace.first_result()
     needed = needed_for_all(trace)
@@ -220,7 +220,7 @@ class _Pass:
     """One translation of every operator, with the sources' dimensions cut."""
 
     def __init__(
-        self, trace: Trace, known: Known, cuts: Cuts, frozen: frozenset[int], whole: AbstractSet[Node]
+        self, trace: TracedModule, known: Known, cuts: Cuts, frozen: frozenset[int], whole: AbstractSet[Node]
     ) -> None:
         self.trace, self.sources, self.frozen, self.whole = trace, trace.sources, frozen, whole
         self.t = Translation(_dtype_of(trace), cuts, reserved=trace.user_names(), negative=trace.negative)
@@ -354,7 +354,7 @@ def _frozen(parameters: Iterable[nn.Parameter], trained: Iterable[nn.Parameter] 
 
 
 def _by_name(
-    trace: Trace, optimizer: Optimizer | Mapping[nn.Parameter, Optimizer]
+    trace: TracedModule, optimizer: Optimizer | Mapping[nn.Parameter, Optimizer]
 ) -> Optimizer | Mapping[str, Optimizer]:
     """Return the optimizers of parameters by the names of the graph's weights."""
     if isinstance(optimizer, Optimizer):
@@ -363,7 +363,7 @@ def _by_name(
     return {names[id(parameter)]: settings for parameter, settings in optimizer.items() if id(parameter) in names}
 
 
-def _dtype_of(trace: Trace) -> str:
+def _dtype_of(trace: TracedModule) -> str:
     """Return the dtype that the parameters have."""
     dtypes = {parameter.dtype for parameter in trace.parameters.values()}
     if names := [name for name, parameter in trace.parameters.items() if parameter.is_complex()]:

@@ -118,13 +118,13 @@ def bytes_table(comparison: PlanComparison, every_pair: bool = False) -> Table:
         shown = comparison.unequal_pairs
         for sender in range(comparison.reports[0].workers):
             sums = [exact_bytes(sum(matrix[sender])) for _, matrix in columns]
-            rows.append([f"from {sender}", *sums, _verdict([p for p in comparison.pairs if p[0] == sender], shown)])
+            rows.append([f"from {sender}", *sums, equality([p for p in comparison.pairs if p[0] == sender], shown)])
     for pair in shown:
         values = comparison.values(pair)
         verdict = "equal" if len(set(values)) == 1 else "UNEQUAL"
         rows.append([f"{pair[0]} to {pair[1]}", *map(exact_bytes, values), verdict])
     totals = [exact_bytes(total(matrix)) for _, matrix in columns]
-    rows.append(["total", *totals, _verdict(comparison.pairs, comparison.unequal_pairs)])
+    rows.append(["total", *totals, equality(comparison.pairs, comparison.unequal_pairs)])
     return table("bytes per step", ["worker to worker", *(title for title, _ in columns), "verdict"], rows)
 
 
@@ -169,6 +169,7 @@ def conclusion(comparison: PlanComparison) -> str:
     return ""
 
 
-def _verdict(pairs: Sequence[tuple[int, int]], unequal: Sequence[tuple[int, int]]) -> str:
+def equality(pairs: Sequence[tuple[int, int]], unequal: Sequence[tuple[int, int]]) -> str:
+    """Say how many of some pairs are equal, or how many are not."""
     bad = len(set(pairs) & set(unequal))
     return f"{bad} of {len(pairs)} UNEQUAL" if bad else f"{len(pairs)} of {len(pairs)} equal"

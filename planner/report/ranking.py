@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from planner.report.compare import PlanComparison, column_title
+from planner.report.compare import PlanComparison, column_title, equality
 from planner.report.schema import Report
-from planner.report.tables import fullest
+from planner.report.tables import fullest, peak_of_capacity
 from tensor_partitioner.display import exact_bytes, number, percent, quantity, seconds, table
 
 BEST = "best"
@@ -124,15 +124,12 @@ def _memory(report: Report) -> str:
     if report.overfull:
         return "OUT OF MEMORY"
     device = fullest(report)
-    if device is None or device.capacity_bytes is None:
-        return "-"
-    return f"{quantity(device.peak_bytes, 'B')} of {quantity(device.capacity_bytes, 'B')}"
+    return "-" if device is None or device.capacity_bytes is None else peak_of_capacity(device)
 
 
 def _pairs(comparison: PlanComparison, report: Report) -> str:
     """Say between how many pairs of workers a report's bytes are those that were planned."""
     planned = comparison.reports[0].planned_bytes
     matrices = (report.bytes, report.planned_bytes)
-    bad = sum(any(matrix[u][w] != planned[u][w] for matrix in matrices) for u, w in comparison.pairs)
-    count = len(comparison.pairs)
-    return f"{bad} of {count} UNEQUAL" if bad else f"{count} of {count} equal"
+    unequal = [(u, w) for u, w in comparison.pairs if any(matrix[u][w] != planned[u][w] for matrix in matrices)]
+    return equality(comparison.pairs, unequal)

@@ -28,11 +28,11 @@ class ReportError(InputError):
     """A report contradicts itself or is not one: says what was found, what was expected, and where."""
 
 
-class _Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _ReportRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A frozen record whose JSON form is validated, unknown keys included."""
 
 
-class BufferUse(_Record, frozen=True, kw_only=True):
+class BufferUse(_ReportRecord, frozen=True, kw_only=True):
     """A buffer that was alive at the moment of a peak."""
 
     name: str
@@ -40,7 +40,7 @@ class BufferUse(_Record, frozen=True, kw_only=True):
     nbytes: int
 
 
-class DeviceMemory(_Record, frozen=True, kw_only=True):
+class DeviceMemory(_ReportRecord, frozen=True, kw_only=True):
     """The memory of one device: the most that it must hold, and whether that fits.
 
     `by_kind` sums to `peak_bytes`: what lives when most lives ("inputs", "weights", "optimizer state", "buffers",
@@ -60,7 +60,7 @@ class DeviceMemory(_Record, frozen=True, kw_only=True):
     largest: tuple[BufferUse, ...] = ()
 
 
-class LinkUse(_Record, frozen=True, kw_only=True):
+class LinkUse(_ReportRecord, frozen=True, kw_only=True):
     """One direction of one link over a step: bytes that crossed it and the share of the step's capacity used (0..1)."""
 
     name: str
@@ -68,7 +68,7 @@ class LinkUse(_Record, frozen=True, kw_only=True):
     utilisation: float
 
 
-class CollectiveUse(_Record, frozen=True, kw_only=True):
+class CollectiveUse(_ReportRecord, frozen=True, kw_only=True):
     """What a library of collectives did in a step by one algorithm: how many operations.
 
     `nbytes` are those that pairs of workers lack of each other, `wire_bytes` what the algorithm sends between devices.
@@ -81,7 +81,7 @@ class CollectiveUse(_Record, frozen=True, kw_only=True):
     wire_bytes: int
 
 
-class Spending(_Record, frozen=True, kw_only=True):
+class Spending(_ReportRecord, frozen=True, kw_only=True):
     """What one worker spends a step on, in seconds; all but `hidden_s` sum to the step, all but compute is exposed.
 
     `copies_s` is packing and unpacking, `launches_s` the launching of these; wire, latency and waiting are what it is
@@ -89,16 +89,16 @@ class Spending(_Record, frozen=True, kw_only=True):
     """
 
     worker: int
-    compute_s: float
-    copies_s: float
-    launches_s: float
-    wire_s: float
-    latency_s: float
-    waiting_s: float
-    hidden_s: float
+    compute_s: float = 0.0
+    copies_s: float = 0.0
+    launches_s: float = 0.0
+    wire_s: float = 0.0
+    latency_s: float = 0.0
+    waiting_s: float = 0.0
+    hidden_s: float = 0.0
 
 
-class Bottleneck(_Record, frozen=True, kw_only=True):
+class Bottleneck(_ReportRecord, frozen=True, kw_only=True):
     """What a phase of the step waits for: what the worker that ends it last spends most of it on, `seconds` of it.
 
     `kind` is a field of `Spending` without its unit, `name` the device or link that it is about, if any.
@@ -113,7 +113,7 @@ class Bottleneck(_Record, frozen=True, kw_only=True):
     name: str = ""
 
 
-class DataParallelism(_Record, frozen=True, kw_only=True):
+class DataParallelism(_ReportRecord, frozen=True, kw_only=True):
     """Data parallelism of the same graph over as many workers, simulated alike; `refused` says why there is none."""
 
     refused: str = ""
@@ -127,7 +127,7 @@ class DataParallelism(_Record, frozen=True, kw_only=True):
 TaskKind = Literal["compute", "pack", "post", "wait", "unpack"]
 
 
-class TaskSeconds(_Record, frozen=True, kw_only=True):
+class TaskSeconds(_ReportRecord, frozen=True, kw_only=True):
     """What one task took one worker in a step; the end of a transfer is two, waiting and unpacking (or combining).
 
     `task` is its position in the common order, `what` the nodes computed or the tensor moved, `category` the kernels'.
@@ -141,7 +141,7 @@ class TaskSeconds(_Record, frozen=True, kw_only=True):
     category: str = ""
 
 
-class CheckResult(_Record, frozen=True, kw_only=True):
+class CheckResult(_ReportRecord, frozen=True, kw_only=True):
     """The comparison of k workers with one: how many of the tensors failed, and the worst one's max|a-b| / max|b|.
 
     `undecided` counts tensors beside those, which rounding alone takes too far to compare.
@@ -156,7 +156,7 @@ class CheckResult(_Record, frozen=True, kw_only=True):
     tolerance: float
 
 
-class Evaluation(_Record, frozen=True, kw_only=True):
+class Evaluation(_ReportRecord, frozen=True, kw_only=True):
     """How held-out samples did after so many steps: the share of right answers, 0..1, or the mean loss."""
 
     step: int
@@ -164,14 +164,14 @@ class Evaluation(_Record, frozen=True, kw_only=True):
     loss: float | None = None
 
 
-class OutsideArena(_Record, frozen=True, kw_only=True):
+class OutsideArena(_ReportRecord, frozen=True, kw_only=True):
     """Memory used on the training path outside the arena; `nbytes` is None where it cannot be known."""
 
     what: str
     nbytes: int | None = None
 
 
-class Report(Shown, _Record, frozen=True, kw_only=True):
+class Report(Shown, _ReportRecord, frozen=True, kw_only=True):
     """What one plan cost on one machine, predicted or measured.
 
     Seconds of two reports may be compared only where `machine` is the same. All bytes are those of one training

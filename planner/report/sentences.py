@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.report.schema import DeviceMemory, Report
-from planner.report.tables import fullest
+from planner.report.tables import fullest, peak_of_capacity
 from tensor_partitioner.display import exact_bytes, number, percent, quantity, seconds
 
 SHARED_OUT = ("weights", "optimizer state", "gradients")
@@ -31,7 +31,7 @@ def _fit(report: Report) -> str:
     device = fullest(report)
     if device is None or device.capacity_bytes is None:
         return "whether it fits is not known"
-    return f"it fits, with at most {quantity(device.peak_bytes, 'B')} of {quantity(device.capacity_bytes, 'B')}"
+    return f"it fits, with at most {peak_of_capacity(device)}"
 
 
 def _executed(report: Report) -> str:

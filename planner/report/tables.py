@@ -185,13 +185,17 @@ def fullest(report: Report) -> DeviceMemory | None:
     )
 
 
+def peak_of_capacity(device: DeviceMemory) -> str:
+    """Write the peak of a device whose capacity is known, as in `3.2 GB of 12 GB`."""
+    return f"{quantity(device.peak_bytes, 'B')} of {quantity(device.capacity_bytes or 0, 'B')}"
+
+
 def _memory(report: Report) -> Rows:
     yield "largest arena", quantity(max(report.arena_bytes), "B")
     if report.overfull:
         yield "OUT OF MEMORY on", ", ".join(report.overfull)
     elif (device := fullest(report)) is not None and device.capacity_bytes:
-        peak, capacity = quantity(device.peak_bytes, "B"), quantity(device.capacity_bytes, "B")
-        yield "fits", f"at most {peak} of {capacity}, in {device.device}"
+        yield "fits", f"at most {peak_of_capacity(device)}, in {device.device}"
     for item in report.outside_arena:
         size = "unknown size" if item.nbytes is None else quantity(item.nbytes, "B")
         yield "outside the arena", f"{item.what}: {size}"

@@ -30,7 +30,7 @@ from results.experiment import OverTimeError, Pages, cpu_limit, machine, publish
 from simulator.projection.cluster import cluster
 from tensor_partitioner.decision import decide
 from tensor_partitioner.decision.deciding import _Deciding
-from tensor_partitioner.decision.record import Candidate, Decision
+from tensor_partitioner.decision.record import Decision, RankedCandidate
 from tensor_partitioner.decision.sources import degrees_of
 from tensor_partitioner.projection import project, project_source
 from tensor_partitioner.replicas import ZooModel
@@ -119,9 +119,9 @@ SMALL_MACHINES = ("hgx-h100", "p4d.24xlarge", "dgx-a100", "p4d-nodes-2")
 Row = dict[str, Any]
 
 
-def by_hand(decision: Decision) -> dict[str, Candidate]:
+def by_hand(decision: Decision) -> dict[str, RankedCandidate]:
     """Return what people would do anyway, the best of each that fits."""
-    best: dict[str, Candidate] = {}
+    best: dict[str, RankedCandidate] = {}
     for candidate in decision.candidates:
         parallel = Parallel.read(candidate.parallel)
         if parallel is not None and candidate.fits and (name := _of_hand(parallel)):

@@ -19,7 +19,7 @@ Version = tuple[int, int | None]  # a block, and the task that made what is in i
 
 
 @dataclass(slots=True)
-class _Device:
+class _SpreadDevice:
     """A device's tasks so far, and from which to which of them it holds each block."""
 
     tasks: list[Task] = field(default_factory=list)
@@ -37,7 +37,7 @@ class _Device:
 class _Spreading:
     def __init__(self, flow: Flow, device_of: Sequence[int], devices: int) -> None:
         self._flow, self._device_of = flow, device_of
-        self._devices = [_Device() for _ in range(devices)]
+        self._devices = [_SpreadDevice() for _ in range(devices)]
         self.bytes = np.zeros((devices, devices), dtype=np.int64)
         self._sent: defaultdict[int | None, list[tuple[int, int, int, int]]] = defaultdict(list)
         self._needs: list[list[tuple[int, int]]] = [[] for _ in device_of]  # per task: transfer and block
@@ -94,7 +94,7 @@ class _Spreading:
             buffers, size = self._placed(number, device)
             yield WorkerProgram(number, tuple(device.tasks), buffers if device.tasks else (), size)
 
-    def _placed(self, number: int, device: _Device) -> tuple[tuple[Buffer, ...], int]:
+    def _placed(self, number: int, device: _SpreadDevice) -> tuple[tuple[Buffer, ...], int]:
         flow, end = self._flow, len(device.tasks) - 1
         kept = [
             block for block in device.first if block in flow.persistent and self._home((block, None)) in (None, number)

@@ -42,7 +42,7 @@ class Moves:
     new: list[int] = field(default_factory=list)
 
 
-class Pool:
+class Cache:
     """A device's memory: the blocks in it, the least recently requested first, and whether the host has them, too.
 
     The blocks of task p are requested before task `issued[p]`: as early as a share `ahead` of memory holds what all
@@ -140,7 +140,7 @@ class _Schedule:
     out what takes that room, one task's blocks at a time.
     """
 
-    def __init__(self, flow: Flow, moves: Sequence[Moves], resident: Sequence[int], pool: Pool, devices: int) -> None:
+    def __init__(self, flow: Flow, moves: Sequence[Moves], resident: Sequence[int], pool: Cache, devices: int) -> None:
         self._flow, self._moves, self._devices = flow, moves, devices
         self._issued_at: defaultdict[int, list[int]] = defaultdict(list)
         for position, issued in enumerate(pool.issued):
@@ -248,7 +248,7 @@ def swapping(request: SystemRequest) -> SystemProgram:
 def _program(choice: tuple[Flow, float], capacity_bytes: float, devices: int) -> Program:
     """Return the program of so many replicas and their host, for tasks in an order and requests so far ahead."""
     flow, ahead = choice
-    pool = Pool(flow, capacity_bytes, ahead)
+    pool = Cache(flow, capacity_bytes, ahead)
     pool.iteration()
     resident = list(pool.resident)
     schedule = _Schedule(flow, pool.iteration(), resident, pool, devices)

@@ -11,9 +11,8 @@ from typing import Any
 import click
 
 from planner.errors import GraphError, PlanError
-from planner.extensions import load_operators
 from planner.failures import JobError
-from planner.files import check_written, write_json
+from planner.files import write_json
 from planner.model_source import source_files
 from planner.models.trained import OPTIMIZER
 from planner.parallel import Parallel
@@ -23,9 +22,9 @@ from simulator.projection.cluster import cluster
 from simulator.projection.stack import OURS, STACKS
 from tensor_partitioner import display
 from tensor_partitioner.commands.completion import MACHINES, MODELS
-from tensor_partitioner.commands.console import WRITTEN, collect_seldom, command_errors, operators_option, stdout
+from tensor_partitioner.commands.console import WRITTEN, command_errors, operators_option, stdout
 from tensor_partitioner.commands.help import Command
-from tensor_partitioner.commands.planning_options import DECIDED, MODEL_HELP, given_options, with_model_options
+from tensor_partitioner.commands.planning_options import DECIDED, MODEL_HELP, begin, given_options, with_model_options
 from tensor_partitioner.commands.projecting import saved_for
 from tensor_partitioner.decision.checks import is_alike
 from tensor_partitioner.decision.deciding import BUDGET_S, decide
@@ -109,10 +108,7 @@ def _with_options_of_plan(command: click.Command) -> click.Command:
 @click.option("--sliders", is_flag=True, help=SLIDERS_HELP)
 def main(source: str, **options: Any) -> None:
     """Run the command; `HELP` says what it does."""
-    collect_seldom()
-    written = (options["output"], options["json_path"], options["page_path"])
-    check_written(written, (*source_files(source), *options["operator_files"]))
-    load_operators(options["operator_files"])
+    begin(options, ("output", "json_path", "page_path"), source_files(source))
     if options["sliders"] and options["page_path"] is None:
         raise click.UsageError("--sliders are on a page: expected --page FILE, too")
     if options["page_path"] is not None and not is_alike(cluster(options["topo"])):
@@ -199,4 +195,4 @@ def plan_of(decision: Decision, source: str, options: Mapping[str, Any]) -> Plan
     parallel = Parallel.read(best.parallel)
     if parallel is not None:
         return plan_named(model, batch, parallel)
-    return searched_plan(model.whole(batch), machine.devices, machine.built if best.family.endswith("time") else None)
+    return searched_plan(model.whole(batch), machine.devices, machine.built if best.objective == "time" else None)

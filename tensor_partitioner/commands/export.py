@@ -14,9 +14,8 @@ from rich.table import Table
 from planner.errors import PlanError
 from planner.export.exported import export
 from planner.export.setup import DEVICES_PER_NODE, Launch, Setup, parallel_of
-from planner.export.targets import TARGETS, Target, Trace, engines_of, target_named
-from planner.extensions import load_operators
-from planner.files import check_written, format_of, write_file, write_json
+from planner.export.targets import TARGETS, Target, TraceFormat, engines_of, target_named
+from planner.files import format_of, write_file, write_json
 from planner.graph.ir import Graph
 from planner.model_source import model as load_model
 from planner.model_source import source_files
@@ -27,11 +26,12 @@ from planner.plans.plan_json import load_plan
 from planner.program.lower import lower
 from tensor_partitioner import display
 from tensor_partitioner.commands.completion import MACHINES, MODELS
-from tensor_partitioner.commands.console import WRITTEN, collect_seldom, command_errors, operators_option, stdout
+from tensor_partitioner.commands.console import WRITTEN, command_errors, operators_option, stdout
 from tensor_partitioner.commands.help import Command
 from tensor_partitioner.commands.planning_options import (
     DECIDED,
     MODEL_HELP,
+    begin,
     is_saved_plan,
     plan_model,
     planning_options,
@@ -78,10 +78,8 @@ def _targets(_context: click.Context, _option: click.Parameter, begin: str) -> l
 @click.pass_context
 def main(context: click.Context, /, source: str, **options: Any) -> None:
     """Run the command; `HELP` says what it does."""
-    collect_seldom()
     read = (source,) if Path(source).is_file() else source_files(source)
-    check_written((options["output"], options["json_file"]), (*read, *options["operator_files"]))
-    load_operators(options["operator_files"])
+    begin(options, ("output", "json_file"), read)
     target = target_named(options["to"])
     if _is_decision(source):
         refuse_others(context, f"{source} is a decision, which is made already", allowed=WITH_PLAN)
@@ -108,7 +106,7 @@ def _of_decision(context: click.Context, source: str, options: dict[str, Any]) -
 
 
 @singledispatch
-def write_for(target: Target | Launch | Trace, source: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def write_for(target: Target | Launch | TraceFormat, source: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Write what a command names for a target, where its options say; print what is to be said, and return it."""
     raise TypeError(f"expected a target, found {type(target).__name__}")
 
@@ -142,7 +140,7 @@ def _placements(target: Target, source: str, options: Mapping[str, Any]) -> dict
 
 
 @write_for.register
-def _traces(target: Trace, source: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def _traces(target: TraceFormat, source: str, options: Mapping[str, Any]) -> dict[str, Any]:
     if options["output"] is None:
         raise click.UsageError(f"{target.title}: expected -o FILE, after which every worker's file is named")
     traces, plan = import_module(target.module), _plan(source, options)
@@ -159,7 +157,7 @@ def _traces(target: Trace, source: str, options: Mapping[str, Any]) -> dict[str,
     }
 
 
-def _traces_table(target: Trace, files: list[Path], contents: Any) -> Table:
+def _traces_table(target: TraceFormat, files: list[Path], contents: Any) -> Table:
     rows = [(f"{name}", str(count)) for name, count in contents.nodes.items()]
     moved = f"{exact_bytes(int(contents.bytes.sum()))}, between every two workers the plan's"
     return facts(f"{target.title}: {files[0].name} to {files[-1].name}", [*rows, ("bytes", moved)])

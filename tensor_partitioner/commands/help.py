@@ -55,7 +55,7 @@ class Command(_WithExamples):
                     formatter.write_dl(records)
 
 
-class Group(_WithExamples, click.Group):
+class CommandGroup(_WithExamples, click.Group):
     """Commands under one name, whose help has examples."""
 
     command_class = Command

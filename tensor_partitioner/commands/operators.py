@@ -22,7 +22,7 @@ from planner.extensions import load_operators
 from planner.failures import JobError
 from planner.graph.rules import RULES
 from tensor_partitioner.commands.console import command_errors, operators_option, stdout
-from tensor_partitioner.commands.help import Group
+from tensor_partitioner.commands.help import CommandGroup
 from tensor_partitioner.display import nearest, table
 from tensor_partitioner.display.progress import tracked
 
@@ -31,7 +31,7 @@ SHOWN_FAILURES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CatalogEntry:
     """One operator of the catalog; variables and strategies are those of one example application."""
 
     name: str
@@ -46,7 +46,7 @@ class Entry:
     has_gradient: bool
 
 
-def entry(name: str) -> Entry:
+def entry(name: str) -> CatalogEntry:
     """Describe one operator of the catalog at the ranks of its first verification case; TDLError if that is none."""
     operator = tdl.catalog[name]
     description = None
@@ -57,7 +57,7 @@ def entry(name: str) -> Entry:
         except tdl.TDLError as error:
             raise tdl.TDLError(f"{name}: {error}") from error
         description = operator.describe(tuple(operand.ndim for operand in case.operands), case.attributes)
-    return Entry(
+    return CatalogEntry(
         name=name,
         category=operator.category,
         operands=tuple(operator.operands),
@@ -74,7 +74,7 @@ def entry(name: str) -> Entry:
 EXAMPLES = ("operators list", "operators check softmax --cases 20", "operators check swish --operators own.py")
 
 
-@click.group(name="operators", cls=Group, examples=EXAMPLES)
+@click.group(name="operators", cls=CommandGroup, examples=EXAMPLES)
 def cli() -> None:
     """Show the catalog of operators, and verify it."""
 
@@ -97,7 +97,7 @@ def list_operators(operator_files: tuple[Path, ...], as_json: bool) -> None:
     stdout().print(table(f"{len(entries)} operators", columns, map(_row, entries), text=columns))
 
 
-def _row(operator: Entry) -> tuple[str, ...]:
+def _row(operator: CatalogEntry) -> tuple[str, ...]:
     strategies = (name if reducer is None else f"{name}:{reducer}" for name, reducer in operator.strategies.items())
     texts = (operator.name, *map(" ".join, (operator.operands, operator.variables, strategies)))
     answers = {True: "yes", False: "-", None: "?"}

@@ -4,32 +4,33 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
 
+import planner
 from planner.errors import GraphError
 from planner.export.targets import TARGETS, target_named
-from planner.extensions import load_operators
 from planner.failures import JobError
-from planner.files import check_written, write_json
+from planner.files import write_json
 from planner.graph.ir import Graph
 from planner.model_source import function_of, source_files
 from planner.models import model_options
 from planner.plans.check import MOST_WORKERS
 from planner.plans.plan import Plan
 from planner.plans.plan_json import load_plan
-from planner.report import summary
+from planner.report import plan_facts
 from planner.search import SEARCHERS
 from planner.search.solver.limits import Tuning
 from tensor_partitioner import display
 from tensor_partitioner.commands.completion import MACHINES, MODELS
-from tensor_partitioner.commands.console import WRITTEN, collect_seldom, command_errors, operators_option, stdout
+from tensor_partitioner.commands.console import WRITTEN, command_errors, operators_option, stdout
 from tensor_partitioner.commands.help import Command
 from tensor_partitioner.commands.planning_options import (
     MODEL_HELP,
     SEARCHED,
+    begin,
     given_options,
     is_saved_plan,
     plan_model,
@@ -41,21 +42,7 @@ from tensor_partitioner.commands.planning_options import (
 from tensor_partitioner.display import Shown
 from topologies import load_topology
 
-if TYPE_CHECKING:
-    from planner.explanations.difference import PlanDifference
-    from planner.explanations.summary_records import Summary
-
-DIFFERENCE, EXPLANATION, EXPORT = (
-    "planner.explanations.difference",
-    "planner.explanations.explanation",
-    "tensor_partitioner.commands.export",
-)
-SUMMARY, WHAT_IF, FRONTIER = (
-    "planner.explanations.summary",
-    "planner.explanations.what_if",
-    "planner.explanations.frontier",
-)
-DECIDE = "tensor_partitioner.commands.decide"
+DECIDE, EXPORT = "tensor_partitioner.commands.decide", "tensor_partitioner.commands.export"
 PROJECTING = "tensor_partitioner.commands.projecting"
 PROCESS, VERIFICATION = "executor.process.bootstrap", "executor.torch.verification"
 """Modules that few calls need: they are imported by those."""
@@ -134,10 +121,7 @@ EXAMPLES = (
 @click.pass_context
 def main(context: click.Context, /, model: str | None, diff: tuple[Path, Path] | None, **options: Any) -> None:
     """Run the command; `HELP` says what it does."""
-    collect_seldom()
-    read = diff or (source_files(model) if model else ())
-    check_written((options["output"], options["json_file"]), (*read, *options["operator_files"]))
-    load_operators(options["operator_files"])
+    begin(options, ("output", "json_file"), diff or (source_files(model) if model else ()))
     shown: list[Shown]
     plan: Plan | None = None
     said = ""
@@ -155,10 +139,11 @@ def main(context: click.Context, /, model: str | None, diff: tuple[Path, Path] |
         record, shown = _exported(context, model, options), []
     else:
         plan, said = _plan_and_verdict(context, model, options)
-        split = _summary(plan, options["topo"] if is_saved_plan(model) else None)
-        record, shown = summary.to_data(plan) | {"summary": msgspec.to_builtins(split)}, [plan, split]
+        machine = load_topology(options["topo"]) if options["topo"] and is_saved_plan(model) else None
+        split = planner.summary(plan, machine)
+        record, shown = plan_facts.to_data(plan) | {"summary": msgspec.to_builtins(split)}, [plan, split]
         if options["explain"]:
-            explained = import_module(EXPLANATION).explain(plan)
+            explained = planner.explain(plan)
             record, shown = record | msgspec.to_builtins(explained), [plan, split, explained]
     if options["json_file"] is not None:
         write_json(options["json_file"], record)
@@ -201,12 +186,6 @@ def _exported(context: click.Context, model: str, options: dict[str, Any]) -> di
     return record
 
 
-def _summary(plan: Plan, machine: str | None) -> Summary:
-    """Return how a plan splits a model, on a machine with its seconds there; else with those that were predicted."""
-    result: Summary = import_module(SUMMARY).summary(plan, None if machine is None else load_topology(machine))
-    return result
-
-
 def _what_if(context: click.Context, model: str, options: dict[str, Any]) -> tuple[dict[str, Any], list[Shown]]:
     """Answer what pins would cost, or show a frontier; a plan that is found on the way is saved where that is asked."""
     asked = "--frontier" if options["frontier"] else "--why-not"
@@ -215,10 +194,10 @@ def _what_if(context: click.Context, model: str, options: dict[str, Any]) -> tup
     refuse_others(context, f"{asked} plans otherwise", ["model", *(name for name in options if name not in NOT_IF)])
     graph, search = read_request(model, options, options["topo"])
     if options["frontier"]:
-        frontier = import_module(FRONTIER).frontier(graph, **search)
+        frontier = planner.frontier(graph, **search)
         return {"frontier": msgspec.to_builtins(frontier)}, [frontier]
-    bench = import_module(WHAT_IF).Workbench(graph, **search)
-    answers = [bench.why_not(pin) for pin in options["why_not"]]
+    bench = planner.Workbench(graph, **search)
+    answers: list[Shown] = [bench.why_not(pin) for pin in options["why_not"]]
     if options["output"] is not None:
         bench.plan.save(options["output"])
     return {"why_not": msgspec.to_builtins(answers)}, answers
@@ -255,11 +234,9 @@ def _comparison(graph: Graph, model: str, options: dict[str, Any]) -> str:
     return f"compared with PyTorch{uncut}: {count} tensors are equal after {verification.STEPS} steps in {dtype}"
 
 
-def _compared(paths: tuple[Path, Path]) -> PlanDifference:
+def _compared(paths: tuple[Path, Path]) -> planner.PlanDifference:
     names = paths[0].name, paths[1].name
-    names = names if names[0] != names[1] else (str(paths[0]), str(paths[1]))
-    compared: PlanDifference = import_module(DIFFERENCE).diff(*paths, names)
-    return compared
+    return planner.diff(*paths, names if names[0] != names[1] else (str(paths[0]), str(paths[1])))
 
 
 def _plan(context: click.Context, model: str, options: dict[str, Any]) -> Plan:

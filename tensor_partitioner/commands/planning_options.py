@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,6 +11,8 @@ import click
 from click.core import ParameterSource
 
 from planner.errors import PlanError
+from planner.extensions import load_operators
+from planner.files import check_written
 from planner.graph.ir import Graph
 from planner.model_source import model as load_model
 from planner.models import model_options
@@ -22,7 +24,7 @@ from planner.plans.plan import Plan
 from planner.plans.plan_json import is_plan
 from planner.search.option import Option
 from planner.search.pins import load_pins
-from tensor_partitioner.commands.console import WRITTEN, Finite
+from tensor_partitioner.commands.console import WRITTEN, Finite, collect_seldom
 from tensor_partitioner.commands.help import register_group
 from topologies import Machine, load_topology
 
@@ -112,6 +114,13 @@ def with_model_options(defaults: Mapping[str, str]) -> Callable[[click.Command],
         return command
 
     return give
+
+
+def begin(options: Mapping[str, Any], written: Iterable[str], read: Iterable[str | Path]) -> None:
+    """Make a command ready whose options `written` name files, and run those that register operators."""
+    collect_seldom()
+    check_written([options[name] for name in written], (*read, *options["operator_files"]))
+    load_operators(options["operator_files"])
 
 
 def is_saved_plan(source: str) -> bool:

@@ -9,9 +9,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from planner.extensions import load_operators
 from planner.failures import JobError
-from planner.files import check_written, write_json
+from planner.files import write_json
 from planner.model_source import source_files
 from planner.report.schema import write_reports
 from planner.report.sentences import finding
@@ -21,12 +20,13 @@ from simulator.report import COLLECTIVES
 from simulator.tracing import trace
 from tensor_partitioner import display
 from tensor_partitioner.commands.completion import MACHINES, MODELS
-from tensor_partitioner.commands.console import WRITTEN, collect_seldom, command_errors, operators_option, stdout
+from tensor_partitioner.commands.console import WRITTEN, command_errors, operators_option, stdout
 from tensor_partitioner.commands.help import Command
 from tensor_partitioner.commands.planning_options import (
     MODEL_HELP,
     SEARCHED,
     SEARCHING,
+    begin,
     is_saved_plan,
     planning_options,
     refuse_others,
@@ -91,11 +91,8 @@ EXAMPLES = (
 @click.pass_context
 def main(context: click.Context, /, source: str, **options: Any) -> None:
     """Run the command; `HELP` says what it does."""
-    collect_seldom()
     read = (source,) if Path(source).is_file() else source_files(source)
-    written = (options["output"], options["json_path"], options["trace_path"])
-    check_written(written, (*read, *options["operator_files"]))
-    load_operators(options["operator_files"])
+    begin(options, ("output", "json_path", "trace_path"), read)
     swept = options.pop("sweep")
     if is_saved_plan(source):
         reason = f"{source} is a saved plan, which is not searched again"

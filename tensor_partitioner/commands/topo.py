@@ -11,7 +11,7 @@ from planner.failures import BAD_INPUT, JOB_FAILED
 from planner.files import check_written
 from tensor_partitioner import display
 from tensor_partitioner.commands.console import WRITTEN, command_errors, stdout
-from tensor_partitioner.commands.help import Group
+from tensor_partitioner.commands.help import CommandGroup
 from topologies import Machine, TopologyError, drawing, full_text, load_topology
 from topologies.imports import import_machine
 from topologies.tables import matrices, route_tables
@@ -23,7 +23,7 @@ EXAMPLES = (
 )
 
 
-@click.group("topo", cls=Group, examples=EXAMPLES)
+@click.group("topo", cls=CommandGroup, examples=EXAMPLES)
 def commands() -> None:
     """Show, check and import machines."""
 

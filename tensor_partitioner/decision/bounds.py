@@ -30,7 +30,7 @@ from simulator.projection.memory import GRADIENTS, OPTIMIZER, WEIGHTS, gradient_
 from simulator.projection.projection import stages_of
 from simulator.projection.stack import Stack
 from simulator.projection.steps import Job, Steps
-from tensor_partitioner.decision.candidates import KEPT, Branch, Space, divisors
+from tensor_partitioner.decision.candidates import KEPT, Branch, ParallelSpace, divisors
 from tensor_partitioner.projection import network_within
 from tensor_partitioner.replicas import Source
 
@@ -180,7 +180,7 @@ class Bounds:
     source: Source
     cluster: Cluster
     stack: Stack
-    space: Space
+    space: ParallelSpace
     _divisions: dict[Key, Division | None] = field(default_factory=dict)
     _floors: dict[tuple[Key, str, bool], Floor] = field(default_factory=dict)
 

@@ -46,7 +46,7 @@ class Branch(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Space:
+class ParallelSpace:
     """All ways to train a network of so many blocks with a batch on all devices; `pins` are words that are given.
 
     `experts` are those of a layer, 1 without any. Of recomputation those are tried that change something, of ZeRO's
@@ -148,7 +148,7 @@ def _schedules(pp: int, most_chunks: int) -> tuple[str, ...]:
     return (*plain, *(f"{INTERLEAVED}:{chunks}" for chunks in range(1, most_chunks + 1)))
 
 
-def by_hand(space: Space, per_node: int) -> Iterator[list[Parallel]]:
+def by_hand(space: ParallelSpace, per_node: int) -> Iterator[list[Parallel]]:
     """Yield what people would do anyway: DDP, FSDP, and tensor parallelism in a node with as few stages as may be.
 
     Of each, those with least recomputation and the largest micro-batch first; stages take a sample at once, in as many

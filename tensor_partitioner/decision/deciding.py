@@ -19,9 +19,9 @@ from simulator.projection.cluster import Cluster, cluster, cluster_of
 from simulator.projection.result import Projection
 from simulator.projection.stack import OURS, Stack, stack_named
 from tensor_partitioner.decision.bounds import UNDIVIDED, Bounds
-from tensor_partitioner.decision.candidates import Space, candidate_name, family
+from tensor_partitioner.decision.candidates import ParallelSpace, candidate_name, family
 from tensor_partitioner.decision.checks import is_alike, require_few, require_types
-from tensor_partitioner.decision.record import ALL_ALIKE, OWN, SEARCHED, Candidate, Decision
+from tensor_partitioner.decision.record import ALL_ALIKE, FAMILIES, SEARCHED, Decision, RankedCandidate
 from tensor_partitioner.decision.recording import Projected, Tally, machine_facts, model_facts, ranked, warning
 from tensor_partitioner.decision.searching import Search
 from tensor_partitioner.decision.simulated import Work, simulated_step
@@ -92,22 +92,22 @@ class _Deciding:
     @cached_property
     def _single(self) -> tuple[Inner, tuple[Block, ...]]:
         """One device at work on one sample, with all layers."""
-        division = self._bounds(Space(self.cluster.devices, 1, 1)).division(UNDIVIDED, 1)
+        division = self._bounds(ParallelSpace(self.cluster.devices, 1, 1)).division(UNDIVIDED, 1)
         assert division is not None
         return self.source.inner(UNDIVIDED, 1), division.job.blocks
 
-    def _bounds(self, space: Space) -> Bounds:
+    def _bounds(self, space: ParallelSpace) -> Bounds:
         return Bounds(self.source, self.cluster, self._stack, space)
 
     @property
     def _per_node(self) -> int:
         return self.cluster.per_node if self.cluster.per_node > 1 else self.cluster.devices
 
-    def space(self, batch: int) -> Space:
+    def space(self, batch: int) -> ParallelSpace:
         """Return all ways to take a batch."""
         (inner, blocks), keeps = self._single, "none"
         selects, repeats = any(block.selected_bytes for block in blocks), any(block.is_layer for block in blocks)
-        return Space(
+        return ParallelSpace(
             devices=self.cluster.devices,
             batch=batch,
             blocks=len(blocks),
@@ -164,7 +164,7 @@ class _Deciding:
             f"devices, found {batch}"
         )
 
-    def _search(self, space: Space, until: float) -> Search:
+    def _search(self, space: ParallelSpace, until: float) -> Search:
         def price(way: Parallel) -> Projection | None:
             return self._priced(way, space.batch)
 
@@ -215,7 +215,7 @@ class _Deciding:
                 self.impossible += 1
                 continue
             alike = ALL_ALIKE if plan.graph.updates and not plan.total_bytes else ""
-            projected.append((f"{SEARCHED[goal]}{alike}", f"{OWN}, least {goal}", 0.0, step))
+            projected.append((f"{SEARCHED[goal]}{alike}", FAMILIES[goal], 0.0, step))
         return projected
 
     def _searched_step(self, goal: str, machine: Machine | None, batch: int) -> tuple[Plan, Projection]:
@@ -248,7 +248,7 @@ class _Deciding:
             one_device_s=alone_s,
         )
 
-    def _alone_s(self, batch: int, best: Candidate, operations: float, until: float) -> float | None:
+    def _alone_s(self, batch: int, best: RankedCandidate, operations: float, until: float) -> float | None:
         """Return the seconds of a step on one device alone; None where they are more than the best's, or do not fit."""
         inner, device = self._single[0], self.cluster.built.devices[0]
         attained = max(map(device.attained, {inner.dtype, inner.products or inner.dtype}))

@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from simulator.projection.memory import MemoryLine
 from tensor_partitioner.display import Shown
 
 FORMAT = "decision/1"
 
-OWN = "searched plan"
-"""What the family of plans that a search found begins with."""
-
 SEARCHED = {"bytes": "plan of least bytes", "time": "plan of least time without overlap"}
 """The names of plans that a search found, by its objective."""
+
+FAMILIES = {"bytes": "searched plan, least bytes", "time": "searched plan, least time"}
+"""Their families."""
 
 ALL_ALIKE = ", all devices doing the same work"
 """What the name of a plan ends in that divides nothing."""
 
 
-class _Record(msgspec.Struct, frozen=True, kw_only=True):
+class _Facts(msgspec.Struct, frozen=True, kw_only=True):
     """A frozen record."""
 
 
-class Line(_Record, frozen=True, kw_only=True):
-    """Bytes, and what for."""
-
-    what: str
-    nbytes: int
-
-
-class Stage(_Record, frozen=True, kw_only=True):
+class Stage(_Facts, frozen=True, kw_only=True):
     """A stage: its first and last block, seconds of a micro-batch, bytes of memory."""
 
     first: str
@@ -41,7 +35,7 @@ class Stage(_Record, frozen=True, kw_only=True):
     needed_bytes: int
 
 
-class Candidate(_Record, frozen=True, kw_only=True):
+class RankedCandidate(_Facts, frozen=True, kw_only=True):
     """A way to train: its name, what `--parallel` takes (None for a searched plan), family, and why it loses.
 
     `bound_s` is a time that no way of its degrees is below. `roof_factor` is how many times its kernels' best time it
@@ -65,13 +59,18 @@ class Candidate(_Record, frozen=True, kw_only=True):
     roof_factor: float
     micro_batches: int
     shares: Mapping[str, float]
-    memory: tuple[Line, ...]
+    memory: tuple[MemoryLine, ...]
     stages: tuple[Stage, ...]
     sent_bytes: Mapping[str, int] = {}
     why: str = ""
 
+    @property
+    def objective(self) -> str | None:
+        """What the search of a plan made least; None of named parallelism."""
+        return next((objective for objective, family in FAMILIES.items() if family == self.family), None)
 
-class ModelFacts(_Record, frozen=True, kw_only=True):
+
+class ModelFacts(_Facts, frozen=True, kw_only=True):
     """The model: parameters, samples of a step, tokens of a sample, operations of its products, what it computes in.
 
     `weights` is the dtype of its weights; "" where that is the same, or not said.
@@ -97,7 +96,7 @@ class ModelFacts(_Record, frozen=True, kw_only=True):
         return self.dtype if self.weights in ("", self.dtype) else f"mixed precision ({self.dtype} products)"
 
 
-class MachineFacts(_Record, frozen=True, kw_only=True):
+class MachineFacts(_Facts, frozen=True, kw_only=True):
     """The machine: devices, how many share a node, their type, memory and peak."""
 
     name: str
@@ -108,7 +107,7 @@ class MachineFacts(_Record, frozen=True, kw_only=True):
     peak_flop_per_s: float
 
 
-class Search(_Record, frozen=True, kw_only=True):
+class SearchFacts(_Facts, frozen=True, kw_only=True):
     """How the best was found: candidates in all, left out by their bounds, for want of time, impossible, projected.
 
     `lower_bound_s`: nothing that was left out is faster; the gap is what lies between that and the best.
@@ -135,19 +134,24 @@ class Decision(msgspec.Struct, Shown, frozen=True, kw_only=True):
     machine: MachineFacts
     stack: str
     verdict: str
-    search: Search
-    candidates: tuple[Candidate, ...]
+    search: SearchFacts
+    candidates: tuple[RankedCandidate, ...]
     commands: tuple[str, ...]
     one_device_s: float | None = None
 
     @property
-    def best(self) -> Candidate:
+    def best(self) -> RankedCandidate:
         """The first."""
         return self.candidates[0]
 
-    def of_families(self) -> tuple[Candidate, ...]:
+    def of_families(self) -> tuple[RankedCandidate, ...]:
         """The best of every family, in the candidates' order."""
-        best: dict[str, Candidate] = {}
-        for candidate in self.candidates:
-            best.setdefault(candidate.family, candidate)
-        return tuple(best.values())
+        return of_families(self.candidates)
+
+
+def of_families(candidates: Iterable[RankedCandidate]) -> tuple[RankedCandidate, ...]:
+    """Return the first of every family, in the candidates' order."""
+    first: dict[str, RankedCandidate] = {}
+    for candidate in candidates:
+        first.setdefault(candidate.family, candidate)
+    return tuple(first.values())

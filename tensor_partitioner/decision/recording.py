@@ -14,7 +14,7 @@ from simulator.projection.block import Block
 from simulator.projection.cluster import Cluster
 from simulator.projection.projection import EXCHANGES
 from simulator.projection.result import Projection
-from tensor_partitioner.decision.record import OWN, Candidate, Line, MachineFacts, ModelFacts, Search, Stage
+from tensor_partitioner.decision.record import FAMILIES, MachineFacts, ModelFacts, RankedCandidate, SearchFacts, Stage
 from tensor_partitioner.decision.why import COMMUNICATING, left_open, why, why_searched
 from tensor_partitioner.replicas import Inner
 
@@ -33,11 +33,11 @@ class Tally:
     lower_bound_s: float
     seconds: float
 
-    def search(self, candidates: Sequence[Candidate]) -> Search:
+    def search(self, candidates: Sequence[RankedCandidate]) -> SearchFacts:
         """Record it, with the candidates that were projected, best first."""
         best_s = candidates[0].seconds_per_step
         lower_s = min(best_s, self.lower_bound_s)
-        return Search(
+        return SearchFacts(
             considered=self.considered,
             bounded_away=self.bounded_away,
             unfinished=self.unfinished,
@@ -49,7 +49,7 @@ class Tally:
         )
 
 
-def warning(search: Search) -> str:
+def warning(search: SearchFacts) -> str:
     """Say that time ran out where what was left out may be faster."""
     return f"Time ran out: {left_open(search)}. " if search.unfinished else ""
 
@@ -82,7 +82,7 @@ def machine_facts(cluster: Cluster, dtype: str) -> MachineFacts:
     )
 
 
-def ranked(projected: Sequence[Projected], model: ModelFacts, graph: Graph) -> tuple[Candidate, ...]:
+def ranked(projected: Sequence[Projected], model: ModelFacts, graph: Graph) -> tuple[RankedCandidate, ...]:
     """Record candidates, best first, those that fit before those that do not, with why they lose to the first."""
     rows = [_candidate(*row, model) for row in projected]
     rows.sort(key=lambda row: (not row.fits, row.seconds_per_step if row.fits else row.needed_bytes))
@@ -91,7 +91,7 @@ def ranked(projected: Sequence[Projected], model: ModelFacts, graph: Graph) -> t
     return tuple(_with_why(row, rows, heads) for row in rows)
 
 
-def _candidate(name: str, kind: str, bound_s: float, projection: Projection, model: ModelFacts) -> Candidate:
+def _candidate(name: str, kind: str, bound_s: float, projection: Projection, model: ModelFacts) -> RankedCandidate:
     """Record a candidate."""
     shares, tokens = projection.shares, model.sequence
     exposed = (
@@ -100,9 +100,9 @@ def _candidate(name: str, kind: str, bound_s: float, projection: Projection, mod
         "weights gathered and gradients scattered, exposed",
         "gradients reduced, exposed",
     )
-    return Candidate(
+    return RankedCandidate(
         name=name,
-        parallel=None if kind.startswith(OWN) else name,
+        parallel=None if kind in FAMILIES.values() else name,
         family=kind,
         seconds_per_step=projection.seconds,
         bound_s=bound_s,
@@ -118,13 +118,13 @@ def _candidate(name: str, kind: str, bound_s: float, projection: Projection, mod
         roof_factor=projection.roof_factor,
         micro_batches=projection.micro_batches,
         shares=dict(shares),
-        memory=tuple(Line(what=line.what, nbytes=line.nbytes) for line in projection.memory),
+        memory=projection.memory,
         stages=tuple(Stage(**stage._asdict()) for stage in projection.stages),
         sent_bytes=dict(projection.sent_bytes),
     )
 
 
-def _with_why(row: Candidate, rows: Sequence[Candidate], heads: int | None) -> Candidate:
+def _with_why(row: RankedCandidate, rows: Sequence[RankedCandidate], heads: int | None) -> RankedCandidate:
     if row is rows[0] and row.fits:
         return row
     return replace(row, why=why(row, rows[0], heads) + why_searched(row, rows))

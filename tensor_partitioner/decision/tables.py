@@ -9,7 +9,7 @@ from rich.table import Table
 
 from simulator.projection.result import Projection
 from tensor_partitioner import display
-from tensor_partitioner.decision.record import Candidate, Decision
+from tensor_partitioner.decision.record import Decision, RankedCandidate
 
 SPARED = ("samples/s", "bubble", "exposed", "of peak", "memory")
 """Columns that follow from others or are said in the reason, which a narrow terminal does without."""
@@ -75,7 +75,7 @@ def _(shown: Decision) -> Sequence[Table]:
     )
 
 
-def candidates_table(candidates: Iterable[Candidate], *, of_kinds: bool = False) -> Table:
+def candidates_table(candidates: Iterable[RankedCandidate], *, of_kinds: bool = False) -> Table:
     """Rank candidates, with the reason why each loses to the first.
 
     Those that stand for their kinds take "≤" seconds, but the first: others of a kind that were left out may be faster.

@@ -10,7 +10,7 @@ from planner.export.targets import engines_of
 from planner.parallel import Parallel
 from planner.plans.check import MOST_WORKERS
 from planner.search.pins import Degree
-from tensor_partitioner.decision.record import Candidate, MachineFacts
+from tensor_partitioner.decision.record import MachineFacts, RankedCandidate
 from tensor_partitioner.replicas import Source, ZooModel
 
 STACK = "compile"
@@ -22,7 +22,7 @@ ENGINES = ("fsdp2", "megatron", "torchtitan", "deepspeed")
 
 
 def commands(  # noqa: PLR0913 -- what a decision was made of
-    source: Source, batch: int, machine: MachineFacts, best: Candidate, *, stack: str, pins: Iterable[Degree]
+    source: Source, batch: int, machine: MachineFacts, best: RankedCandidate, *, stack: str, pins: Iterable[Degree]
 ) -> Iterator[str]:
     """Yield what to type to see it again, to have the plan, to run it, and to have it in other engines.
 
@@ -32,7 +32,7 @@ def commands(  # noqa: PLR0913 -- what a decision was made of
     running = [f"mpirun -n {machine.devices} execute plan.json"] if machine.devices <= MOST_WORKERS else []
     topo = f"--topo {quote(machine.name)}"
     if best.parallel is None:
-        objective = f" --objective time {topo}" if best.family.endswith("time") else ""
+        objective = f" --objective time {topo}" if best.objective == "time" else ""
         planning = f"plan {words} --workers {machine.devices}{objective} -o plan.json"
         yield from (planning, *running, f"export-plan plan.json --to {OWN_EXECUTOR}")
         return

@@ -6,7 +6,15 @@ from collections.abc import Iterable
 
 from planner.parallel import Parallel
 from simulator.projection.projection import EXCHANGES, WAITING
-from tensor_partitioner.decision.record import ALL_ALIKE, OWN, Candidate, Decision, MachineFacts, ModelFacts, Search
+from tensor_partitioner.decision.record import (
+    ALL_ALIKE,
+    Decision,
+    MachineFacts,
+    ModelFacts,
+    RankedCandidate,
+    SearchFacts,
+    of_families,
+)
 from tensor_partitioner.display import number, percent, quantity
 from tensor_partitioner.display import seconds as format_seconds
 
@@ -54,7 +62,7 @@ UNEVEN = 1.1
 """Times the mean stage that the slowest takes, from which on stages are uneven."""
 
 
-def left_open(search: Search) -> str:
+def left_open(search: SearchFacts) -> str:
     """Say what was left out for want of time, and what it takes at least."""
     return (
         f"{search.unfinished} candidates were not looked at, of which none takes less than "
@@ -71,7 +79,7 @@ def not_their_best(decision: Decision) -> str:
     )
 
 
-def why(candidate: Candidate, best: Candidate, heads: int | None = None) -> str:
+def why(candidate: RankedCandidate, best: RankedCandidate, heads: int | None = None) -> str:
     """Say in one clause what a candidate has more of than the best, of all the seconds that it takes longer.
 
     `heads` are those of the model's attention, where it has any: tensor parallel workers that do not divide them do
@@ -96,15 +104,15 @@ def why(candidate: Candidate, best: Candidate, heads: int | None = None) -> str:
     return ", as ".join(filter(None, (said, _uneven(candidate, best, heads) if cause in OF_THE_SLOWEST else "")))
 
 
-def why_searched(row: Candidate, rows: Iterable[Candidate]) -> str:
+def why_searched(row: RankedCandidate, rows: Iterable[RankedCandidate]) -> str:
     """Say why a plan of least time takes longer than that of least bytes; "" where it does not, or is none."""
-    faster = [other.family for other in rows if other.fits and other.seconds_per_step < row.seconds_per_step]
-    if row.family != f"{OWN}, least time" or f"{OWN}, least bytes" not in faster:
+    faster = [other.objective for other in rows if other.fits and other.seconds_per_step < row.seconds_per_step]
+    if row.objective != "time" or "bytes" not in faster:
         return ""
     return "; more than with least bytes, as its search adds up operators, none fused and nothing overlapping"
 
 
-def _uneven(candidate: Candidate, best: Candidate, heads: int | None) -> str:
+def _uneven(candidate: RankedCandidate, best: RankedCandidate, heads: int | None) -> str:
     """Say in which way a candidate's workers do less alike than the best's; "" where they do not, or nobody knows."""
     parallel = Parallel.read(candidate.parallel)
     if parallel is not None and heads is not None and heads % parallel.tp:
@@ -116,7 +124,7 @@ def _uneven(candidate: Candidate, best: Candidate, heads: int | None) -> str:
     return f"{which} takes {times:.2f} times the mean one"
 
 
-def _slowest_stage(candidate: Candidate) -> tuple[float, int]:
+def _slowest_stage(candidate: RankedCandidate) -> tuple[float, int]:
     """Return how many times the mean the slowest stage takes, and which one it is, from 1."""
     seconds = [stage.forward_s + stage.backward_s for stage in candidate.stages]
     if not sum(seconds):
@@ -125,13 +133,13 @@ def _slowest_stage(candidate: Candidate) -> tuple[float, int]:
     return slowest * len(seconds) / sum(seconds), seconds.index(slowest) + 1
 
 
-def _largest(candidate: Candidate) -> str:
+def _largest(candidate: RankedCandidate) -> str:
     line = max(candidate.memory, key=lambda line: line.nbytes)
     return f"{format_bytes(line.nbytes)} of {line.what}"
 
 
 def verdict(
-    model: ModelFacts, machine: MachineFacts, candidates: tuple[Candidate, ...], one_device_s: float | None = None
+    model: ModelFacts, machine: MachineFacts, candidates: tuple[RankedCandidate, ...], one_device_s: float | None = None
 ) -> str:
     """Say in one sentence, or two, what to do; first that one device is as fast as all, where it is."""
     best = candidates[0]
@@ -157,10 +165,8 @@ def verdict(
         f"{number(best.samples_per_s)} samples/s, "
         f"{percent(best.utilisation)} of the {model.dtype} peak, {format_bytes(best.margin_bytes)} of memory to spare."
     )
-    families: dict[str, Candidate] = {}
-    for candidate in candidates:
-        families.setdefault(candidate.family, candidate)
-    others = [c for c in families.values() if c is not best and c.fits]
+    families = of_families(candidates)
+    others = [c for c in families if c is not best and c.fits]
     if not others:
         return f"{said} Nothing else that was looked at fits." if len(families) > 1 else said
     alike = [c for c in others if c.seconds_per_step < AS_FAST * best.seconds_per_step]

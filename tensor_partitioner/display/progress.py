@@ -24,7 +24,7 @@ ERASE = "\r\x1b[K"
 
 
 @dataclass(slots=True)
-class Task:
+class TrackedTask:
     """Work of `total` parts, of which so many are done; it began at `started`, by the monotonic clock.
 
     `amounts` are what one part is of, by what it is called.
@@ -53,11 +53,11 @@ class StatusLine:
     """Shows tasks, each within the one before, on stderr: on a terminal a line that changes, in a pipe plain ones."""
 
     def __init__(self) -> None:
-        self._tasks: list[Task] = []
+        self._tasks: list[TrackedTask] = []
         self._stopped = threading.Event()
         self._thread = threading.Thread()
 
-    def begin(self, task: Task) -> None:
+    def begin(self, task: TrackedTask) -> None:
         """Show a task from now on; the first one starts the line."""
         self._tasks.append(task)
         if len(self._tasks) == 1:
@@ -65,7 +65,7 @@ class StatusLine:
             self._thread = threading.Thread(target=self._show, daemon=True)
             self._thread.start()
 
-    def end(self, task: Task) -> None:
+    def end(self, task: TrackedTask) -> None:
         """Show a task no longer; with the last one the line goes."""
         self._tasks.remove(task)
         if not self._tasks:
@@ -93,7 +93,7 @@ STATUS: ContextVar[StatusLine | None] = ContextVar("status", default=None)
 @contextmanager
 def progress(description: str, total: int, amounts: Mapping[str, int] | None = None) -> Iterator[Callable[[], None]]:
     """Tell the status line of work of `total` parts, each of `amounts`; yields a function that counts one more."""
-    task, line = Task(description, total, amounts=amounts or {}), STATUS.get()
+    task, line = TrackedTask(description, total, amounts=amounts or {}), STATUS.get()
     if line is not None:
         line.begin(task)
     try:
@@ -111,7 +111,7 @@ def tracked(description: str, parts: Sequence[T]) -> Iterator[T]:
             advance()
 
 
-def status(tasks: Sequence[Task], now: float) -> str:
+def status(tasks: Sequence[TrackedTask], now: float) -> str:
     """Say what is under way, as in `searching: 2 of 5, 12 s, about 18 s left`."""
     if not tasks:
         return ""

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
+
+from msgspec.structs import replace
 
 from planner.parallel import Parallel
-from tensor_partitioner.decision.record import Candidate, Decision
+from planner.plans.phases import read_schedule
+from tensor_partitioner.decision.record import Decision
 from tensor_partitioner.decision.why import left_open, not_their_best
 from tensor_partitioner.display import number, percent, quantity, seconds
-from tensor_partitioner.page.records import DecisionPart, Group, Row, StageRow
+from tensor_partitioner.page.records import Figure
 
 MOST_ROWS = 800
 """Of more candidates the fastest are on the page, and the best of every family."""
-
-LEAST_SHARE = 1e-6
-"""Of a step: less is rounding."""
 
 EXCHANGES = {
     "1f1b": "one forward and one backward pass in turn (1F1B)",
@@ -37,83 +37,17 @@ RECOMPUTED = {
 }
 
 
-def decision_part(decision: Decision) -> DecisionPart:
-    """Return a decision's candidates, with the names of causes and uses once."""
-    causes = tuple(decision.best.shares)
-    uses = tuple(dict.fromkeys(line.what for row in decision.candidates for line in row.memory))
-    kept = {id(row): row for row in (*decision.candidates[:MOST_ROWS], *decision.of_families())}
-    rows = [row for row in decision.candidates if id(row) in kept]
-    return DecisionPart(
-        model=decision.model,
-        machine=decision.machine,
-        stack=decision.stack,
-        verdict=decision.verdict,
-        search=decision.search,
-        causes=causes,
-        uses=uses,
-        rows=rows_of(rows, causes, uses),
-        left_out=len(decision.candidates) - len(rows),
-    )
+def shown(decision: Decision) -> Decision:
+    """Return a decision with as many candidates as a page has room for, of which only the best has its stages."""
+    kept = {*map(id, decision.candidates[:MOST_ROWS]), *map(id, decision.of_families())}
+    others = (replace(row, stages=()) for row in decision.candidates[1:] if id(row) in kept)
+    return replace(decision, candidates=(decision.best, *others))
 
 
-def rows_of(candidates: Sequence[Candidate], causes: Sequence[str], uses: Sequence[str]) -> tuple[Row, ...]:
-    """Return candidates as rows of a page."""
-    return tuple(_row(candidate, causes, uses) for candidate in candidates)
-
-
-def _row(candidate: Candidate, causes: Sequence[str], uses: Sequence[str]) -> Row:
-    held = {line.what: line.nbytes for line in candidate.memory}
-    return Row(
-        name=candidate.name,
-        family=candidate.family,
-        seconds=_digits(candidate.seconds_per_step),
-        bound=_digits(candidate.bound_s),
-        fits=candidate.fits,
-        samples_per_s=_digits(candidate.samples_per_s),
-        tokens_per_s=candidate.tokens_per_s and _digits(candidate.tokens_per_s),
-        utilisation=_digits(candidate.utilisation),
-        needed=candidate.needed_bytes,
-        capacity=candidate.capacity_bytes,
-        exposed=_digits(candidate.exposed_s),
-        bubble=_digits(candidate.bubble_s),
-        roof=_digits(candidate.roof_factor),
-        micro_batches=candidate.micro_batches,
-        shares=tuple(_share(candidate.shares[cause], candidate.seconds_per_step) for cause in causes),
-        memory=tuple(held.get(use, 0) for use in uses),
-        why=candidate.why,
-    )
-
-
-def _share(part_s: float, seconds_per_step: float) -> float:
-    """Return seconds of a step; nothing where rounding alone has left them."""
-    return _digits(part_s) if abs(part_s) > LEAST_SHARE * seconds_per_step else 0.0
-
-
-def _digits(value: float) -> float:
-    """Return a value to the digits that a page can show."""
-    return float(f"{value:.6g}")
-
-
-def grid_of(decision: Decision) -> Group:
-    """Return who of the devices does what under the best candidate."""
-    machine, parallel = decision.machine, Parallel.read(decision.best.parallel)
-    if parallel is None:
-        parallel = Parallel(tp=machine.devices)
-    return Group(
-        stages=parallel.pp,
-        data=parallel.dp,
-        context=parallel.cp,
-        tensor=parallel.tp,
-        per_node=machine.per_node,
-        sentences=tuple(_sentences(decision, parallel)),
-        is_named=decision.best.parallel is not None,
-    )
-
-
-def _sentences(decision: Decision, parallel: Parallel) -> Iterator[str]:
+def split_of(decision: Decision) -> Iterator[str]:
     """Yield what the best candidate does, in sentences for people."""
-    best, model = decision.best, decision.model
-    if best.parallel is None:
+    best, model, parallel = decision.best, decision.model, Parallel.read(decision.best.parallel)
+    if parallel is None:
         yield (
             f"A plan that was searched for {decision.machine.devices} workers: every tensor and operator is split in "
             "its own way. On few devices the layers below show it; the command at the end of the page writes it, and "
@@ -123,7 +57,7 @@ def _sentences(decision: Decision, parallel: Parallel) -> Iterator[str]:
     if parallel.pp > 1:
         yield (
             f"{_layers(model.layers)} cut into {parallel.pp} stages of a pipeline; a stage passes "
-            f"on activations. The schedule is {EXCHANGES[parallel.schedule.partition(':')[0]]}."
+            f"on activations. The schedule is {EXCHANGES[read_schedule(parallel.schedule)[0]]}."
         )
     if parallel.dp > 1:
         yield (
@@ -156,23 +90,6 @@ def _layers(count: int) -> str:
 
 def _count(number: int, noun: str, plural: str = "s") -> str:
     return f"{number} {noun}{'' if number == 1 else plural}"
-
-
-def stage_rows(decision: Decision) -> tuple[StageRow, ...]:
-    """Return the stages of the best candidate, where there are several."""
-    stages = decision.best.stages
-    if len(stages) < 2:
-        return ()
-    return tuple(
-        StageRow(
-            first=stage.first,
-            last=stage.last,
-            forward_s=stage.forward_s,
-            backward_s=stage.backward_s,
-            needed=stage.needed_bytes,
-        )
-        for stage in stages
-    )
 
 
 def cards_of(decision: Decision) -> tuple[tuple[str, str, str], ...]:
@@ -228,10 +145,10 @@ def trust_of(decision: Decision) -> tuple[str, ...]:
     )
 
 
-def inputs_of_model(decision: Decision) -> Mapping[str, str]:
-    """Return what was asked."""
+def asked(decision: Decision) -> Iterator[Figure]:
+    """Yield what was asked."""
     model, machine = decision.model, decision.machine
-    return {
+    values = {
         "model": model.name,
         "parameters": f"{model.parameters:,}",
         "samples of a step (global batch)": str(model.batch),
@@ -240,3 +157,5 @@ def inputs_of_model(decision: Decision) -> Mapping[str, str]:
         "operations of a step": quantity(model.operations, "flop"),
         "devices": f"{machine.devices} x {machine.device}, {machine.per_node} in a node",
     }
+    for name, value in values.items():
+        yield Figure("asked", name, value, "the command's arguments and the model's graph")

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from simulator.projection.stack import Stack
-from tensor_partitioner.page.records import Given
+from tensor_partitioner.page.records import Figure
 from topologies import Machine
 from topologies.library import DEVICES, LINKS, device_names, link_types
 from topologies.schema import DeviceSpec
@@ -22,38 +22,30 @@ _LINE = re.compile(r"(?P<key>\w+):\s*(?P<value>[^#]*?)\s*(?:# *(?P<source>.*))?"
 _LINK = re.compile(r"- \{name: (?P<key>[\w-]+),.*\}\s*(?:# *(?P<source>.*))?")
 
 
-def device_inputs(machine: Machine) -> Iterator[Given]:
-    """Yield the figures of a machine's types of devices."""
+def machine_inputs(machine: Machine | None) -> Iterator[Figure]:
+    """Yield the figures of a machine's types of devices, then of links; none where no machine is known."""
+    if machine is None:
+        return
     specs = {device.spec.name: device.spec for device in machine.devices}
     for name, spec in specs.items():
         is_ours = name in device_names()
         sources = _sources(DEVICES / f"{name}.yaml", _LINE) if is_ours else {}
         for key, inner, value in _figures(spec, sources):
             source = sources.get(inner) or (f"topologies/devices/{name}.yaml" if is_ours else OWN_FILE)
-            yield Given(about=f"device {name}", name=key, value=value, source=source)
-
-
-def link_inputs(machine: Machine) -> Iterator[Given]:
-    """Yield the figures of a machine's types of links."""
+            yield Figure(f"device {name}", key, value, source)
     known, sources = link_types(), _sources(LINKS, _LINK)
     for name in dict.fromkeys(link.type for link in machine.links if link.type):
         first = next(link for link in machine.links if link.type == name)
         value = f"{first.bandwidth_bytes_per_s / first.count:.4g} bytes/s, {first.latency_s:.3g} s"
-        yield Given(about="link", name=name, value=value, source=sources.get(name, "") if name in known else OWN_FILE)
+        yield Figure("link", name, value, sources.get(name, "") if name in known else OWN_FILE)
 
 
-def stack_inputs(name: str, stack: Stack) -> Iterator[Given]:
+def stack_inputs(name: str, stack: Stack) -> Iterator[Figure]:
     """Yield the figures of a software stack."""
     for key, value in asdict(stack).items():
         for inner, figure in value.items() if isinstance(value, dict) else ((key, value),):
             if figure is not None:
-                yield Given(about=f"stack {name}", name=inner, value=str(figure), source=ASSUMED)
-
-
-def given(about: str, values: Mapping[str, str], source: str) -> Iterator[Given]:
-    """Yield values that all have one source."""
-    for name, value in values.items():
-        yield Given(about=about, name=name, value=value, source=source)
+                yield Figure(f"stack {name}", inner, str(figure), ASSUMED)
 
 
 def _figures(spec: DeviceSpec, sources: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:

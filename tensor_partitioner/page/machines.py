@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
+from msgspec.structs import replace
+
 from planner.report.schema import LinkUse
 from tensor_partitioner.display import quantity, seconds
 from tensor_partitioner.page.records import TreeNode
@@ -117,11 +119,9 @@ def _merged(nodes: Sequence[TreeNode]) -> TreeNode:
     loads = [node.load for node in nodes if node.load is not None]
     moved = [node.nbytes for node in nodes if node.nbytes is not None]
     below = zip(*(node.children for node in nodes), strict=True)
-    return TreeNode(
+    return replace(
+        first,
         name=f"{first.name} … {nodes[-1].name}",
-        kind=first.kind,
-        link=first.link,
-        bandwidth=first.bandwidth,
         nbytes=max(moved, default=None),
         load=max(loads, default=None),
         alike=len(nodes),

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from planner.parallel import Parallel
 from planner.plans.plan import Plan
 from planner.report.schema import LinkUse, Report
 from simulator.projection.cluster import cluster
@@ -19,22 +20,15 @@ from simulator.systems import plan_program
 from tensor_partitioner.decision.precision import hint
 from tensor_partitioner.decision.record import Decision
 from tensor_partitioner.display import number, percent, product, quantity, seconds
-from tensor_partitioner.page.decisions import (
-    cards_of,
-    decision_part,
-    grid_of,
-    inputs_of_model,
-    stage_rows,
-    trust_of,
-)
-from tensor_partitioner.page.inputs import device_inputs, given, link_inputs, stack_inputs
+from tensor_partitioner.page.decisions import asked, cards_of, shown, split_of, trust_of
+from tensor_partitioner.page.inputs import machine_inputs, stack_inputs
 from tensor_partitioner.page.machines import machine_tree
 from tensor_partitioner.page.plans import plan_part
 from tensor_partitioner.page.published import published_scores
-from tensor_partitioner.page.records import Content, Given, Point, Timeline
+from tensor_partitioner.page.records import Figure, Lanes, Page
 from tensor_partitioner.page.rendering import write
-from tensor_partitioner.page.runs import occupied, run_part, simulated_timeline, task_timeline
-from tensor_partitioner.page.stages import schedule_timeline
+from tensor_partitioner.page.runs import occupied, run_part, simulated_lanes, task_lanes
+from tensor_partitioner.page.stages import schedule_lanes
 from topologies import Machine, TopologyError, load_topology
 
 SAME = 1e-3
@@ -49,7 +43,7 @@ def write_page(
     *,
     machine: str | Path | None = None,
     plan: Plan | None = None,
-    points: Sequence[Point] = (),
+    points: Sequence[Decision] = (),
 ) -> None:
     """Write the page of a decision as one HTML file.
 
@@ -64,24 +58,24 @@ def decision_content(
     *,
     machine: str | Path | None = None,
     plan: Plan | None = None,
-    points: Sequence[Point] = (),
-) -> Content:
+    points: Sequence[Decision] = (),
+) -> Page:
     """Return what the page of a decision shows; as `write_page`."""
     built = _known(machine or decision.machine.name)
     model, facts = decision.model, decision.machine
     advice = "" if built is None else hint(model.dtype, built.devices[0])
-    return Content(
+    return Page(
         title=f"How to train {model.name} on {facts.devices} x {facts.device}",
         lead=f"{decision.verdict} {advice}".rstrip(),
         cards=cards_of(decision),
         trust=trust_of(decision),
         commands=decision.commands,
-        decision=decision_part(decision),
+        decision=shown(decision),
         sweep=tuple(points),
-        grid=grid_of(decision),
-        stages=stage_rows(decision),
+        parallel=Parallel.read(decision.best.parallel),
+        split=tuple(split_of(decision)),
         plan=None if plan is None else plan_part(plan, is_named=decision.best.parallel is not None),
-        timelines=(schedule_timeline(decision.best),),
+        timelines=(schedule_lanes(decision.best),),
         machine=() if built is None else machine_tree(built, _loads(plan, built, decision.best.seconds_per_step)),
         machine_note=_machine_note(built, facts.devices, plan),
         inputs=tuple(_decision_inputs(decision, built)),
@@ -115,12 +109,10 @@ def _machine_note(built: Machine | None, devices: int, plan: Plan | None) -> str
     return f"{some}Load on links is known for a plan that is simulated: report plan.json simulated.json."
 
 
-def _decision_inputs(decision: Decision, machine: Machine | None) -> Iterator[Given]:
-    yield from given("asked", inputs_of_model(decision), "the command's arguments and the model's graph")
+def _decision_inputs(decision: Decision, machine: Machine | None) -> Iterator[Figure]:
+    yield from asked(decision)
     yield from stack_inputs(decision.stack, stack_named(decision.stack))
-    if machine is not None:
-        yield from device_inputs(machine)
-        yield from link_inputs(machine)
+    yield from machine_inputs(machine)
 
 
 def _known(machine: str | Path) -> Machine | None:
@@ -143,21 +135,19 @@ def write_report(
     write(plan_content(plan, reports, name=name, machine=machine), path)
 
 
-def plan_content(
-    plan: Plan, reports: Sequence[Report], *, name: str = "plan.json", machine: str | None = None
-) -> Content:
+def plan_content(plan: Plan, reports: Sequence[Report], *, name: str = "plan.json", machine: str | None = None) -> Page:
     """Return what the page of a plan shows; as `write_report`."""
     simulated = next((report for report in reports if report.source == "simulator"), None)
     built = load_topology(machine) if machine else None if simulated is None else _known(simulated.machine)
     again = None if built is None else _simulation(plan, built, simulated)
-    part = plan_part(plan, built)
-    return Content(
-        title=f"How {part.model} is split over {plan.workers} workers",
-        lead=_lead(plan, part.model, reports),
+    model = plan.search.model or plan.graph.name or "model"
+    return Page(
+        title=f"How {model} is split over {plan.workers} workers",
+        lead=_lead(plan, model, reports),
         cards=tuple(_cards(plan, reports)),
         trust=(*_trust(plan, reports), *_stale(again, simulated)),
         commands=tuple(_commands(plan, name, built)),
-        plan=part,
+        plan=plan_part(plan, built),
         runs=tuple(map(run_part, reports)),
         timelines=tuple(_timelines(plan, again, reports)),
         occupied=() if again is None else tuple(occupied(again, plan.workers)),
@@ -185,11 +175,11 @@ def _stale(again: Simulation | None, report: Report | None) -> Iterator[str]:
     )
 
 
-def _timelines(plan: Plan, again: Simulation | None, reports: Iterable[Report]) -> Iterator[Timeline]:
+def _timelines(plan: Plan, again: Simulation | None, reports: Iterable[Report]) -> Iterator[Lanes]:
     if again is not None:
-        yield simulated_timeline(again, plan.workers)
+        yield simulated_lanes(again, plan.workers)
     for report in reports:
-        if (report.source == "executor" or again is None) and (timeline := task_timeline(report)) is not None:
+        if (report.source == "executor" or again is None) and (timeline := task_lanes(report)) is not None:
             yield timeline
 
 
@@ -267,16 +257,12 @@ def _commands(plan: Plan, name: str, machine: Machine | None) -> Iterator[str]:
     yield f"export-plan {name} --to dtensor"
 
 
-def _plan_inputs(plan: Plan, machine: Machine | None, reports: Iterable[Report]) -> Iterator[Given]:
+def _plan_inputs(plan: Plan, machine: Machine | None, reports: Iterable[Report]) -> Iterator[Figure]:
     training = plan.training_record()
-    told = {
-        "samples of a step": training.batch,
-        "micro-batches": training.micro_batches,
-        "computes in": training.precision,
-    }
-    yield from given("training", {name: str(value) for name, value in told.items()}, "the plan")
+    yield Figure("training", "samples of a step", str(training.batch), "the plan")
+    yield Figure("training", "micro-batches", str(training.micro_batches), "the plan")
+    yield Figure("training", "computes in", str(training.precision), "the plan")
     for report in reports:
-        yield from given(f"{report.source}'s settings", {k: str(v) for k, v in report.settings.items()}, "its report")
-    if machine is not None:
-        yield from device_inputs(machine)
-        yield from link_inputs(machine)
+        for name, value in report.settings.items():
+            yield Figure(f"{report.source}'s settings", name, str(value), "its report")
+    yield from machine_inputs(machine)

@@ -1,112 +1,30 @@
-"""What a page shows, as the data that is written into it: every part but the heading may be missing."""
+"""What only a page has: its parts in order, and what its drawings are of. All else on it are the product's records."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
-from tensor_partitioner.decision.record import MachineFacts, ModelFacts, Search
+from planner.explanations.alternatives import Rejected
+from planner.explanations.summary_record import Summary
+from planner.parallel import Parallel
+from simulator.history import Span
+from tensor_partitioner.decision.record import Decision
 from tensor_partitioner.page.published import PublishedScore
 
 
-class _Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A frozen record."""
-
-
-class Row(_Record, frozen=True, kw_only=True):
-    """A candidate: seconds by cause and bytes by use are in the order of the decision's `causes` and `uses`."""
-
-    name: str
-    family: str
-    seconds: float
-    bound: float
-    fits: bool
-    samples_per_s: float
-    tokens_per_s: float | None
-    utilisation: float
-    needed: int
-    capacity: float
-    exposed: float
-    bubble: float
-    roof: float
-    micro_batches: int
-    shares: tuple[float, ...]
-    memory: tuple[int, ...]
-    why: str
-
-
-class DecisionPart(_Record, frozen=True, kw_only=True):
-    """A decision; `left_out` candidates are slower than all rows that fit."""
-
-    model: ModelFacts
-    machine: MachineFacts
-    stack: str
-    verdict: str
-    search: Search
-    causes: tuple[str, ...]
-    uses: tuple[str, ...]
-    rows: tuple[Row, ...]
-    left_out: int
-
-
-class Point(_Record, frozen=True, kw_only=True):
-    """What is best for a batch on so many devices: the best of every family, as rows."""
-
-    batch: int
-    devices: int
-    machine: str
-    rows: tuple[Row, ...]
-
-
-class Span(msgspec.Struct, frozen=True, array_like=True):
-    """What a lane does from one moment to another, in seconds."""
-
-    kind: str
-    begin_s: float
-    end_s: float
-    what: str
-
-
-class Lane(_Record, frozen=True, kw_only=True):
-    """A worker or a stage over time."""
-
-    name: str
-    spans: tuple[Span, ...]
-
-
-class Timeline(_Record, frozen=True, kw_only=True):
-    """Lanes beside each other; `note` says what is left out or assumed."""
+class Lanes(msgspec.Struct, frozen=True, kw_only=True):
+    """What workers or stages do over time, by their names; `note` says what is left out or assumed."""
 
     title: str
     seconds: float
-    lanes: tuple[Lane, ...]
+    lanes: Mapping[str, Sequence[Span]]
     note: str = ""
 
 
-class Group(_Record, frozen=True, kw_only=True):
-    """The grid of devices: stages by data, context and tensor parallel groups; of a searched plan there is none."""
-
-    stages: int
-    data: int
-    context: int
-    tensor: int
-    per_node: int
-    sentences: tuple[str, ...]
-    is_named: bool
-
-
-class StageRow(_Record, frozen=True, kw_only=True):
-    """A stage of the best candidate: blocks, seconds of a micro-batch, bytes of memory."""
-
-    first: str
-    last: str
-    forward_s: float
-    backward_s: float
-    needed: int
-
-
-class TreeNode(_Record, frozen=True, kw_only=True):
+class TreeNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A switch or device, the link that leads to it from above, and how many subtrees look like this one.
 
     `load` is the share of a step for which the link is busy, in the direction that is busier; `nbytes` what crosses it
@@ -123,89 +41,23 @@ class TreeNode(_Record, frozen=True, kw_only=True):
     children: tuple[TreeNode, ...] = ()
 
 
-class Tensor(_Record, frozen=True, kw_only=True):
-    """Tensors of alike layers that lie alike: which dimension each step splits, by how many ways."""
+class PlanPart(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan's summary, and what a page says besides.
 
-    name: str
-    layers: int
-    shape: tuple[int, ...]
-    dtype: str
-    layout: tuple[str, ...]
-    split: str
-    state: str
-    dtensor: tuple[str, ...]
-    megatron: str
-    fsdp: str
-    nbytes: int
-    held: int
+    `alternatives` are other strategies by node. `matrix` has bytes from worker (row) to worker (column), empty where
+    there are too many workers to draw.
+    """
 
-
-class Alternative(_Record, frozen=True, kw_only=True):
-    """Another strategy of an operator, and the bytes that the whole plan would move more with it."""
-
-    split: str
-    strategy: tuple[str, ...]
-    extra: int
+    summary: Summary
+    sentences: tuple[str, ...]
+    alternatives: Mapping[str, Sequence[Rejected]]
+    matrix: Sequence[Sequence[int]]
+    search: tuple[tuple[str, str], ...]
+    costs: Mapping[str, float]
+    unit: str
 
 
-class Operator(_Record, frozen=True, kw_only=True):
-    """Operators of alike layers with one strategy: bytes that move for them, and predicted seconds."""
-
-    name: str
-    op: str
-    phase: str
-    count: int
-    strategy: tuple[str, ...]
-    split: str
-    nbytes: int
-    seconds: float | None = None
-    alternatives: tuple[Alternative, ...] = ()
-
-
-class Layer(_Record, frozen=True, kw_only=True):
-    """A part of the network, alike ones together, with what lies and what is computed in it."""
-
-    name: str
-    tensors: tuple[Tensor, ...]
-    operators: tuple[Operator, ...]
-
-
-class Amount(_Record, frozen=True, kw_only=True):
-    """A number, of what."""
-
-    what: str
-    value: float
-
-
-class PlanPart(_Record, frozen=True, kw_only=True):
-    """A plan: `bytes_` from worker (row) to worker (column), empty where there are too many workers to draw."""
-
-    model: str
-    workers: int
-    ways: tuple[int, ...]
-    axes: tuple[str, ...]
-    batch: int | None
-    total_bytes: int
-    short: tuple[str, ...]
-    layers: tuple[Layer, ...]
-    causes: tuple[Amount, ...]
-    matrix: tuple[tuple[int, ...], ...]
-    searched: tuple[tuple[str, str], ...]
-    bounds: tuple[Amount, ...]
-    bounds_unit: str
-
-
-class Memory(_Record, frozen=True, kw_only=True):
-    """What fills a device's memory when it is fullest."""
-
-    device: str
-    peak: int
-    capacity: int | None
-    verdict: str
-    by_kind: Mapping[str, int]
-
-
-class Occupied(_Record, frozen=True, kw_only=True):
+class Occupied(msgspec.Struct, frozen=True, kw_only=True):
     """A worker's memory over time: at each moment, bytes by kind."""
 
     worker: int
@@ -215,28 +67,7 @@ class Occupied(_Record, frozen=True, kw_only=True):
     capacity: float | None
 
 
-class Spent(_Record, frozen=True, kw_only=True):
-    """What a worker's step goes to, in seconds by cause."""
-
-    worker: str
-    seconds: Mapping[str, float]
-
-
-class RunPart(_Record, frozen=True, kw_only=True):
-    """A report: a step, predicted or measured."""
-
-    source: str
-    machine: str
-    hardware: str
-    seconds: float | None
-    samples_per_s: float | None
-    total_bytes: int
-    spent: tuple[Spent, ...]
-    memory: tuple[Memory, ...]
-    facts: tuple[tuple[str, str], ...]
-
-
-class Given(_Record, frozen=True, kw_only=True):
+class Figure(NamedTuple):
     """A number that others follow from, and where it is from."""
 
     about: str
@@ -245,23 +76,27 @@ class Given(_Record, frozen=True, kw_only=True):
     source: str
 
 
-class Content(_Record, frozen=True, kw_only=True):
-    """All of a page."""
+class Page(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """All of a page: every part but the heading may be missing.
+
+    `sweep` are decisions around the one that is shown, `parallel` is its best's, `split` says it in sentences, and
+    `runs` have fields of reports.
+    """
 
     title: str
     lead: str
     cards: tuple[tuple[str, str, str], ...]
     trust: tuple[str, ...]
     commands: tuple[str, ...]
-    decision: DecisionPart | None = None
-    sweep: tuple[Point, ...] = ()
-    grid: Group | None = None
-    stages: tuple[StageRow, ...] = ()
+    decision: Decision | None = None
+    sweep: tuple[Decision, ...] = ()
+    parallel: Parallel | None = None
+    split: tuple[str, ...] = ()
     plan: PlanPart | None = None
-    runs: tuple[RunPart, ...] = ()
-    timelines: tuple[Timeline, ...] = ()
+    runs: tuple[Mapping[str, Any], ...] = ()
+    timelines: tuple[Lanes, ...] = ()
     occupied: tuple[Occupied, ...] = ()
     machine: tuple[TreeNode, ...] = ()
     machine_note: str = ""
-    inputs: tuple[Given, ...] = ()
+    inputs: tuple[Figure, ...] = ()
     published: tuple[PublishedScore, ...] = ()

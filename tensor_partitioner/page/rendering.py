@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from planner.files import write_file
 from tensor_partitioner import __version__, display
-from tensor_partitioner.page.records import Content
+from tensor_partitioner.page.records import Page
 
 FOLDER = Path(__file__).parent
 TEMPLATES, VENDOR = FOLDER / "templates", FOLDER / "vendor"
@@ -18,19 +18,19 @@ LIBRARIES = ("d3.min.js", "plot.umd.min.js")
 SCRIPTS = ("base.js", "candidates.js", "sliders.js", "model.js", "time.js", "machine.js", "start.js")
 
 
-def write(content: Content, path: str | Path) -> None:
+def write(page: Page, path: str | Path) -> None:
     """Write a page where a browser opens it from disk."""
-    write_file(path, html(content))
+    write_file(path, html(page))
 
 
-def html(content: Content) -> str:
+def html(page: Page) -> str:
     """Return a page's text."""
     return (
         _environment()
         .get_template("page.html")
         .render(
-            content=content,
-            data=_embedded(content),
+            page=page,
+            data=_embedded(page),
             style=(TEMPLATES / "page.css").read_text(),
             libraries=[(VENDOR / name).read_text() for name in LIBRARIES],
             scripts=[(TEMPLATES / name).read_text() for name in SCRIPTS],
@@ -52,9 +52,9 @@ def _environment() -> Environment:
     return environment
 
 
-def _embedded(content: Content) -> str:
+def _embedded(page: Page) -> str:
     """Return the data as JSON that no text in it can end the script of."""
-    text = msgspec.json.encode(content).decode()
+    text = msgspec.json.encode(page).decode()
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-from planner.report.schema import Report, TaskSeconds
-from simulator.history import Span as SimulatedSpan
-from simulator.history import spans
+from planner.report.schema import Report, Spending, TaskSeconds
+from simulator.history import Span, spans
 from simulator.simulation import Simulation
-from tensor_partitioner.page.records import Lane, Memory, Occupied, RunPart, Span, Spent, Timeline
+from tensor_partitioner.page.records import Lanes, Occupied
 
 MOST_LANES = 16
 """Workers that a timeline shows."""
@@ -23,73 +23,33 @@ RESOLUTION = 700
 MOMENTS = 300
 """Of memory over time; between two of them the most is kept."""
 
-SPENT = {
-    "compute_s": "computing",
-    "copies_s": "packing and unpacking",
-    "launches_s": "launching",
-    "wire_s": "waiting for bytes",
-    "latency_s": "waiting for latency",
-    "waiting_s": "waiting for others",
-}
-TASKS = {
-    "compute": "computing",
-    "pack": "packing and unpacking",
-    "unpack": "packing and unpacking",
-    "post": "launching",
-    "wait": "waiting for bytes",
-}
-KINDS = {"compute": "computing", "pack": "packing and unpacking", "unpack": "packing and unpacking"}
-KINDS |= {"combine": "packing and unpacking", "wait for": "waiting for bytes"}
+SHOWN = ("source", "machine", "hardware", "seconds_per_step", "devices", "arena_bytes")
+"""Fields of a report that a page has as they are."""
+
+SPENT = {"compute": "compute_s", "post": "launches_s", "wait": "wire_s", "wait for": "wire_s"}
+SPENT |= dict.fromkeys(("pack", "unpack", "combine"), "copies_s")
+"""The field of `Spending` that the seconds of a kind of task, or of a simulated span, belong to."""
 
 
-def run_part(report: Report) -> RunPart:
-    """Return a report's figures."""
-    return RunPart(
-        source="simulated" if report.source == "simulator" else "executed",
-        machine=report.machine,
-        hardware=report.hardware,
-        seconds=report.seconds_per_step,
-        samples_per_s=report.samples_per_s,
-        total_bytes=report.total_bytes,
-        spent=tuple(_spent(report)),
-        memory=tuple(_memories(report)),
-        facts=tuple((name, str(value)) for name, value in report.settings.items()),
-    )
+def run_part(report: Report) -> Mapping[str, Any]:
+    """Return what a page shows of a report, by its fields."""
+    return {name: getattr(report, name) for name in SHOWN} | {"spending": tuple(_spending(report))}
 
 
-def _memories(report: Report) -> Iterator[Memory]:
-    """Yield what fills every device, or, where a report does not know, every worker's arena."""
-    for device in report.devices:
-        yield Memory(
-            device=device.device,
-            peak=device.peak_bytes,
-            capacity=device.capacity_bytes,
-            verdict=device.verdict,
-            by_kind=device.by_kind or {"allocated": device.peak_bytes},
-        )
-    if not report.devices:
-        for worker, nbytes in enumerate(report.arena_bytes):
-            yield Memory(
-                device=f"worker {worker}", peak=nbytes, capacity=None, verdict="its arena", by_kind={"arena": nbytes}
-            )
-
-
-def _spent(report: Report) -> Iterator[Spent]:
-    """Yield every worker's seconds: by cause where they are known, else computing and the rest of the step."""
+def _spending(report: Report) -> Iterator[Spending]:
+    """Yield what every worker spends a step on where it is known, else its tasks, or computing and the rest."""
+    yield from report.spending
     if report.spending:
-        for of_worker in report.spending:
-            causes = {what: getattr(of_worker, field) for field, what in SPENT.items()}
-            yield Spent(worker=str(of_worker.worker), seconds=causes)
-    elif report.tasks:
+        return
+    if report.tasks:
         for worker, tasks in _by_worker(report.tasks).items():
-            seconds = Counter[str]()
+            spent: defaultdict[str, float] = defaultdict(float)
             for task in tasks:
-                seconds[TASKS[task.kind]] += task.seconds  # type: ignore[assignment]
-            yield Spent(worker=str(worker), seconds=seconds)
+                spent[SPENT[task.kind]] += task.seconds
+            yield Spending(worker=worker, **spent)
     elif report.seconds_per_step is not None:
         for worker, busy_s in enumerate(report.compute_seconds):
-            rest_s = max(0.0, report.seconds_per_step - busy_s)
-            yield Spent(worker=str(worker), seconds={"computing": busy_s, "waiting for bytes": rest_s})
+            yield Spending(worker=worker, compute_s=busy_s, wire_s=max(0.0, report.seconds_per_step - busy_s))
 
 
 def _by_worker(tasks: Iterable[TaskSeconds]) -> Mapping[int, list[TaskSeconds]]:
@@ -99,42 +59,31 @@ def _by_worker(tasks: Iterable[TaskSeconds]) -> Mapping[int, list[TaskSeconds]]:
     return dict(sorted(by_worker.items()))
 
 
-def simulated_timeline(simulation: Simulation, workers: int) -> Timeline:
+def simulated_lanes(simulation: Simulation, workers: int) -> Lanes:
     """Return what the first workers of a simulation do."""
-    shown = range(min(workers, MOST_LANES))
-    return Timeline(
+    of_worker = ((worker, spans(simulation, worker)) for worker in range(min(workers, MOST_LANES)))
+    return Lanes(
         title="Simulated step",
         seconds=simulation.seconds,
-        lanes=tuple(
-            Lane(name=f"worker {worker}", spans=tuple(_drawn(_told(spans(simulation, worker)), simulation.seconds)))
-            for worker in shown
-        ),
+        lanes={f"worker {worker}": tuple(_drawn(of, simulation.seconds)) for worker, of in of_worker},
         note=_left_out(workers),
     )
 
 
-def _told(done: Iterable[SimulatedSpan]) -> Iterator[Span]:
-    for span in done:
-        if span.stop_s > span.start_s:
-            yield Span(KINDS[span.kind], span.start_s, span.stop_s, span.what)
-
-
-def task_timeline(report: Report) -> Timeline | None:
+def task_lanes(report: Report) -> Lanes | None:
     """Return a report's tasks, each worker's one after the other; None where it has none."""
     if not report.tasks:
         return None
     by_worker = _by_worker(report.tasks)
-    lasting = {worker: sum(task.seconds for task in tasks) for worker, tasks in by_worker.items()}
-    longest = max(lasting.values())
-    lanes = [
-        Lane(name=f"worker {worker}", spans=tuple(_drawn(_laid_out(tasks), longest)))
-        for worker, tasks in list(by_worker.items())[:MOST_LANES]
-    ]
+    longest = max(sum(task.seconds for task in tasks) for tasks in by_worker.values())
     said = "Tasks of the last step, each worker's laid end to end: what lies between them is left out."
-    return Timeline(
+    return Lanes(
         title="Step as it ran" if report.source == "executor" else "Simulated step",
         seconds=longest,
-        lanes=tuple(lanes),
+        lanes={
+            f"worker {worker}": tuple(_drawn(_laid_out(tasks), longest))
+            for worker, tasks in list(by_worker.items())[:MOST_LANES]
+        },
         note=f"{said} {_left_out(len(by_worker))}".strip(),
     )
 
@@ -142,9 +91,8 @@ def task_timeline(report: Report) -> Timeline | None:
 def _laid_out(tasks: Sequence[TaskSeconds]) -> Iterator[Span]:
     now = 0.0
     for task in tasks:
-        if task.seconds > 0:
-            yield Span(TASKS[task.kind], now, now + task.seconds, task.what)
-            now += task.seconds
+        yield Span(task.kind, task.what, now, now + task.seconds)
+        now += task.seconds
 
 
 def _left_out(workers: int) -> str:
@@ -155,12 +103,12 @@ def _drawn(done: Iterable[Span], seconds: float) -> Iterator[Span]:
     """Yield spans that can be seen; shorter ones in a row as one of what they mostly are."""
     least = seconds / RESOLUTION
     short: list[Span] = []
-    for span in done:
-        if short and (span.end_s - span.begin_s >= least or span.end_s - short[0].begin_s > least):
+    for span in (span._replace(kind=SPENT[span.kind]) for span in done if span.stop_s > span.start_s):
+        if short and (span.stop_s - span.start_s >= least or span.stop_s - short[0].start_s > least):
             yield _together(short)
             short = []
-        if span.end_s - span.begin_s >= least:
-            yield _rounded(span)
+        if span.stop_s - span.start_s >= least:
+            yield _together([span])
         else:
             short.append(span)
     if short:
@@ -168,17 +116,13 @@ def _drawn(done: Iterable[Span], seconds: float) -> Iterator[Span]:
 
 
 def _together(short: Sequence[Span]) -> Span:
-    lasting: defaultdict[str, float] = defaultdict(float)
+    lasting = Counter[str]()
     for span in short:
-        lasting[span.kind] += span.end_s - span.begin_s
-    kind = max(lasting, key=lasting.__getitem__)
-    longest = max(short, key=lambda span: span.end_s - span.begin_s).what
+        lasting[span.kind] += span.stop_s - span.start_s  # type: ignore[assignment]
+    longest = max(short, key=lambda span: span.stop_s - span.start_s).what
     what = longest if len(short) == 1 else f"{len(short)} tasks, the longest {longest}"
-    return _rounded(Span(kind, short[0].begin_s, short[-1].end_s, what))
-
-
-def _rounded(span: Span) -> Span:
-    return Span(span.kind, float(f"{span.begin_s:.7g}"), float(f"{span.end_s:.7g}"), span.what[:80])
+    begin_s, end_s = (float(f"{at_s:.7g}") for at_s in (short[0].start_s, short[-1].stop_s))
+    return Span(max(lasting, key=lasting.__getitem__), what[:80], begin_s, end_s)
 
 
 def occupied(simulation: Simulation, workers: int) -> Iterator[Occupied]:

@@ -8,31 +8,29 @@ from planner.graph.micro_batches import FORWARD
 from planner.parallel import Parallel
 from planner.plans.phases import WEIGHTS
 from planner.program.pipeline import Schedule, Step, schedule_of
+from simulator.history import Span
 from simulator.projection.stages import dependencies
-from tensor_partitioner.decision.record import Candidate, Stage
-from tensor_partitioner.page.records import Lane, Span, Timeline
+from tensor_partitioner.decision.record import RankedCandidate, Stage
+from tensor_partitioner.page.records import Lanes
 
 MOST_SPANS = 3000
 """Of a longer schedule the first micro-batches are drawn."""
 
 
-def schedule_timeline(candidate: Candidate) -> Timeline:
+def schedule_lanes(candidate: RankedCandidate) -> Lanes:
     """Return a candidate's schedule, from the seconds of its stages; messages take no time in it."""
-    parallel = _parallel(candidate)
+    parallel = Parallel.read(candidate.parallel) or Parallel()
     count = _drawn(candidate.micro_batches, parallel)
     name = parallel.schedule if parallel.pp > 1 else "accumulation"
-    lanes = _lanes(schedule_of(name, parallel.pp, count), candidate.stages)
-    seconds = max((lane.spans[-1].end_s for lane in lanes if lane.spans), default=0.0)
-    return Timeline(
+    lanes: dict[str, list[Span]] = {}
+    for stage, span in _spans(schedule_of(name, parallel.pp, count), candidate.stages):
+        lanes.setdefault(f"stage {stage}" if parallel.pp > 1 else "every device", []).append(span)
+    return Lanes(
         title=f"Schedule of {candidate.name}",
-        seconds=seconds,
-        lanes=tuple(lanes),
+        seconds=max(spans[-1].stop_s for spans in lanes.values()),
+        lanes=lanes,
         note=_note(candidate, count),
     )
-
-
-def _parallel(candidate: Candidate) -> Parallel:
-    return Parallel.read(candidate.parallel) or Parallel()
 
 
 def _drawn(micro_batches: int, parallel: Parallel) -> int:
@@ -42,7 +40,7 @@ def _drawn(micro_batches: int, parallel: Parallel) -> int:
     return min(micro_batches, most)
 
 
-def _note(candidate: Candidate, count: int) -> str:
+def _note(candidate: RankedCandidate, count: int) -> str:
     every = "Its one micro-batch" if count == 1 else f"All {count} micro-batches"
     drawn = (
         f"The first {count} of {candidate.micro_batches} micro-batches" if count < candidate.micro_batches else every
@@ -51,17 +49,6 @@ def _note(candidate: Candidate, count: int) -> str:
         f"{drawn}. Messages between stages, the reduction of gradients after the last backward pass and the "
         "optimizer's update are not drawn; the bars above have their seconds."
     )
-
-
-def _lanes(schedule: Schedule, stages: Sequence[Stage]) -> list[Lane]:
-    spans: list[list[Span]] = [[] for _ in schedule]
-    for stage, span in _spans(schedule, stages):
-        spans[stage].append(span)
-    named = len(schedule) > 1
-    return [
-        Lane(name=f"stage {stage}" if named else "every device", spans=tuple(of_stage))
-        for stage, of_stage in enumerate(spans)
-    ]
 
 
 def _spans(schedule: Schedule, stages: Sequence[Stage]) -> Iterator[tuple[int, Span]]:
@@ -75,7 +62,7 @@ def _spans(schedule: Schedule, stages: Sequence[Stage]) -> Iterator[tuple[int, S
         begin_s = max(free[stage], done[needed])
         free[stage] = begin_s + _seconds(step, stages[stage], chunks, has_weights=has_weights)
         done.append(free[stage])
-        yield stage, Span(step.phase, begin_s, free[stage], _what(step, chunks))
+        yield stage, Span(step.phase, _what(step, chunks), begin_s, free[stage])
 
 
 def _what(step: Step, chunks: int) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
 
-import msgspec
+from msgspec.structs import replace
 
 from planner.errors import GraphError, PlanError
 from planner.graph.ir import Graph
@@ -16,8 +16,6 @@ from tensor_partitioner.decision.checks import MOST_DEVICES
 from tensor_partitioner.decision.deciding import decide
 from tensor_partitioner.decision.record import Decision
 from tensor_partitioner.display.progress import tracked
-from tensor_partitioner.page.decisions import rows_of
-from tensor_partitioner.page.records import Point
 from topologies import TopologyError, available
 
 FACTORS = (0.5, 1, 2)
@@ -39,38 +37,25 @@ def sweep(
     *,
     budget_s: float = BUDGET_S,
     **options: object,
-) -> tuple[Point, ...]:
+) -> tuple[Decision, ...]:
     """Decide again around a decision: for other batches where the model is the zoo's, and for more and fewer nodes.
 
     `machine` is as `decide` takes it (default: the decision's, by name); `options` are the model's. Points that cannot
-    be are left out.
+    be are left out. Of each decision the best of every family are kept.
     """
     batches = _around(decision.model.batch) if isinstance(model, str) and is_zoo_name(model) else []
     machines = [*_machines(str(machine or decision.machine.name))]
     here = decision.machine.name, decision.model.batch
     wanted = [at for at in product(machines, batches or here[1:]) if at != here]
-    points = [_point(decision, decision)]
+    points = [decision]
     for name, batch in tracked("deciding for the sliders", wanted):
         given = {} if not batches else {"batch": batch}
         try:
-            other = decide(model, name, stack=decision.stack, budget_s=budget_s, **given, **options)  # type: ignore[arg-type]
+            point = decide(model, name, stack=decision.stack, budget_s=budget_s, **given, **options)  # type: ignore[arg-type]
         except (GraphError, PlanError, TopologyError):
             continue
-        points.append(_point(other, decision))
-    return tuple(points)
-
-
-def _point(other: Decision, decision: Decision) -> Point:
-    """Return the best of every family, its seconds by the causes of the decision that is shown."""
-    causes = tuple(decision.best.shares)
-    uses = tuple(dict.fromkeys(line.what for row in decision.candidates for line in row.memory))
-    rows = rows_of(other.of_families(), causes, uses)
-    return Point(
-        batch=other.model.batch,
-        devices=other.machine.devices,
-        machine=other.machine.name,
-        rows=tuple(msgspec.structs.replace(row, why="") for row in rows),
-    )
+        points.append(point)
+    return tuple(replace(point, candidates=point.of_families()) for point in points)
 
 
 def _around(number: int) -> list[int]:

@@ -8,7 +8,7 @@ import planner
 from planner.parallel import Parallel
 from tensor_partitioner.commands.decide import main
 from tensor_partitioner.decision import decide
-from tensor_partitioner.decision.candidates import Space
+from tensor_partitioner.decision.candidates import ParallelSpace
 from tests.pages import ROOT
 from tests.project.test_plan_command import run
 
@@ -59,10 +59,10 @@ def test_experts_of_a_module_are_shared_out():
 
 def test_the_largest_batch_is_that_of_ways_with_the_pinned_degrees():
     for zero in range(4):
-        ways = [*Space(8, 64, 6, pins={"zero": zero, "recompute": "full", "pp": 1}).undivided(8)]
+        ways = [*ParallelSpace(8, 64, 6, pins={"zero": zero, "recompute": "full", "pp": 1}).undivided(8)]
         assert ways
         assert {way.zero for way in ways} == {zero}
-    assert {way.zero for way in Space(8, 64, 6).undivided(8)} == {0, 3}
+    assert {way.zero for way in ParallelSpace(8, 64, 6).undivided(8)} == {0, 3}
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,19 @@
 """Commands that a decision names, as they are typed, and what is exported of a decision's file."""
 
+import json
 import shlex
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from tensor_partitioner.commands import decide, export, plan, simulate
 from tensor_partitioner.decision.saved import load_decision
+from tensor_partitioner.page import write_page
 from tests.project.test_plan_command import run
+
+FIRST = Path(__file__).with_name("written.decision_1.json")
+"""A decision that was written when the format was new."""
 
 SMALL = ("--heads", 4, "--sequence", 32, "--vocabulary", 256)
 COMMANDS = {
@@ -104,3 +110,13 @@ def test_a_searched_plan_is_not_in_a_decision(decided, capsys, tmp_path):
     said = capsys.readouterr().err
     assert f"the best is a plan that a search found: make it by {planning}, and export that file" in said
     assert said.count("\n") == 1
+
+
+def test_a_decision_of_the_first_version_is_read(tmp_path):
+    decision = load_decision(FIRST)
+    saved, again = json.loads(FIRST.read_text()), json.loads(msgspec.json.encode(decision))
+    candidates = zip(saved.pop("candidates"), again.pop("candidates"), strict=True)
+    assert again == saved
+    assert all(candidate.items() <= read.items() for candidate, read in candidates)
+    write_page(decision, tmp_path / "page.html")
+    assert decision.verdict in (tmp_path / "page.html").read_text()

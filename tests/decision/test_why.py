@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from simulator.projection.projection import WAITING
 from tensor_partitioner.commands.decide import _searched as searched
 from tensor_partitioner.decision import decide
-from tensor_partitioner.decision.record import ALL_ALIKE, OWN, Stage
+from tensor_partitioner.decision.record import ALL_ALIKE, FAMILIES, Stage
 from tensor_partitioner.decision.why import CAUSES, verdict, why, why_searched
 
 ROOF, BELOW, BUBBLE = "kernels at the roof", "kernels below the roof", "pipeline bubble and messages"
@@ -107,7 +107,7 @@ def test_recomputation_is_no_remedy_where_all_is_computed_again(best):
 
 def test_a_plan_of_least_time_that_is_slower_than_that_of_least_bytes_says_why(best):
     least_bytes, slower, faster = (
-        replace(best, family=f"{OWN}, least {goal}", seconds_per_step=s)
+        replace(best, family=FAMILIES[goal], seconds_per_step=s)
         for goal, s in (("bytes", 1.0), ("time", 1.1), ("time", 0.9))
     )
     assert "none fused and nothing overlapping" in why_searched(slower, (least_bytes, slower))

@@ -11,6 +11,7 @@ from planner.explanations import alternatives
 from planner.explanations.accounts import NODE, OPERATOR, TENSOR, bytes_by, flows, kinds_of, stored, write_choices
 from planner.explanations.alternatives import candidates, costliest, rejected
 from planner.explanations.explanation import explain, kinds_table, tables
+from planner.explanations.words import Words
 from planner.graph import GraphBuilder, Init, Optimizer, training_graph
 from planner.layout import elements, owned
 from planner.models import build
@@ -59,9 +60,9 @@ def test_an_alternative_costs_what_the_plan_with_it_moves(plan):
 
 
 def check_alternatives(plan, units, each):
-    compared = 0
+    compared, words = 0, Words(plan.graph, plan.traffic().signatures)
     for unit in costliest(plan, ALL)[:units]:
-        others = rejected(plan, unit)
+        others = rejected(plan, unit, words)
         assert [other.extra_bytes for other in others] == sorted(other.extra_bytes for other in others)
         assert unit.strategy not in {other.strategy for other in others}
         assert len(others) + 1 == len(candidates(plan, unit))
@@ -137,7 +138,7 @@ def test_tables_show_the_sums():
 
 
 def test_a_plan_prints_as_a_table(capsys):
-    assert report.summary  # it says how a plan is shown
+    assert report.plan_facts  # it says how a plan is shown
     plan = searched(SEARCHED[0])
     assert f"{plan.total_bytes:,}" in str(plan)
     assert all(len(line) <= 80 for line in str(plan).splitlines())

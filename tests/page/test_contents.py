@@ -1,5 +1,7 @@
 """What pages say, without a browser."""
 
+import itertools
+import json
 import re
 import subprocess
 import sys
@@ -9,20 +11,21 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+import planner
 import simulator
 import topologies
 from planner.failures import describe_failure
 from planner.report.schema import write_reports
 from tensor_partitioner.commands.report import main
 from tensor_partitioner.decision import decide
-from tensor_partitioner.page.decisions import cards_of, decision_part
-from tensor_partitioner.page.inputs import device_inputs, link_inputs
+from tensor_partitioner.page.decisions import cards_of, shown
+from tensor_partitioner.page.inputs import machine_inputs
 from tensor_partitioner.page.machines import machine_tree
 from tensor_partitioner.page.pages import decision_content, plan_content
 from tensor_partitioner.page.published import published_scores
 from tensor_partitioner.page.rendering import html
-from tensor_partitioner.page.runs import RESOLUTION, simulated_timeline
-from tensor_partitioner.page.stages import schedule_timeline
+from tensor_partitioner.page.runs import RESOLUTION, SHOWN, run_part, simulated_lanes
+from tensor_partitioner.page.stages import schedule_lanes
 from tensor_partitioner.page.sweeps import sweep
 
 
@@ -45,19 +48,18 @@ def pipeline_of(pipelined, *, stages, micro_batches, schedule="1f1b"):
 )
 @pytest.mark.parametrize(("stages", "micro_batches"), [(2, 4), (4, 8), (4, 16)])
 def test_schedules_take_what_closed_forms_say(pipelined, schedule, seconds, stages, micro_batches):
-    timeline = schedule_timeline(pipeline_of(pipelined, stages=stages, micro_batches=micro_batches, schedule=schedule))
+    timeline = schedule_lanes(pipeline_of(pipelined, stages=stages, micro_batches=micro_batches, schedule=schedule))
     assert timeline.seconds == pytest.approx(seconds(stages, micro_batches))
-    for lane in timeline.lanes:
-        busy = sum(span.end_s - span.begin_s for span in lane.spans)
+    assert list(timeline.lanes) == [f"stage {stage}" for stage in range(stages)]
+    for spans in timeline.lanes.values():
+        busy = sum(span.stop_s - span.start_s for span in spans)
         assert busy == pytest.approx(3 * micro_batches)
-        assert all(
-            before.end_s <= after.begin_s + 1e-12 for before, after in zip(lane.spans, lane.spans[1:], strict=False)
-        )
+        assert all(before.stop_s <= after.start_s + 1e-12 for before, after in itertools.pairwise(spans))
 
 
 def test_a_long_schedule_is_cut(pipelined):
-    timeline = schedule_timeline(pipeline_of(pipelined, stages=8, micro_batches=4096))
-    assert sum(len(lane.spans) for lane in timeline.lanes) < 5000
+    timeline = schedule_lanes(pipeline_of(pipelined, stages=8, micro_batches=4096))
+    assert sum(map(len, timeline.lanes.values())) < 5000
     assert "of 4096 micro-batches" in timeline.note
 
 
@@ -100,7 +102,7 @@ def test_links_have_the_load_of_the_report(plan, reports):
 
 def test_figures_have_sources():
     machine = topologies.load_topology("hgx-h100")
-    by_name = {given.name: given for given in (*device_inputs(machine), *link_inputs(machine))}
+    by_name = {given.name: given for given in machine_inputs(machine)}
     assert "NVIDIA, H100 data sheet" in by_name["peak_flop_per_s"].source
     assert by_name["launch_latency_s"].source == "assumed"
     assert "nvidia-smi" in by_name["memory_bytes"].source
@@ -112,20 +114,43 @@ def test_figures_have_sources():
 def test_the_timeline_keeps_the_seconds_of_what_it_draws_together(plan):
     program = simulator.plan_program(plan, topologies.load_topology("p2.8xlarge"), 1)
     simulation = simulator.simulated(program.program, program.machine)
-    timeline = simulated_timeline(simulation, plan.workers)
+    timeline = simulated_lanes(simulation, plan.workers)
     assert timeline.seconds == simulation.seconds
-    for worker, lane in enumerate(timeline.lanes):
-        assert len(lane.spans) <= 2 * RESOLUTION
-        drawn = sum(span.end_s - span.begin_s for span in lane.spans if span.kind == "computing")
+    for worker, spans in enumerate(timeline.lanes.values()):
+        assert len(spans) <= 2 * RESOLUTION
+        drawn = sum(span.stop_s - span.start_s for span in spans if span.kind == "compute_s")
         assert drawn == pytest.approx(simulation.timeline.compute_s[worker], rel=0.1)
 
 
-def test_all_candidates_are_there(decision):
-    part = decision_part(decision)
-    assert part.left_out == 0
-    for row, candidate in zip(part.rows, decision.candidates, strict=True):
-        assert sum(row.memory) == candidate.needed_bytes
-        assert sum(row.shares) == pytest.approx(candidate.seconds_per_step, rel=1e-3)
+def test_a_page_has_the_records_that_are_saved(decision, plan, reports):
+    pages = (decision_content(decision, plan=plan), plan_content(plan, reports))
+    of_decision, of_plan = (embedded(html(page)) for page in pages)
+    assert of_decision["decision"] == saved(shown(decision))
+    assert shown(decision).candidates[0] == decision.best
+    assert [row["name"] for row in of_decision["decision"]["candidates"]] == [row.name for row in decision.candidates]
+    assert of_decision["plan"]["summary"] == saved(planner.summary(plan))
+    for run, report in zip(of_plan["runs"], reports, strict=True):
+        fields = saved(report)
+        assert all(run[name] == fields[name] for name in SHOWN)
+    assert of_plan["runs"][0]["spending"] == saved(reports[0])["spending"]
+
+
+def test_where_a_report_lacks_it_spending_is_that_of_its_tasks(reports):
+    by_worker = {spent.worker: spent for spent in run_part(reports[1])["spending"]}
+    for worker, spent in by_worker.items():
+        tasks = [task for task in reports[1].tasks if task.worker == worker]
+        assert spent.compute_s == pytest.approx(sum(task.seconds for task in tasks if task.kind == "compute"))
+        assert spent.wire_s == pytest.approx(sum(task.seconds for task in tasks if task.kind == "wait"))
+
+
+def saved(record):
+    """A record as it is written as JSON."""
+    return json.loads(msgspec.json.encode(record))
+
+
+def embedded(text):
+    """The data of a page."""
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)[1])
 
 
 def test_text_of_a_model_ends_no_script(decision):
@@ -133,17 +158,18 @@ def test_text_of_a_model_ends_no_script(decision):
     model = msgspec.structs.replace(decision.model, name=name)
     page = html(decision_content(msgspec.structs.replace(decision, model=model)))
     assert name not in page
-    text = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1]
-    assert msgspec.json.decode(text)["decision"]["model"]["name"] == name
+    assert embedded(page)["decision"]["model"]["name"] == name
 
 
 def test_sweep_decides_as_decide_does():
     model, options = "mlp-2-16", {"budget_s": 5.0}
     decision = decide(model, "uniform-2", batch=8, **options)
-    points = {(point.devices, point.batch): point for point in sweep(model, decision, "uniform-2", **options)}
+    points = {
+        (point.machine.devices, point.model.batch): point for point in sweep(model, decision, "uniform-2", **options)
+    }
     assert set(points) == {(devices, batch) for devices in (1, 2, 4) for batch in (4, 8, 16)}
     other = decide(model, "uniform-4", batch=16, **options)
-    assert [row.name for row in points[4, 16].rows] == [row.name for row in other.of_families()]
+    assert [row.name for row in points[4, 16].candidates] == [row.name for row in other.of_families()]
 
 
 @pytest.fixture

@@ -53,9 +53,9 @@ FOCUSED = """
 })()"""
 HIDDEN = "[...document.querySelectorAll('.controls, nav, .copy')].every((e) => getComputedStyle(e).display === 'none')"
 PIECES = """
-const workers = d3.range(DATA.plan.workers);
-DATA.plan.layers.flatMap((layer) => layer.tensors).map((t) => [t.layout, t.shape, workers.map((w) => {
-  const {counts, place} = pieceOf(t, DATA.plan.ways, w);
+const workers = d3.range(DATA.plan.summary.workers);
+DATA.plan.summary.parameters.map((t) => [t.layout, t.shape, workers.map((w) => {
+  const {counts, place} = pieceOf(t, DATA.plan.summary.ways, w);
   return [[...counts].sort(), [...place].sort()];
 })]);"""
 
@@ -187,11 +187,11 @@ def test_candidates_are_sorted_filtered_and_chosen(browser, pages, decision):
     assert names == [row.name for row in decision.of_families()]
     browser.click("#only-best")
     assert texts(browser, "#table td.name button") == [row.name for row in decision.candidates[:100]]
-    browser.click('#table th button[data-key="needed"]')
+    browser.click('#table th button[data-key="needed_bytes"]')
     by_memory = sorted(decision.candidates, key=lambda row: row.needed_bytes)
     first = next(row for row in decision.candidates if row.name == text(browser, "#table td.name button"))
     assert first.needed_bytes == by_memory[0].needed_bytes
-    browser.click('#table th button[data-key="needed"]')
+    browser.click('#table th button[data-key="needed_bytes"]')
     first = next(row for row in decision.candidates if row.name == text(browser, "#table td.name button"))
     assert first.needed_bytes == by_memory[-1].needed_bytes
     family = decision.candidates[-1].family
@@ -286,7 +286,7 @@ def test_what_lies_to_the_right_is_said_and_what_matters_does_not(opened, width)
     assert noted
     assert all(seen == wider == marked for seen, wider, marked in noted)
     if opened.evaluate("Boolean(document.querySelector('#table'))"):
-        assert not {"name", "seconds", "margin"} & {*opened.evaluate(OUTSIDE)}
+        assert not {"name", "seconds_per_step", "margin_bytes"} & {*opened.evaluate(OUTSIDE)}
         reasons = "[...document.querySelectorAll('#table td.why, #table .narrow')].filter((e) => e.checkVisibility())"
         rows = opened.evaluate("document.querySelectorAll('#table tbody tr').length")
         assert opened.evaluate(f"{reasons}.length") == rows

@@ -19,7 +19,7 @@ from tensor_partitioner.commands.decide import main as decide
 from tensor_partitioner.commands.entry import COMMANDS
 from tensor_partitioner.commands.help import Command, register_group
 from tensor_partitioner.display import progress
-from tensor_partitioner.display.progress import Task, status, tracked
+from tensor_partitioner.display.progress import TrackedTask, status, tracked
 from topologies import TopologyError
 
 
@@ -121,14 +121,14 @@ def test_what_is_done_soon_is_not_spoken_of(capsys, monkeypatch):
 
 
 def test_work_within_work_counts_towards_the_estimate():
-    tasks = Task("searching", 4, 1, started=0.0), Task("alternatives", 2, 1, started=7.0)
+    tasks = TrackedTask("searching", 4, 1, started=0.0), TrackedTask("alternatives", 2, 1, started=7.0)
     assert status(tasks, 9.0) == "searching: 1 of 4, alternatives: 1 of 2, 9 s, about 15 s left"
     assert status(tasks, 90.0).endswith(", 1 min 30 s, about 2 min 30 s left")
-    assert status([Task("searching", 4, started=0.0)], 5.0) == "searching: 0 of 4, 5 s"
+    assert status([TrackedTask("searching", 4, started=0.0)], 5.0) == "searching: 0 of 4, 5 s"
 
 
 def test_work_says_how_fast_it_is():
-    task = Task("p.json", 4, 2, started=0.0, amounts={"samples": 100, "tokens": 51200})
+    task = TrackedTask("p.json", 4, 2, started=0.0, amounts={"samples": 100, "tokens": 51200})
     assert status([task], 10.0) == "p.json: 2 of 4, 10 s, about 10 s left, 20 samples/s, 1.024e+04 tokens/s"
 
 

@@ -15,7 +15,7 @@ from planner.graph import Optimizer  # noqa: E402
 from planner.graph.opaque_ops import CALL, GRADIENT  # noqa: E402
 from planner.plans.plan import single_worker  # noqa: E402
 from planner.pytorch import from_torch  # noqa: E402
-from planner.report import summary  # noqa: E402
+from planner.report import plan_facts  # noqa: E402
 from planner.search import SearchOptions  # noqa: E402
 from planner.search.run import search  # noqa: E402
 from tensor_partitioner.commands.plan import main  # noqa: E402
@@ -84,7 +84,7 @@ def test_several_workers_as_one(graph, placements):
 
 def test_the_plan_says_what_it_costs(graph):
     plan = search(graph, SearchOptions(ways=(2, 2), placements="S"))
-    row = summary.opaque_nodes(plan)
+    row = plan_facts.opaque_nodes(plan)
     called = [node for node in graph.nodes if node.op in (CALL, GRADIENT)]
     assert row["nodes"] == len(called) == sum(row["operators"].values())
     assert row["operators"]["aten.kthvalue.default"] == 2

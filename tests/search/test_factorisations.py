@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from planner.errors import PlanError
 from planner.models import build
-from planner.report.summary import plan_tables
+from planner.report.plan_facts import plan_tables
 from planner.search import SEARCHERS, SearchOptions, Ties, search
 from planner.search.factorisations import best_plan, factorisations, prime_factors
 from planner.search.solver.limits import Tuning

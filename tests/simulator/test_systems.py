@@ -19,7 +19,7 @@ from simulator.baselines.flow import flow_of, in_order_of_start, seconds_alone, 
 from simulator.baselines.largest_batch import MOST, largest_batch
 from simulator.baselines.layers import layers_of
 from simulator.baselines.spread import spread
-from simulator.baselines.swapping import AHEAD, SOON, Pool, room_bytes
+from simulator.baselines.swapping import AHEAD, SOON, Cache, room_bytes
 from simulator.lifetimes import holders
 from simulator.systems import NoRoomError, SystemRequest
 from tests.cross.loopback import Loopback
@@ -202,7 +202,7 @@ def test_swapped_bytes_are_those_of_another_pool(graph, share, ahead):
     flow = flow_of(worker_program(graph), layers_of(graph))
     least = max(sum(flow.nbytes[b] for b in {*r, *w}) for r, w in zip(flow.reads, flow.writes, strict=True))
     room = max(least, share * flow.worker.arena_bytes)
-    pool = Pool(flow, room, ahead)
+    pool = Cache(flow, room, ahead)
     pool.iteration()
     moves = pool.iteration()
     out = sum(flow.nbytes[block] for move in moves for block in move.out)

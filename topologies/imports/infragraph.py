@@ -105,7 +105,7 @@ class _Infrastructure(msgspec.Struct, frozen=True):
     edges: tuple[_Edge, ...] = ()
 
 
-class _File(msgspec.Struct, frozen=True):
+class _InfragraphFile(msgspec.Struct, frozen=True):
     infrastructure: _Infrastructure
 
 
@@ -129,7 +129,7 @@ class InfraGraphReader:
     def __init__(self, text: str, parts: Parts) -> None:
         nested = re.search(r"""^\s*\{?\s*["']?infrastructure["']?\s*:""", text, re.MULTILINE)
         if nested:
-            self.infrastructure = decode_record(text, "InfraGraph", _File).infrastructure
+            self.infrastructure = decode_record(text, "InfraGraph", _InfragraphFile).infrastructure
         else:
             self.infrastructure = decode_record(text, "InfraGraph", _Infrastructure)
         self.parts = parts

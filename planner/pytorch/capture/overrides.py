@@ -73,7 +73,7 @@ MOST_SLICES, MOST_CALLS = 64, 256
 CALLS: ContextVar[int] = ContextVar("calls of the function that is mapped around", default=1)
 
 
-class Taken(TorchFunctionMode):
+class OverriddenFunctions(TorchFunctionMode):
     """Within, what an export would leave out, or cannot take, of functions of PyTorch is refused or done otherwise.
 
     A hook of a tensor raises a GraphError with the user's line; `data` of a tensor is what `detach` returns; sequences

@@ -35,7 +35,7 @@ from planner.pytorch.capture.functionalization import (
     out_of_place,
     relaid_out_of_place,
 )
-from planner.pytorch.capture.overrides import Taken, idioms_traced
+from planner.pytorch.capture.overrides import OverriddenFunctions, idioms_traced
 from planner.pytorch.capture.python_state import PythonState, assigned_in_place, refuse_other
 from planner.pytorch.capture.regions import RegionsApart, inline_regions
 from planner.pytorch.nodes import packet
@@ -93,7 +93,7 @@ class Step(nn.Module):
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class TracedModule:
     """A traced module: its nodes, its parameters by name, and what its data are called by placeholder.
 
     `negative` are the data whose examples hold negative whole numbers, as labels do that do not count, and `written`
@@ -159,7 +159,7 @@ class Trace:
         return result
 
 
-def traced(step: Step, arguments: Sequence[Any], names: Sequence[str]) -> Trace:
+def traced(step: Step, arguments: Sequence[Any], names: Sequence[str]) -> TracedModule:
     """Trace a module on example inputs; a GraphError for one that cannot be traced."""
     refuse_hooks(step)
     refuse_devices(step, dict(zip(names, arguments, strict=True)))
@@ -186,7 +186,7 @@ def traced(step: Step, arguments: Sequence[Any], names: Sequence[str]) -> Trace:
     data = dict(zip((str(spec.arg.name) for spec in specs if is_data(spec)), names, strict=True))
     negative = frozenset(name for name, value in zip(names, arguments, strict=True) if _holds_negative(value))
     written = frozenset(data[name] for name in changed & data.keys())
-    return Trace(program, parameters, data, negative, written, [node.name for node in states])
+    return TracedModule(program, parameters, data, negative, written, [node.name for node in states])
 
 
 def _holds_negative(value: Any) -> bool:
@@ -203,7 +203,7 @@ def _exported(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
         with (
             warnings.catch_warnings(),
             redirect_stderr(printed),
-            Taken(step),
+            OverriddenFunctions(step),
             functions_traced(),
             checkpoints_traced(step),
             idioms_traced(),

@@ -49,7 +49,7 @@ class Value:
         return Value(self.tensor, self.dims, (*self.shape[:dim], extent, *self.shape[dim + 1 :]))
 
 
-class Axes:
+class TiedAxes:
     """Which axes must have the same length because they are the same, and where they have to be cut."""
 
     def __init__(self) -> None:

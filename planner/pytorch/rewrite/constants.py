@@ -15,7 +15,7 @@ from torch.fx import Node
 from planner.errors import GraphError
 from planner.pytorch.capture.functionalization import FOLLOWING, OWNER, ancestry, changes_first
 from planner.pytorch.capture.regions import UNTRACKED
-from planner.pytorch.capture.trace import Trace, is_data, is_parameter
+from planner.pytorch.capture.trace import TracedModule, is_data, is_parameter
 from planner.pytorch.nodes import bound, example, is_random, leaves, packet, where
 from planner.pytorch.private import OpOverload
 from planner.pytorch.state.contents import Content
@@ -36,14 +36,14 @@ FILLED: Mapping[str, float | str] = {
 """Operators whose result is one number, whatever their operand holds: the number, or the argument that it is."""
 
 
-def needed_for_all(trace: Trace) -> set[Node]:
+def needed_for_all(trace: TracedModule) -> set[Node]:
     """Return the nodes that the loss depends on, or what buffers become, batch norm's running statistics among them."""
     norms = [(node, bound(node)) for node in trace.nodes if packet(node) == "batch_norm"]
     following = (node for node, given in norms if given["training"] and given["running_mean"] is not None)
     return set[Node]().union(*map(needed_for, (trace.first_result(), *trace.last_contents().values(), *following)))
 
 
-def refuse_read_statistics(trace: Trace, needed: AbstractSet[Node]) -> None:
+def refuse_read_statistics(trace: TracedModule, needed: AbstractSet[Node]) -> None:
     """Raise a GraphError, with the line, for running statistics that follow batches and are read or changed otherwise.
 
     In a trace they do not change: what else reads them would read what they were at first.
@@ -78,7 +78,7 @@ def needed_for(loss: Node, operands: Callable[[Node], Iterable[Node]] = attrgett
     return needed
 
 
-def folded(trace: Trace, needed: AbstractSet[Node]) -> Known:
+def folded(trace: TracedModule, needed: AbstractSet[Node]) -> Known:
     """Compute the nodes, of those that are needed, that depend on constants and buffers alone.
 
     What a graph cannot hold is left to the operators that make it, where there are such, or to the state dict.
@@ -94,7 +94,7 @@ def folded(trace: Trace, needed: AbstractSet[Node]) -> Known:
     return known
 
 
-def is_stored(trace: Trace, node: Node) -> bool:
+def is_stored(trace: TracedModule, node: Node) -> bool:
     """Return True for a buffer of the state dict that has the dtype of weights, as one of which a graph can have it."""
     spec, dtypes = trace.sources[node.name], {parameter.dtype for parameter in trace.parameters.values()}
     is_kept = spec.kind is InputKind.BUFFER and str(spec.target) in trace.program.state_dict
@@ -102,7 +102,7 @@ def is_stored(trace: Trace, node: Node) -> bool:
 
 
 def computed_nodes(
-    trace: Trace, needed: AbstractSet[Node], data: Mapping[str, torch.Tensor] = NO_DATA
+    trace: TracedModule, needed: AbstractSet[Node], data: Mapping[str, torch.Tensor] = NO_DATA
 ) -> dict[Node, Any]:
     """Return what the nodes make that depend on constants, buffers and these data alone, a tensor or several.
 
@@ -135,7 +135,7 @@ def _expression(node: Node, known: Mapping[Node, Any]) -> str:
     return f"{node.target} {spelled}"
 
 
-def _source(trace: Trace, spec: InputSpec, data: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
+def _source(trace: TracedModule, spec: InputSpec, data: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
     """Return the content of a placeholder; None where it is not known."""
     if is_data(spec):
         return data.get(trace.data[str(spec.arg.name)])
@@ -150,7 +150,7 @@ def _is_empty(result: object) -> bool:
     return all(isinstance(extent, int) for extent in result.shape) and 0 in result.shape
 
 
-def _computed(trace: Trace, node: Node, known: Mapping[Node, Any]) -> Any:
+def _computed(trace: TracedModule, node: Node, known: Mapping[Node, Any]) -> Any:
     """Return a node's result; None where it depends on what is not known, or on chance."""
     if node.op == "get_attr":
         return getattr(trace.program.graph_module, str(node.target))
@@ -184,7 +184,7 @@ def _filled(node: Node) -> torch.Tensor:
     return torch.full((), number, dtype=like.dtype).expand(like.shape)
 
 
-def differentiable(trace: Trace) -> set[Node]:
+def differentiable(trace: TracedModule) -> set[Node]:
     """Return the nodes through which a gradient flows to a parameter."""
     nodes, sources = set[Node](), trace.sources
     for node in trace.nodes:
@@ -207,7 +207,7 @@ def _differentiated(node: Node) -> list[Node]:
     return node.all_input_nodes[:1] if of_first else node.all_input_nodes
 
 
-def refuse_untracked(trace: Trace) -> None:
+def refuse_untracked(trace: TracedModule) -> None:
     """Raise a GraphError, with the line, for what is changed without gradients but has one, which flows past that."""
     reached = differentiable(trace)
     for node in trace.nodes:
@@ -225,7 +225,7 @@ WITHOUT_GRADIENT = (
 """Operators of which PyTorch has no gradient, though it is asked for one: it raises an error in the backward pass."""
 
 
-def unreached(trace: Trace) -> frozenset[int]:
+def unreached(trace: TracedModule) -> frozenset[int]:
     """Return the identities of the parameters to which no gradient flows, as through whole numbers.
 
     Raises a GraphError, with the line, where one flows through what has none.

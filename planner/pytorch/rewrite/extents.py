@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import Node, map_arg
 
-from planner.pytorch.capture.trace import Trace
+from planner.pytorch.capture.trace import TracedModule
 from planner.pytorch.nodes import example, leaves, packet
 from planner.pytorch.private import fake_mode_of
 from planner.pytorch.rewrite.constants import computed_nodes, needed_for
@@ -16,7 +16,7 @@ from planner.pytorch.rewrite.constants import computed_nodes, needed_for
 aten = torch.ops.aten
 
 
-def fix_extents(trace: Trace, data: Mapping[str, torch.Tensor]) -> None:
+def fix_extents(trace: TracedModule, data: Mapping[str, torch.Tensor]) -> None:
     """Give extents that depend on data the numbers of an example, where data and constants alone decide them.
 
     A mask that selects becomes the numbers of what it selects. Where data decide it, PyTorch is called for these in

@@ -16,7 +16,7 @@ from torch.fx import Node
 
 from planner.errors import GraphError
 from planner.pytorch.capture.export_errors import silent
-from planner.pytorch.capture.trace import Trace
+from planner.pytorch.capture.trace import TracedModule
 from planner.pytorch.nodes import bound, example, packet
 from planner.pytorch.private import fake_mode_of, schema_of
 from planner.pytorch.rewrite.masked_rows import Spread, Unspreadable, same, symbols_of
@@ -24,7 +24,7 @@ from planner.pytorch.rewrite.masked_rows import Spread, Unspreadable, same, symb
 aten = torch.ops.aten
 
 
-def spread_selections(trace: Trace) -> bool:
+def spread_selections(trace: TracedModule) -> bool:
     """Spread what masks select; return False, and leave the trace as it is, where an operator is in the way."""
     module = trace.program.graph_module
     if not any(symbols_of(node) for node in module.graph.nodes):

@@ -10,7 +10,7 @@ from itertools import combinations
 import torch
 
 from planner.errors import GraphError
-from planner.pytorch.capture.trace import Trace, is_data, is_parameter
+from planner.pytorch.capture.trace import TracedModule, is_data, is_parameter
 
 UNNAMED = "lifted_tensor"
 """How an export calls what a module does not keep as an attribute."""
@@ -26,7 +26,7 @@ class _Held:
     stop: int
 
 
-def refuse_shared_memory(trace: Trace) -> None:
+def refuse_shared_memory(trace: TracedModule) -> None:
     """Raise a GraphError where what training changes lies in the memory of another tensor, which PyTorch changes too.
 
     Names of one tensor, as of a parameter that is assigned to several modules, are one.

@@ -7,11 +7,11 @@ from torch import nn
 
 from planner.graph.entries import content_digest
 from planner.graph.ir import Entry, Graph
-from planner.pytorch.capture.trace import Trace
+from planner.pytorch.capture.trace import TracedModule
 from planner.pytorch.state.contents import is_known
 
 
-def entries(module: nn.Module, trace: Trace, graph: Graph) -> dict[str, Entry]:
+def entries(module: nn.Module, trace: TracedModule, graph: Graph) -> dict[str, Entry]:
     """Return every entry of a module's state dict by its name, with the tensor of the graph that has its elements."""
     changed, names = trace.changed_buffers(), dict(trace.names())
     for name, buffer in module.named_buffers(remove_duplicate=False):

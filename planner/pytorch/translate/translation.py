@@ -13,7 +13,7 @@ from planner.graph.constants import Array
 from planner.graph.infer import describe
 from planner.graph.ir import FLOATING, Init, Node, Tensor
 from planner.graph.ir import Value as Attribute
-from planner.pytorch.rewrite.axes import Axes, Cuts, Value, parts
+from planner.pytorch.rewrite.axes import Cuts, TiedAxes, Value, parts
 
 Group = tuple[int, ...]
 
@@ -35,7 +35,7 @@ class Translation:
 
     def __init__(self, dtype: str, cuts: Cuts, *, reserved: Iterable[str] = (), negative: Container[str] = ()) -> None:
         self.builder = GraphBuilder(dtype, reserved)
-        self.axes = Axes()
+        self.axes = TiedAxes()
         self.place = self.line = ""
         self._literals: dict[Hashable, str] = {}
         self.extents: dict[tuple[str, int], int] = {}

@@ -1,8 +1,8 @@
 "use strict";
 /* What would be best with another batch, number of devices, or memory: chosen among what was worked out. */
-function sliders(decision, points) {
-  const whole = {batch: decision.model.batch, devices: decision.machine.devices, rows: decision.rows};
-  const all = points.length ? points : [whole];
+function sliders(decision, decisions) {
+  const pointOf = ({model, machine, candidates}) => ({batch: model.batch, devices: machine.devices, rows: candidates});
+  const whole = pointOf(decision), points = decisions.map(pointOf), all = points.length ? points : [whole];
   const batches = [...new Set([...all.map((point) => point.batch), whole.batch])].sort(d3.ascending);
   const counts = [...new Set([...all.map((point) => point.devices), whole.devices])].sort(d3.ascending);
   for (const label of document.querySelectorAll(".of-sweep")) label.hidden = !points.length;
@@ -16,7 +16,7 @@ function sliders(decision, points) {
     .filter(([, values]) => values.length < 2);
   for (const [input] of alone) input.disabled = true;
   if (points.length) byId("fixed").textContent = alone.map(([, , what]) => `There is no other ${what}.`).join(" ");
-  const memory = decision.machine.memory_bytes || d3.max(decision.rows, (row) => row.needed);
+  const memory = decision.machine.memory_bytes || d3.max(decision.candidates, (row) => row.needed_bytes);
 
   function draw() {
     const samples = batches[Number(batch.value)], count = counts[Number(devices.value)], most = memory * Number(limit.value) / 100;
@@ -31,22 +31,22 @@ function sliders(decision, points) {
       what.replaceChildren(make("p", {}, `${samples} samples on ${count} devices were not worked out, or cannot be divided.`));
       return;
     }
-    const fit = d3.sort(point.rows.filter((row) => row.needed <= most), (row) => row.seconds);
+    const fit = d3.sort(point.rows.filter((row) => row.needed_bytes <= most), (row) => row.seconds_per_step);
     if (!fit.length) {
-      const least = d3.least(point.rows, (row) => row.needed);
+      const least = d3.least(point.rows, (row) => row.needed_bytes);
       what.replaceChildren(make("p", {}, make("b", {}, "Nothing that was worked out fits. "),
-        `The least memory takes ${least.name}: ${bytes(least.needed)}.`));
+        `The least memory takes ${least.name}: ${bytes(least.needed_bytes)}.`));
       return;
     }
     const [best, ...others] = fit, next = others.find((row) => row.family !== best.family);
     what.replaceChildren(make("p", {}, make("b", {}, `${best.family}: ${best.name}. `),
-      `${seconds(best.seconds)} a step, ${amount(best.samples_per_s)} samples/s, ${percent(best.utilisation)} of the ${decision.model.dtype} peak, ${bytes(best.needed)} of ${bytes(most)}.`,
-      next ? ` Next is ${next.family} (${next.name}), a step takes ${longer(next.seconds / best.seconds)} the best’s.` : ""));
+      `${seconds(best.seconds_per_step)} a step, ${amount(best.samples_per_s)} samples/s, ${percent(best.utilisation)} of the ${decision.model.dtype} peak, ${bytes(best.needed_bytes)} of ${bytes(most)}.`,
+      next ? ` Next is ${next.family} (${next.name}), a step takes ${longer(next.seconds_per_step / best.seconds_per_step)} the best’s.` : ""));
   }
   for (const input of [batch, devices, limit]) input.addEventListener("input", draw);
   draw();
   chart(byId("sweep"), (width) => {
-    const best = points.map((point) => ({point, row: d3.least(point.rows.filter((row) => row.fits), (row) => row.seconds)})).filter((entry) => entry.row)
+    const best = points.map((point) => ({point, row: d3.least(point.rows.filter((row) => row.fits), (row) => row.seconds_per_step)})).filter((entry) => entry.row)
       .sort((a, b) => d3.ascending(a.point.batch, b.point.batch));
     if (!best.length) return make("p", {class: "note"}, "Nothing fits at any of these points.");
     const names = counts.map(String), colors = counts.map((_, n) => PALETTE[n % PALETTE.length]);

@@ -2,7 +2,7 @@
 {
   const work = [];
   if (DATA.decision) work.push(() => candidates(DATA.decision), () => sliders(DATA.decision, DATA.sweep ?? []));
-  if (DATA.grid?.is_named) work.push(() => deviceGrid(DATA.grid, DATA.stages ?? []));
+  if (DATA.parallel) work.push(() => deviceGrid(DATA.parallel, DATA.decision.machine.per_node, DATA.decision.candidates[0].stages));
   if (DATA.plan) work.push(() => model(DATA.plan));
   if (DATA.runs) work.push(() => runs(DATA.runs));
   if (DATA.occupied) work.push(() => occupied(DATA.occupied));

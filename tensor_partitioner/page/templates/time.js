@@ -1,6 +1,9 @@
 "use strict";
 const KIND_NAMES = ["computing", "forward", "backward", "weights", "packing and unpacking", "launching", "waiting for bytes", "waiting for latency", "waiting for others"];
 const KIND_COLORS = ["#4269d0", "#4269d0", "#efb118", "#9c6b4e", "#6cc5b0", "#a463f2", "#ff725c", "#ff8ab7", "#9498a0"];
+/* What fields of a worker's seconds are called. */
+const SPENT = {compute_s: "computing", copies_s: "packing and unpacking", launches_s: "launching", wire_s: "waiting for bytes",
+  latency_s: "waiting for latency", waiting_s: "waiting for others"};
 const kindColor = (kind) => KIND_COLORS[KIND_NAMES.indexOf(kind)] ?? "#97bbf5";
 
 /* Timelines of which none is more times as long as another share their axis. */
@@ -33,15 +36,16 @@ function timelines(all) {
 
 function lanes(width, timeline, [begin, end], detail) {
   const {factor, unit} = axisUnit(end, TIME);
-  const spans = timeline.lanes.flatMap((lane) => lane.spans.map(([kind, from, to, what]) => ({lane: lane.name, kind, from, to, what})))
+  const named = Object.keys(timeline.lanes);
+  const spans = named.flatMap((lane) => timeline.lanes[lane].map(([kind, what, from, to]) => ({lane, kind: SPENT[kind] ?? kind, what, from, to})))
     .filter((span) => span.to > begin && span.from < end);
   const names = KIND_NAMES.filter((name) => spans.some((span) => span.kind === name));
-  const tall = timeline.lanes.length > 8 ? 20 : 28;
+  const tall = named.length > 8 ? 20 : 28;
   const numbered = spans.filter((span) => detail >= 1 && /^micro-batch/.test(span.what) && (span.to - span.from) / (end - begin) * (width - 90) > 22);
   return [legend(names, names.map(kindColor)), plot({
-    width, height: timeline.lanes.length * tall + 56, marginLeft: 86, marginRight: 14, marginBottom: 40, marginTop: 8,
+    width, height: named.length * tall + 56, marginLeft: 86, marginRight: 14, marginBottom: 40, marginTop: 8,
     x: {label: `time [${unit}] →`, domain: [begin / factor, end / factor], grid: true, ticks: Math.max(3, Math.floor(width / 110))},
-    y: {label: null, domain: timeline.lanes.map((lane) => lane.name), padding: 0.12, tickSize: 0},
+    y: {label: null, domain: named, padding: 0.12, tickSize: 0},
     color: {domain: names, range: names.map(kindColor)},
     marks: [
       Plot.barX(spans, {x1: (s) => Math.max(s.from, begin) / factor, x2: (s) => Math.min(s.to, end) / factor, y: "lane", fill: "kind",
@@ -54,23 +58,25 @@ function lanes(width, timeline, [begin, end], detail) {
 
 function runs(all) {
   for (const run of all) {
-    const causes = KIND_NAMES.filter((name) => run.spent.some((one) => one.seconds[name] > 0));
-    if (run.spent.length) {
-      const element = make("div", {class: "chart"}), shown = run.spent.slice(0, 16);
-      const rest = run.spent.length > shown.length ? ` The first ${shown.length} of ${run.spent.length} workers.` : "";
-      byId("spent").append(make("figure", {}, make("figcaption", {}, `${run.source === "simulated" ? "Predicted" : "Measured"} on ${run.machine} (${run.hardware}): seconds of each worker, step ${seconds(run.seconds)}.${rest}`), element));
+    const fields = Object.keys(SPENT).filter((field) => run.spending.some((one) => one[field] > 0)), causes = fields.map((field) => SPENT[field]);
+    const source = run.source === "simulator" ? "simulated" : "executed", word = run.source === "simulator" ? "Predicted" : "Measured";
+    if (run.spending.length) {
+      const element = make("div", {class: "chart"}), shown = run.spending.slice(0, 16);
+      const rest = run.spending.length > shown.length ? ` The first ${shown.length} of ${run.spending.length} workers.` : "";
+      byId("spent").append(make("figure", {}, make("figcaption", {}, `${word} on ${run.machine} (${run.hardware}): seconds of each worker, step ${seconds(run.seconds_per_step)}.${rest}`), element));
       chart(element, (width) => stackedBars(width, shown.map((one) => ({
-        key: one.worker, label: `worker ${one.worker} · ${seconds(d3.sum(Object.values(one.seconds)))}`, parts: causes.map((cause) => one.seconds[cause] ?? 0),
-      })), causes, {units: TIME, what: "seconds of a step", label: `Seconds of each worker, ${run.source}`, colorOf: kindColor}))();
+        key: String(one.worker), label: `worker ${one.worker} · ${seconds(d3.sum(fields, (field) => one[field]))}`, parts: fields.map((field) => one[field]),
+      })), causes, {units: TIME, what: "seconds of a step", label: `Seconds of each worker, ${source}`, colorOf: kindColor}))();
     }
-    if (run.memory.length) {
-      const kinds = [...new Set(run.memory.flatMap((one) => Object.keys(one.by_kind)))], shown = run.memory.slice(0, 16);
-      const element = make("div", {class: "chart"}), capacity = shown[0].capacity ?? null;
-      byId("peaks").append(make("figure", {}, make("figcaption", {}, `${run.source === "simulated" ? "Predicted" : "Measured"} on ${run.machine}: bytes of each device when it is fullest, by kind`), element));
-      chart(element, (width) => stackedBars(width, shown.map((one) => ({
-        key: one.device, label: `${one.device} · ${bytes(one.peak)} · ${one.verdict}`, parts: kinds.map((kind) => one.by_kind[kind] ?? 0),
-      })), kinds, {units: BYTES, what: "bytes", label: `Bytes of each device, ${run.source}`, limit: capacity, limitLabel: capacity ? `a device has ${bytes(capacity)}` : ""}))();
-    }
+    const memory = run.devices.length ? run.devices : run.arena_bytes.map((nbytes, worker) => (
+      {device: `worker ${worker}`, peak_bytes: nbytes, capacity_bytes: null, verdict: "its arena", by_kind: {arena: nbytes}}));
+    for (const one of memory) if (!Object.keys(one.by_kind).length) one.by_kind = {allocated: one.peak_bytes};
+    const kinds = [...new Set(memory.flatMap((one) => Object.keys(one.by_kind)))], shown = memory.slice(0, 16);
+    const element = make("div", {class: "chart"}), capacity = shown[0].capacity_bytes;
+    byId("peaks").append(make("figure", {}, make("figcaption", {}, `${word} on ${run.machine}: bytes of each device when it is fullest, by kind`), element));
+    chart(element, (width) => stackedBars(width, shown.map((one) => ({
+      key: one.device, label: `${one.device} · ${bytes(one.peak_bytes)} · ${one.verdict}`, parts: kinds.map((kind) => one.by_kind[kind] ?? 0),
+    })), kinds, {units: BYTES, what: "bytes", label: `Bytes of each device, ${source}`, limit: capacity, limitLabel: capacity ? `a device has ${bytes(capacity)}` : ""}))();
   }
 }
 

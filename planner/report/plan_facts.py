@@ -44,8 +44,7 @@ def plan_tables(plan: Plan) -> tuple[Table]:
 @display.tables.register
 def search_tables(search: SearchRecord) -> tuple[Table]:
     """Show how a plan was found; of one that was not searched that."""
-    asked = [("search", f"{search.searcher}, placements {search.placements or '-'}")] if search.searcher else []
-    return (facts("search", [*asked, *_search_rows(search)] or [("search", "none: made by hand")]),)
+    return (facts("search", search_rows(search)),)
 
 
 def to_data(plan: Plan) -> dict[str, Any]:
@@ -111,8 +110,7 @@ def _opaque(plan: Plan) -> Rows:
 def _moved(plan: Plan) -> Rows:
     """Say what moves, and what would with plain data parallelism."""
     search, total = plan.search, plan.total_bytes
-    if search.searcher:
-        yield "search", f"{search.searcher}, placements {search.placements or '-'}"
+    yield from _asked(search)
     yield "bytes per iteration", exact_bytes(total)
     if len(plan.ways) > 1:
         for step, (way, cost) in enumerate(zip(plan.ways, plan.step_bytes(), strict=True)):
@@ -125,7 +123,17 @@ def _moved(plan: Plan) -> Rows:
         yield "data parallelism", f"not possible: {why}"
 
 
-def _search_rows(search: SearchRecord, ways: tuple[int, ...] = ()) -> Rows:
+def search_rows(search: SearchRecord, ways: tuple[int, ...] = ()) -> list[tuple[str, str]]:
+    """Say how a plan was found, with its ways if they are given; of one that was not searched that."""
+    return [*_asked(search), *_search_rows(search, ways)] or [("search", "none: made by hand")]
+
+
+def _asked(search: SearchRecord) -> Rows:
+    if search.searcher:
+        yield "search", f"{search.searcher}, placements {search.placements or '-'}"
+
+
+def _search_rows(search: SearchRecord, ways: tuple[int, ...]) -> Rows:
     yield from _predicted(search)
     if search.memory is not None:
         taken, limit = exact_bytes(search.memory.arena_bytes), exact_bytes(search.memory.limit_bytes)
