@@ -26,7 +26,7 @@ def sustained(rows: Sequence[Row]) -> str:
         rate = [row["flop_per_s"][0], median(row["flop_per_s"][len(row["flop_per_s"]) // 3 :])]
         lines.append([row["data"], row["n"], *(f"{of / TERA:.0f}" for of in rate), f"{clocks:.0f}", f"{power:.0f}"])
     columns = ["data", "extents", "first tenth of a second (Tflop/s)", "then", "clock (MHz)", "power (W)"]
-    return f"One bfloat16 product for six seconds:\n\n{table(columns, lines)}"
+    return f"Calls without a pause for seconds; products in bfloat16 unless said:\n\n{table(columns, lines)}"
 
 
 def alignment(rows: Sequence[Row]) -> str:

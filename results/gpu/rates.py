@@ -1,6 +1,6 @@
 """Measure the rates of a GPU's kernels by PyTorch: products by shape, alignment and data, attention, passes, launches.
 
-    python3 -m results.gpu.rates FOLDER SECONDS
+    python3 -m results.gpu.rates FOLDER SECONDS [PART ...]
 
 Writes `rates.json` into the folder after each part; begins no measurement after its seconds. Times are medians of
 rounds between two events of the device. A product is counted as 2 m n k floating-point operations.
@@ -92,12 +92,16 @@ def sizes() -> Rows:
         yield scaled(n)
 
 
-def scaled(n: int) -> dict[str, Any]:
-    """Measure a square product of 8-bit numbers with one scale a tensor."""
+def scaled_call(n: int) -> Callable[[], Any]:
+    """Return a square product of 8-bit numbers with one scale a tensor."""
     a, b = (data(n, n).to(torch.float8_e4m3fn) for _ in range(2))
     unit = torch.ones((), device=DEVICE)
-    call = lambda: torch._scaled_mm(a, b.t(), scale_a=unit, scale_b=unit, out_dtype=torch.bfloat16)  # noqa: E731
-    return row_of_product(n, n, n, call, dtype="float8", data="normal", role="forward")
+    return partial(torch._scaled_mm, a, b.t(), scale_a=unit, scale_b=unit, out_dtype=torch.bfloat16)
+
+
+def scaled(n: int) -> dict[str, Any]:
+    """Measure a square product of 8-bit numbers."""
+    return row_of_product(n, n, n, scaled_call(n), dtype="float8", data="normal", role="forward")
 
 
 def kinds_of_data() -> Rows:
@@ -237,22 +241,41 @@ def launches() -> Rows:
     yield {"queue": next((count for count, wait in enumerate(waits) if wait > 1e-3), None), "longest_s": max(waits)}
 
 
-def sustained() -> Rows:
-    """The rate of one product over some seconds, with the clocks and the power meanwhile, by its data."""
+def long_runs() -> Iterator[tuple[dict[str, Any], Callable[[], Any], float]]:
+    """Yield what runs for seconds: its labels, a call, and the operations of one, or the bytes of a copy."""
     for kind, n in (("zeros", 8192), ("normal", 8192), ("normal", 4096)):
-        a, b = data(n, n, kind=kind), data(n, n, kind=kind)
+        yield {"data": kind, "n": n}, partial(torch.matmul, data(n, n, kind=kind), data(n, n, kind=kind)), 2.0 * n**3
+    for name in ("float16", "tf32"):
+        a, b = (data(8192, 8192, dtype=DTYPES[name]) for _ in range(2))
+        yield {"data": f"normal, {name}", "n": 8192}, partial(torch.matmul, a, b), 2.0 * 8192**3
+    yield {"data": "normal, float8", "n": 8192}, scaled_call(8192), 2.0 * 8192**3
+    small = 0.02 * data(8192, 8192)
+    yield {"data": "normal of 0.02", "n": 8192}, partial(torch.matmul, small, small.clone()), 2.0 * 8192**3
+    for m, n, k in ((8192, 28672, 8192), (8192, 8192, 1024), (2048, 4096, 4096)):
+        call = partial(functional.linear, data(m, k), 0.02 * data(n, k))
+        yield {"data": f"layer {m} x {n} x {k}", "n": n}, call, 2.0 * m * n * k
+    heads = [data(2, 32, 4096, 128) for _ in range(3)]
+    attention_call = partial(functional.scaled_dot_product_attention, *heads, is_causal=True)
+    yield {"data": "attention", "n": 4096}, attention_call, 2.0 * 2 * 32 * 4096 * 4096 * 128
+    x, y = data(1 << 29), data(1 << 29)
+    yield {"data": "copy, bytes", "n": x.numel()}, partial(y.copy_, x), 4.0 * x.numel()
+
+
+def sustained(run_s: float = 4.0) -> Rows:
+    """The rate of one call over some seconds, with the clocks and the power meanwhile."""
+    for labels, call, work in long_runs():
         time.sleep(1.0)
         sampler = subprocess.Popen(
             ["nvidia-smi", f"--query-gpu={SAMPLED}", "--format=csv,noheader,nounits", "-lms", "100"],
             stdout=subprocess.PIPE,
             text=True,
         )
-        rates, until = [], time.time() + 6.0
+        rates, until = [], time.time() + run_s
         while time.time() < until:
-            rates.append(2.0 * n**3 / seconds(partial(torch.matmul, a, b), 0.1, 1))
+            rates.append(work / seconds(call, 0.1, 1))
         sampler.terminate()
         samples = sampler.communicate()[0].splitlines()
-        yield {"data": kind, "n": n, "flop_per_s": rates, "sampled": SAMPLED, "samples": samples}
+        yield {**labels, "flop_per_s": rates, "sampled": SAMPLED, "samples": samples}
 
 
 PARTS = (kinds_of_data, alignment, attention, launches, sizes, sustained, layers, passes, updates)
@@ -272,7 +295,7 @@ def main() -> int:
         check=False,
     ).stdout.strip()
     results["device"] = {"nvidia_smi": limits, "torch": torch.__version__, "cuda": torch.version.cuda}
-    for part in PARTS:
+    for part in (part for part in PARTS if part.__name__ in (sys.argv[3:] or part.__name__)):
         begin, rows = time.time(), []
         try:
             for row in part():

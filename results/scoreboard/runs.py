@@ -39,6 +39,13 @@ SHARDED = re.compile(r"fsdp|titan|foundry|mosaic|composer")
 SEQUENCE_PARALLEL = ("megatron", "nemo", "fsdp2", "fsdp2-compiled", "compile")
 """Stacks whose tensor parallelism splits sequences too unless it is said that it does not."""
 
+PADS_VOCABULARIES = re.compile(r"megatron|nemo")
+VOCABULARY_MULTIPLE = 128
+"""Stacks that pad a vocabulary to a multiple of so many words times the tensor parallel workers.
+
+NVIDIA/Megatron-LM, megatron/training/arguments.py, `--make-vocab-size-divisible-by`.
+"""
+
 MICRO_BATCHES = (1, 2, 4, 8, 16)
 CHUNKS = (1, 2, 3, 4, 5, 6, 7, 8)
 
@@ -77,6 +84,8 @@ def run_of(row: Row, folder: Path) -> Run:
     sequence = size.sequence if size else row.sequence
     batch = _batch(row, shape.dp, sequence)
     ways = tuple(_ways(row, shape, batch, size))
+    if size is not None and PADS_VOCABULARIES.search(stack):
+        size = replace(size, vocabulary=_padded(size.vocabulary, VOCABULARY_MULTIPLE * shape.tp))
     name, options = _model(row, size, machine, folder)
     return Run(name, tuple(options.items()), batch, ways, machine, machine_name, stack, size)
 
@@ -166,6 +175,10 @@ def _schedules(
         yield f"interleaved:{chunks}"
     else:
         yield row.schedule or "1f1b"
+
+
+def _padded(words: int, multiple: int) -> int:
+    return -(-words // multiple) * multiple
 
 
 def _model(row: Row, size: Size | None, machine: Cluster, folder: Path) -> tuple[str, dict[str, object]]:
