@@ -56,8 +56,8 @@ def decide(  # noqa: PLR0913 -- the settings by their names
     `model` is a name of the zoo, a graph or what `planner.model` takes; `options` are the model's. `batch` is that of a
     step over all devices (default: a graph's own; of a zoo's model the largest that fits with no accumulation,
     by powers of two, up to 4096 samples a device). `pins` fix degrees, as in `tp=4`. No candidate that is left out is
-    faster than `search.lower_bound_s`. Where no device stands for all, as on a calibrated host, plans are simulated
-    worker by worker, of a graph's own batch. Raises GraphError, PlanError and TopologyError.
+    faster than `search.lower_bound_s`. With the stack "ours", and where no device stands for all, as on a calibrated
+    host, candidates are planned and simulated message by message. Raises GraphError, PlanError and TopologyError.
 
     >>> decision = decide("gpt2", "hgx-h100", batch=64)
     >>> decision.best.fits, decision.best.seconds_per_step <= min(c.seconds_per_step for c in decision.candidates)
