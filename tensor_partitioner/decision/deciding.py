@@ -222,9 +222,7 @@ class _Deciding:
         machine = machine_facts(self.cluster, inner.dtype)
         told = ranked(projected, model, inner.replica.graph)
         if not told:
-            raise PlanError(
-                f"{self.source.name}: none of {search.considered + self.considered} candidates can divide it"
-            )
+            raise PlanError(f"{self.source.name}: none of {search.considered} candidates by name can divide it")
         alone_s = self._alone_s(batch, told[0], operations)
         best_s = told[0].seconds_per_step
         lower_s = min(best_s, search.lower_s)

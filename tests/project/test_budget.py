@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BUDGETS = {
-    "tensor_partitioner": 4795,
+    "tensor_partitioner": 4794,
     "tdl": 2486,
     "topologies": 2245,
     "planner": 20085,
@@ -18,7 +18,7 @@ BUDGETS = {
 }
 """Lines that are neither blank, comment, docstring nor import, by package."""
 
-ALL = 42_055
+ALL = 42_054
 """Of all packages together, which only goes down."""
 
 LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.ENDMARKER}
