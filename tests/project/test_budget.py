@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BUDGETS = {
-    "tensor_partitioner": 4794,
+    "tensor_partitioner": 4787,
     "tdl": 2486,
     "topologies": 2245,
     "planner": 20085,
