@@ -12,7 +12,7 @@ from planner.parallel import Parallel
 from planner.plans.plan import Plan
 from simulator.projection.block import Block
 from simulator.projection.blocks import blocks_of, repeated, tied_parameters
-from simulator.projection.cluster import Cluster, cluster, cluster_of, require_devices
+from simulator.projection.cluster import Cluster, cluster, require_devices
 from simulator.projection.network import Grid, Network
 from simulator.projection.projection import project as project_job
 from simulator.projection.replica import Replica
@@ -42,11 +42,10 @@ def project(  # noqa: PLR0913 -- the settings by their names
     >>> step.devices, 1 < step.seconds < 50
     (128, True)
     """
-    whole = cluster_of(machine) if isinstance(machine, Machine) else cluster(machine)
     named = Parallel.read(parallel)
     if named is None:
         raise PlanError("parallel: expected degrees, as in tp=8,dp=4, found None")
-    return project_source(ZooModel.of(name, options), batch, named, whole, stack)
+    return project_source(ZooModel.of(name, options), batch, named, cluster(machine), stack)
 
 
 def project_source(

@@ -1,6 +1,6 @@
 """Layouts: where every element of every tensor lies, who needs it, and what must move."""
 
-from planner.layout.by_axis import axes_name, by_axis, exchanged_by_axis
+from planner.layout.axes import axes_name, by_axis, exchanged_by_axis
 from planner.layout.communication import Collective, Group, collective, collectives
 from planner.layout.exchange import Exchange, count
 from planner.layout.geometry import (

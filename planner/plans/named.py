@@ -52,23 +52,25 @@ class NamedPlan(NamedTuple):
 
 def read_named(path: str | Path) -> NamedPlan | None:
     """Return what a plan.json says of named parallelism; None where it says nothing, or is no plan."""
-    try:
-        file = msgspec.json.decode(read_input(Path(path)), type=_File)
-        details = msgspec.convert(file.reported.search, SearchRecord).details
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None  # what is wrong says who reads it whole
-    if PARALLEL not in details:
+    content, search = _read(path)
+    if PARALLEL not in (details := search.details):
         return None
     batch, layers = (_counts(path, details, name) for name in (BATCH, LAYERS))
-    return NamedPlan(Path(path), file.graph, str(details[PARALLEL]), batch[0] if batch else None, layers)
+    return NamedPlan(Path(path), content, str(details[PARALLEL]), batch[0] if batch else None, layers)
 
 
 def priced_for(path: str | Path) -> str:
     """Return the software stack that a plan.json says it was priced for; "" where it says none, or is no plan."""
+    return _read(path)[1].stack
+
+
+def _read(path: str | Path) -> tuple[msgspec.Raw, SearchRecord]:
+    """Read the graph, as text, and what is said of the search; nothing of a file that is no plan."""
     try:
-        return str(msgspec.json.decode(read_input(Path(path)), type=_File).reported.search.get("stack", ""))
+        file = msgspec.json.decode(read_input(Path(path)), type=_File)
+        return file.graph, msgspec.convert(file.reported.search, SearchRecord)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return ""  # what is wrong says who reads it whole
+        return msgspec.Raw(), SearchRecord()  # what is wrong says who reads it whole
 
 
 def of_replica(plan: Plan, parallel: str, batch: int, layers: tuple[int, ...]) -> Plan:

@@ -254,8 +254,8 @@ def long_runs() -> Iterator[tuple[dict[str, Any], Callable[[], Any], float]]:
     for m, n, k in ((8192, 28672, 8192), (8192, 8192, 1024), (2048, 4096, 4096)):
         call = partial(functional.linear, data(m, k), 0.02 * data(n, k))
         yield {"data": f"layer {m} x {n} x {k}", "n": n}, call, 2.0 * m * n * k
-    heads = [data(2, 32, 4096, 128) for _ in range(3)]
-    attention_call = partial(functional.scaled_dot_product_attention, *heads, is_causal=True)
+    queries, keys, values = (data(2, 32, 4096, 128) for _ in range(3))
+    attention_call = partial(functional.scaled_dot_product_attention, queries, keys, values, is_causal=True)
     yield {"data": "attention", "n": 4096}, attention_call, 2.0 * 2 * 32 * 4096 * 4096 * 128
     x, y = data(1 << 29), data(1 << 29)
     yield {"data": "copy, bytes", "n": x.numel()}, partial(y.copy_, x), 4.0 * x.numel()

@@ -37,8 +37,10 @@ class Cluster:
 
 
 @lru_cache(64)
-def cluster(machine: str | Path) -> Cluster:
-    """Return a machine by name or file, built as far as it must be; TopologyError as `load_topology`."""
+def cluster(machine: str | Path | Machine) -> Cluster:
+    """Return a machine, by name or file built as far as it must be; TopologyError as `load_topology`."""
+    if isinstance(machine, Machine):
+        return cluster_of(machine)
     name, match = str(machine), _FAMILY.fullmatch(str(machine))
     if match is None or (nodes := int(match[2])) <= NODES_BUILT or Path(name).is_file():
         return cluster_of(load_topology(machine))
@@ -49,7 +51,6 @@ def cluster(machine: str | Path) -> Cluster:
     return Cluster(name, built, nodes * per_node, per_node)
 
 
-@lru_cache(64)
 def cluster_of(machine: Machine) -> Cluster:
     """Return a machine that is built in full."""
     sizes = {len(devices) for devices in machine.nodes_of(range(len(machine.devices))).values()}

@@ -262,7 +262,6 @@ class _Shares:
                     yield Transfer(PAIRS, tuple(range(self._plan.workers)), received, sent)
                 continue
             group = next((group for group in collective.groups if self._worker in group.workers), collective.groups[0])
-            if collective.is_half:  # an all-reduce in two hops, of which the second brings back what the first sends
-                sent = times(2, sent)
-            if not (collective.is_half and hop is hops[-1]):
-                yield Transfer(collective.operation[0], group.workers, group.elements * item, sent)
+            if not (collective.is_half and hop is hops[-1]):  # the halves of an all-reduce are one exchange, sent twice
+                nbytes = group.elements * item
+                yield Transfer(collective.operation[0], group.workers, nbytes, times(1 + collective.is_half, sent))

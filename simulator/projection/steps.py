@@ -230,8 +230,8 @@ class Steps:
         job = self._job
         each = {id(block): self._sent(block) for block in {id(block): block for block in job.blocks}.values()}
         messages = [times(2 * job.micro_batches, self.message(nbytes)[1]) for nbytes in crossing]
-        tied = {STAGES: 2.0 * job.tied_bytes}
-        return times(1 / self._parallel.pp, added((*(each[id(block)] for block in job.blocks), *messages, tied)))
+        every = (*(each[id(block)] for block in job.blocks), *messages, {STAGES: 2.0 * job.tied_bytes})
+        return times(1 / self._parallel.pp, added(every))
 
     def _sent(self, block: Block) -> Sent:
         """Return the bytes that a worker of its stage sends for a block in a step."""

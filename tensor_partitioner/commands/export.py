@@ -44,7 +44,6 @@ from topologies import Machine, load_topology
 
 TO_HELP = f"For whom: {', '.join(TARGETS)}, or one of --operators."
 TOPO_HELP = f"The machine that engines are started on, for how many devices a node has.  [default: {DEVICES_PER_NODE}]"
-OUTPUT_HELP = "Write it here; of traces a file a worker, named after this one. Without it what is text is printed."
 WITH_PLAN = ("source", "to", "topo", "output", "json_file", "operator_files")
 DECISIONS = "tensor_partitioner.decision.saved"
 HELP = f"""Write a PLAN, a DECISION's best (decide --json), or a MODEL by --parallel, for another engine: launch lines,

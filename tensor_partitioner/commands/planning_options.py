@@ -26,7 +26,7 @@ from planner.search.option import Option
 from planner.search.pins import load_pins
 from tensor_partitioner.commands.console import WRITTEN, Finite, collect_seldom
 from tensor_partitioner.commands.help import register_group
-from topologies import Machine, load_topology
+from topologies import load_topology
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -141,17 +141,12 @@ def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: options[name] for name in model_options() if options.get(name) is not None}
 
 
-def training_options(source: str, options: Mapping[str, Any], machine: Machine | None = None) -> dict[str, Any]:
-    """Return the options of a model: those given, and with --parallel or --topo those that decide trains the zoo with.
-
-    `machine` is that of --topo, where it is built already.
-    """
-    given = given_options(options)
-    if options["parallel"] is None and options["topo"] is None:
+def training_options(source: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a model: those given and, with --parallel or --topo, those that decide trains it with."""
+    given, topo = given_options(options), options["topo"]
+    if options["parallel"] is None and topo is None:
         return given
-    if machine is None and options["topo"] is not None:
-        machine = load_topology(options["topo"])
-    return trained_as(source, machine, given)
+    return trained_as(source, None if topo is None else load_topology(topo), given)
 
 
 def plan_model(source: str, options: Mapping[str, Any], machine: str | None, *, bound: bool = False) -> Plan:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -15,14 +15,14 @@ from planner.plans.plan import Plan
 from planner.search.alternatives.axes import experts_of
 from planner.search.pins import Degree
 from simulator.projection.block import Block
-from simulator.projection.cluster import Cluster, cluster, cluster_of
+from simulator.projection.cluster import Cluster, cluster
 from simulator.projection.result import Projection
 from simulator.projection.stack import OURS, Stack, stack_named
 from tensor_partitioner.decision.bounds import UNDIVIDED, Bounds
 from tensor_partitioner.decision.candidates import ParallelSpace, candidate_name, family
 from tensor_partitioner.decision.checks import is_alike, require_few, require_types
-from tensor_partitioner.decision.record import ALL_ALIKE, FAMILIES, SEARCHED, Decision, RankedCandidate
-from tensor_partitioner.decision.recording import Projected, Tally, machine_facts, model_facts, ranked, warning
+from tensor_partitioner.decision.record import ALL_ALIKE, FAMILIES, SEARCHED, Decision, RankedCandidate, SearchFacts
+from tensor_partitioner.decision.recording import Projected, machine_facts, model_facts, ranked, warning
 from tensor_partitioner.decision.searching import Search
 from tensor_partitioner.decision.simulated import Work, simulated_step
 from tensor_partitioner.decision.sources import degrees_of, plan_named, source_of
@@ -55,8 +55,8 @@ def decide(  # noqa: PLR0913 -- the settings by their names
     `model` is a name of the zoo, a graph or what `planner.model` takes; `options` are the model's. `batch` is that of a
     step over all devices (default: a graph's own; of a zoo's model the largest that fits with no accumulation,
     by powers of two, up to 4096 samples a device). `pins` fix degrees, as in `tp=4`. No candidate that is left out is
-    faster than `search.lower_bound_s`. Where no device stands for all, as on a calibrated host, plans are simulated
-    worker by worker, of a graph's own batch. Raises GraphError, PlanError and TopologyError.
+    faster than `search.lower_bound_s`. With the stack "ours", and where no device stands for all, as on a calibrated
+    host, candidates are planned and simulated message by message. Raises GraphError, PlanError and TopologyError.
 
     >>> decision = decide("gpt2", "hgx-h100", batch=64)
     >>> decision.best.fits, decision.best.seconds_per_step <= min(c.seconds_per_step for c in decision.candidates)
@@ -64,12 +64,12 @@ def decide(  # noqa: PLR0913 -- the settings by their names
     """
     begin = time.monotonic()
     require_types(model, machine, batch, budget_s, pins)
-    whole = cluster_of(machine) if isinstance(machine, Machine) else cluster(machine)
+    whole = cluster(machine)
     require_few(whole)
     source, samples = source_of(model, whole.built, batch, options)
     stack = stack if is_alike(whole) else OURS
-    deciding = _Deciding(source, whole, stack, degrees_of(pins))
-    return deciding.decision(deciding.largest_batch() if samples is None else samples, begin, budget_s)
+    deciding = _Deciding(source, whole, stack, degrees_of(pins), begin, budget_s)
+    return deciding.decision(deciding.largest_batch() if samples is None else samples)
 
 
 @dataclass(eq=False)
@@ -78,6 +78,9 @@ class _Deciding:
     cluster: Cluster
     stack: str
     pins: tuple[Degree, ...] = ()
+    begin: float = field(default_factory=time.monotonic)
+    budget_s: float = float("inf")
+    considered: int = 0
     impossible: int = 0
 
     @cached_property
@@ -128,29 +131,17 @@ class _Deciding:
         ways = self.space(batch).undivided(self._per_node)
         return any(step.fits for way in ways if (step := self._priced(way, batch)) is not None)
 
-    def decision(self, batch: int, begin: float, budget_s: float) -> Decision:
+    def decision(self, batch: int) -> Decision:
         """Search candidates, and say which is best; plans are searched for where time is left."""
-        space, until = self.space(batch), begin + budget_s
+        space, until = self.space(batch), self.begin + self.budget_s
         if next(iter(space), None) is None:
             raise PlanError(self._nothing(batch))
-        rows, goals = list[Projected](), {} if self.pins else self._goals()
-        if self._simulates:  # of which the search leaves no time
-            rows += self._searched(batch, goals)
+        rows = self._searched(batch) if self._simulates else []  # which the search of slow ways leaves no time for
         search = self._search(space, until)
         search.run(self._per_node)
         rows += [(candidate_name(way), family(way), *of) for way, of in search.projected.items()]
-        if not self._simulates:
-            goals = {} if time.monotonic() > until else goals
-            rows += self._searched(batch, goals)
-        tally = Tally(
-            considered=search.considered + len(goals),
-            bounded_away=search.bounded_away,
-            unfinished=search.unfinished,
-            impossible=search.impossible + self.impossible,
-            lower_bound_s=search.lower_s,
-            seconds=time.monotonic() - begin,
-        )
-        return self._record(batch, rows, tally, until)
+        rows += [] if self._simulates or time.monotonic() > until else self._searched(batch)
+        return self._record(batch, rows, search)
 
     def _nothing(self, batch: int) -> str:
         """Say why there is no candidate."""
@@ -197,20 +188,16 @@ class _Deciding:
     def _simulated(self, plan: Plan, batch: int) -> Projection:
         return simulated_step(plan, batch, self.cluster.built, self._work(batch))
 
-    def _goals(self) -> Mapping[str, Machine | None]:
-        """Return what plans are searched for, and the machine whose time it is; nothing where that takes too long."""
-        count = self.cluster.devices
-        goals: dict[str, Machine | None] = {"bytes": None} if 1 < count <= SEARCHED_WORKERS else {}
-        if 1 < count <= SEARCHED_WORKERS // 2:
-            goals["time"] = self.cluster.built
-        return goals
-
-    def _searched(self, batch: int, goals: Mapping[str, Machine | None]) -> list[Projected]:
-        """Project the plans that a search finds for all devices, one for each goal."""
-        projected = list[Projected]()
-        for goal, machine in goals.items():
+    def _searched(self, batch: int) -> list[Projected]:
+        """Price plans that a search finds for all devices, of least bytes and least time, where that is soon done."""
+        count, projected = self.cluster.devices, list[Projected]()
+        goals = {"bytes": (SEARCHED_WORKERS, None), "time": (SEARCHED_WORKERS // 2, self.cluster.built)}
+        for goal, (most, machine) in goals.items():
+            if self.pins or not 1 < count <= most:
+                continue
+            self.considered += 1
             try:
-                plan, step = self._searched_step(goal, machine, batch)
+                plan, step = self._searched_step(machine, batch)
             except (PlanError, GraphError):
                 self.impossible += 1
                 continue
@@ -218,7 +205,7 @@ class _Deciding:
             projected.append((f"{SEARCHED[goal]}{alike}", FAMILIES[goal], 0.0, step))
         return projected
 
-    def _searched_step(self, goal: str, machine: Machine | None, batch: int) -> tuple[Plan, Projection]:
+    def _searched_step(self, machine: Machine | None, batch: int) -> tuple[Plan, Projection]:
         count = self.cluster.devices
         if self._simulates:
             plan = searched_plan(self.source.whole(batch), count, machine)
@@ -227,28 +214,39 @@ class _Deciding:
         whole = Parallel(tp=count, micro_batch=batch)
         return inner.replica.plan, project_inner(inner, batch, whole, self.cluster, self._stack)
 
-    def _record(self, batch: int, projected: Sequence[Projected], tally: Tally, until: float) -> Decision:
+    def _record(self, batch: int, projected: Sequence[Projected], search: Search) -> Decision:
         inner, blocks = self._single
         operations = batch * self._operations
         model = model_facts(self.source.name, inner, blocks, batch, operations)
         machine = machine_facts(self.cluster, inner.dtype)
         told = ranked(projected, model, inner.replica.graph)
         if not told:
-            raise PlanError(f"{self.source.name}: none of {tally.considered} candidates can divide it")
-        alone_s = self._alone_s(batch, told[0], operations, until)
-        search = tally.search(told)
+            raise PlanError(f"{self.source.name}: none of {search.considered} candidates by name can divide it")
+        alone_s = self._alone_s(batch, told[0], operations)
+        best_s = told[0].seconds_per_step
+        lower_s = min(best_s, search.lower_s)
+        record = SearchFacts(
+            considered=search.considered + self.considered,
+            bounded_away=search.bounded_away,
+            unfinished=search.unfinished,
+            impossible=search.impossible + self.impossible,
+            projected=len(told),
+            lower_bound_s=lower_s,
+            gap=best_s / lower_s - 1,
+            seconds=time.monotonic() - self.begin,
+        )
         return Decision(
             model=model,
             machine=machine,
             stack=self.stack,
-            verdict=warning(search) + verdict(model, machine, told, alone_s),
-            search=search,
+            verdict=warning(record) + verdict(model, machine, told, alone_s),
+            search=record,
             candidates=told,
             commands=tuple(commands(self.source, batch, machine, told[0], stack=self.stack, pins=self.pins)),
             one_device_s=alone_s,
         )
 
-    def _alone_s(self, batch: int, best: RankedCandidate, operations: float, until: float) -> float | None:
+    def _alone_s(self, batch: int, best: RankedCandidate, operations: float) -> float | None:
         """Return the seconds of a step on one device alone; None where they are more than the best's, or do not fit."""
         inner, device = self._single[0], self.cluster.built.devices[0]
         attained = max(map(device.attained, {inner.dtype, inner.products or inner.dtype}))
@@ -256,6 +254,6 @@ class _Deciding:
         if not best.fits or operations / attained > most_s:
             return None
         alone = replace(self.space(batch), devices=1, pins={})
-        search = self._search(alone, until if self._simulates else float("inf"))
+        search = self._search(alone, self.begin + self.budget_s if self._simulates else float("inf"))
         search.run(1, most_s)
         return min((step.seconds for _, step in search.projected.values() if step.fits), default=None)

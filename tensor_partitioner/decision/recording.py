@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -20,33 +19,6 @@ from tensor_partitioner.replicas import Inner
 
 Projected = tuple[str, str, float, Projection]
 """A candidate's name, its family, its bound in seconds, and its projection."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """How many candidates there are, why not all were projected, what the rest takes at least, and how long it took."""
-
-    considered: int
-    bounded_away: int
-    unfinished: int
-    impossible: int
-    lower_bound_s: float
-    seconds: float
-
-    def search(self, candidates: Sequence[RankedCandidate]) -> SearchFacts:
-        """Record it, with the candidates that were projected, best first."""
-        best_s = candidates[0].seconds_per_step
-        lower_s = min(best_s, self.lower_bound_s)
-        return SearchFacts(
-            considered=self.considered,
-            bounded_away=self.bounded_away,
-            unfinished=self.unfinished,
-            impossible=self.impossible,
-            projected=len(candidates),
-            lower_bound_s=lower_s,
-            gap=best_s / lower_s - 1,
-            seconds=self.seconds,
-        )
 
 
 def warning(search: SearchFacts) -> str:

@@ -92,7 +92,8 @@ class Search:
 
     def _add(self, branch: Branch, bound_s: float) -> None:
         """Let a branch wait for its turn, if it may fit."""
-        self._wait(max(bound_s, self.bounds.step_s(branch)), self.bounds.least_bytes(branch), branch, branch)
+        nbytes = self.bounds.least_bytes(branch)  # for which one device is worked out, which bounds seconds, too
+        self._wait(max(bound_s, self.bounds.step_s(branch)), nbytes, branch, branch)
 
     def _wait(self, bound_s: float, nbytes: float, branch: Branch, item: Branch | Leaf) -> None:
         if nbytes <= self.capacity:

@@ -11,8 +11,7 @@ from planner.plans.plan import Plan
 from planner.report.tables import fullest
 from simulator.projection.memory import MemoryLine
 from simulator.projection.result import Projection, StageLine
-from simulator.report import Settings, report, simulation_of
-from simulator.systems import plan_program
+from simulator.report import simulate
 from tensor_partitioner.decision.why import COMMUNICATING, COMPUTING
 from topologies import Machine
 from topologies.machine import Device
@@ -39,13 +38,10 @@ class Work:
 
 def simulated_step(plan: Plan, batch: int, machine: Machine, work: Work) -> Projection:
     """Simulate a step of a plan message by message."""
-    settings = Settings()
-    program = plan_program(plan, machine, settings.prefetch)
-    step = report(program, "", simulation_of(program, settings), settings.told(machine))
-    seconds, exposed_s, memory = step.seconds_per_step or 0.0, step.exposed_seconds or 0.0, fullest(step)
-    needed, kinds = (0, {}) if memory is None else (memory.peak_bytes, memory.by_kind)
-    capacity = None if memory is None else memory.capacity_bytes
-    least_s = work.seconds(machine.devices[: plan.workers])
+    step, devices = simulate(plan, machine), machine.devices[: plan.workers]
+    seconds, exposed_s, least_s = step.seconds_per_step or 0.0, step.exposed_seconds or 0.0, work.seconds(devices)
+    memory = fullest(step)
+    assert memory is not None
     return Projection(
         seconds=seconds,
         samples=batch,
@@ -54,14 +50,10 @@ def simulated_step(plan: Plan, batch: int, machine: Machine, work: Work) -> Proj
         model_operations=work.operations,
         hardware_operations=work.operations,
         dtype=work.dtype,
-        peak_flop_per_s=fmean(device.peak(work.dtype) for device in machine.devices[: plan.workers]),
-        shares={
-            "kernels at the roof": least_s,
-            COMPUTING: seconds - exposed_s - least_s,
-            COMMUNICATING: exposed_s,
-        },
-        memory=tuple(MemoryLine(what, nbytes) for what, nbytes in kinds.items()),
-        capacity_bytes=float("inf") if capacity is None else float(capacity),
-        stages=(StageLine("-", "-", seconds - exposed_s, 0.0, needed),),
+        peak_flop_per_s=fmean(device.peak(work.dtype) for device in devices),
+        shares={"kernels at the roof": least_s, COMPUTING: seconds - exposed_s - least_s, COMMUNICATING: exposed_s},
+        memory=tuple(MemoryLine(what, nbytes) for what, nbytes in memory.by_kind.items()),
+        capacity_bytes=memory.capacity_bytes or float("inf"),
+        stages=(StageLine("-", "-", seconds - exposed_s, 0.0, memory.peak_bytes),),
         sent_bytes={axes: round(n / plan.workers) for axes, n in by_axis(plan.bytes, plan.ways).items()},
     )

@@ -27,8 +27,8 @@ def _bytes(nbytes: float) -> str:
 @display.tables.register
 def _(shown: Projection) -> Sequence[Table]:
     """Show a step: what it takes, its seconds by cause, its memory line by line."""
-    shares = shares_table(shown.shares, shown.seconds)
-    return step_table(shown), shares, sent_table(shown.sent_bytes), memory_table(shown)
+    tables = step_table(shown), shares_table(shown.shares, shown.seconds), sent_table(shown.sent_bytes)
+    return *tables, memory_table(shown)
 
 
 def step_table(step: Projection) -> Table:

@@ -27,9 +27,9 @@ def bytes_of_projection(name, options, spec, micro_batches):
     return project(name, options, batch=batch, parallel=spec, machine=MACHINE, stack="compile").sent_bytes
 
 
-def compare(found, expected):
-    for axes in {*found, *expected}:
-        assert found.get(axes, 0) == pytest.approx(expected.get(axes, 0), abs=SMALL), axes
+def compare(sent, expected):
+    for axes in {*sent, *expected}:
+        assert sent.get(axes, 0) == pytest.approx(expected.get(axes, 0), abs=SMALL), axes
 
 
 def gradients_reduced_apart(sent, model, spec, micro_batches):

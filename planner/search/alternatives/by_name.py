@@ -53,9 +53,8 @@ class _Styles:
             experts = axes.of_experts(parallel.ep)
             self._experts = axes.places(experts if parallel.ep > 1 else ())
             self._tensor = axes.places(axes.of_tensor_parallelism(parallel.tp, experts) if parallel.tp > 1 else ())
-        self._roles = {name: tensor.role for name, tensor in self._graph.tensors.items()}
-        self._roles |= dict.fromkeys(copies_of_weights(self._graph), "weight")
-        self._roles |= dict.fromkeys(masters_of_weights(self._graph), "state")  # which ZeRO shares out with the states
+        copies, masters = copies_of_weights(self._graph), masters_of_weights(self._graph)
+        self._roles = dict.fromkeys(copies, "weight") | dict.fromkeys(masters, "state")
         self._touched = {node: [tensor for tensor, _ in places] for node, places in labelling.places.items()}
         beside = (tensors for node, tensors in self._touched.items() if ("node", node) not in self._tensor)
         self._beside_axes = set(chain.from_iterable(beside))
@@ -79,13 +78,16 @@ class _Styles:
         return _labelled(self._batch, variable) or self._without_samples(variable)
 
     def _without_samples(self, variable: Variable) -> Wanted:
-        """Return what data and context parallel workers do with what has no part of the data: all, or as ZeRO says."""
+        """Return what data and context parallel workers do with what has no part of the data: all, or as ZeRO says.
+
+        Masters of weights are shared out with the states.
+        """
         if not self._parallel.zero:
             return {_whole(variable)}
         if not isinstance(variable, TensorVariable):
             return {*variable.signature.description.strategies, EVERYWHERE}
         shards: Wanted = {Shard(dim) for dim in self._dimensions_of_no_other_axis(variable)} or {REPLICATE}
-        roles = {self._roles[name] for name in variable.members}
+        roles = {self._roles.get(name, self._graph.tensors[name].role) for name in variable.members}
         if roles <= {"state", "weight"}:
             return shards if self._parallel.zero >= (WEIGHTS if "weight" in roles else STATES) else {REPLICATE}
         return {*shards, REPLICATE}
