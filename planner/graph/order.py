@@ -26,6 +26,9 @@ from planner.graph.ir import Graph, Node
 PRODUCTS = ("matmul", "convolution")
 """Categories of operators that are kernels of their own."""
 
+LAST = 1 << 60
+"""The place of what belongs to no node of the forward pass, such as the number of steps."""
+
 UNMADE = -1, 0
 """Where what no node makes is made."""
 
@@ -116,8 +119,8 @@ class _Ordering:
             return 1, -number, sorted(-known.index(operand) for operand in node.inputs if operand in known), tie
         if accumulates(node, self._graph.tensors):
             return 1, -len(self._nodes), [], tie
-        places = (self._place.get(operand, self._first_use.get(operand)) for operand in node.inputs)
-        place = min((place for place in places if place is not None), default=-1)
+        places = (self._place.get(operand, self._first_use.get(operand, LAST)) for operand in node.inputs)
+        place = min(places, default=LAST)
         self._place |= dict.fromkeys(node.outputs, place)
         aside = not self._samples.isdisjoint(node.outputs) and self._graph.tensors[node.outputs[0]].role != "gradient"
         return (0, place, [], tie) if aside and self._is_forward(node) else (2, -self._distances[name], place, tie)
