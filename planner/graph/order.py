@@ -4,8 +4,8 @@ Kernels are priced by what stands beside them, and layers are found by what repe
 before it is planned or priced. Of the forward pass the unit is an operator with its parts, as a norm with its mean. A
 cluster is a tree of units of which each but its root is read by one other alone. What a cluster reads is made before
 it, in the order of its operands; but first, of that which takes longest, what this reads in turn: an encoder comes
-before the decoder. In a cluster products come as soon as they can, each with its bias, and other units before those
-that read them. The backward pass follows in reverse, and the rest by its distance from the updates.
+before the decoder. In a cluster units come as they are read, but where a kernel may make a unit with the one that reads
+it, both stand together. The backward pass follows in reverse, and the rest by its distance from the updates.
 """
 
 from __future__ import annotations
@@ -166,11 +166,11 @@ class _Forward:
         clusters = self._clusters()
         for root in self._in_order(clusters):
             within = set(clusters[root])
-            makers = {unit: [self._nodes[o] for o in self._reads[unit] if o in within] for unit in clusters[root]}
-            for unit in _by_keys(makers, self._key):
+            reads = {unit: [other for other in self._reads[unit] if other in within] for unit in clusters[root]}
+            for unit in _behind([unit for unit in clusters[root] if unit == root or not self._may_wait(unit)], reads):
                 inside = {node.name for node in self._members[unit]}
-                reads = {name: [m.name for m in self._makers_within(name, inside)] for name in inside}
-                order += _behind([unit], reads)
+                parts = {name: [m.name for m in self._makers_within(name, inside)] for name in inside}
+                order += _behind([unit], parts)
         return {name: number for number, name in enumerate(order)}
 
     def _makers_within(self, name: str, inside: set[str]) -> list[Node]:
@@ -218,20 +218,12 @@ class _Forward:
                     waiting.append((following, wanted(following)))
         return done
 
-    def _key(self, unit: str) -> Key:
-        """Return what is next in a cluster: what no sample changes, a bias, a product, then others as they are read."""
-        node, number = self._nodes[unit], self._post[unit]
-        if self._samples.isdisjoint(node.outputs):
-            return 0, number
-        if self._is_product(unit):
-            return 2, number
-        changing = [name for name in node.inputs if name in self._samples]
-        multiplied = [other for other in self._reads[unit] if self._is_product(other)]
-        is_bias = len(changing) == len(multiplied) == 1 and len(node.inputs) > 1
-        return 1 if is_bias and tdl.catalog[node.op].category == "elementwise" else 3, number
-
-    def _is_product(self, unit: str) -> bool:
-        return tdl.catalog[self._nodes[unit].op].category in PRODUCTS
+    def _may_wait(self, unit: str) -> bool:
+        """Tell if a unit may be made with the one that reads it: no product, nor its bias, nor what has parts."""
+        node = self._nodes[unit]
+        changing = self._samples.intersection(node.inputs)
+        is_bias = len(changing) == 1 < len(node.inputs) and tdl.catalog[node.op].category == "elementwise"
+        return tdl.catalog[node.op].category not in PRODUCTS and not is_bias and len(self._members[unit]) == 1
 
 
 def _behind(sinks: Sequence[str], reads: Mapping[str, Sequence[str]]) -> dict[str, None]:
