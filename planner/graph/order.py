@@ -134,25 +134,22 @@ class _Forward:
     """Units of what metrics are made of, named by their operators' nodes, in the order in which metrics need them."""
 
     def __init__(self, graph: Graph, makers: Mapping[str, Node], samples: frozenset[str]) -> None:
-        self._graph, self._makers, self._samples = graph, makers, samples
-        needed = _behind(
-            [makers[name].name for name in graph.metrics.values() if name in makers],
-            {node.name: [makers[name].name for name in node.inputs if name in makers] for node in graph.nodes},
-        )
-        self._nodes = {node.name: node for node in graph.nodes if node.name in needed}
+        self._makers, self._samples = makers, samples
+        nodes = {node.name: node for node in graph.nodes}
+        reads = {name: [makers[o].name for o in node.inputs if o in makers] for name, node in nodes.items()}
+        sinks = [makers[name].name for name in graph.metrics.values() if name in makers]
+        self._nodes = {name: nodes[name] for name in _behind(sinks, reads)}
         self._unit = {name: name for name in self._nodes} | dict(parts_of_operators(self._nodes.values()))
-        members: defaultdict[str, list[Node]] = defaultdict(list)
+        self._members: defaultdict[str, list[Node]] = defaultdict(list)
         for name, node in self._nodes.items():
-            members[self._unit[name]].append(node)
-        self._members = members
-        self._reads = {unit: self._read_by(unit) for unit in members}
+            self._members[self._unit[name]].append(node)
+        self._reads = {unit: self._read_by(unit) for unit in self._members}
         self._readers: defaultdict[str, list[str]] = defaultdict(list)
-        for unit, reads in self._reads.items():
-            for other in reads:
+        for unit, others in self._reads.items():
+            for other in others:
                 self._readers[other].append(unit)
-        sinks = [self._unit[makers[name].name] for name in graph.metrics.values() if name in makers]
-        self._sinks = list(dict.fromkeys(sinks))
-        self._post = {unit: number for number, unit in enumerate(_behind(self._sinks, self._reads))}
+        self._sinks = list(dict.fromkeys(self._unit[sink] for sink in sinks))
+        self._post = list(_behind(self._sinks, self._reads))
 
     def _read_by(self, unit: str) -> list[str]:
         """Return the units that one reads of, in the order of its operator's operands, then of its parts'."""
@@ -168,14 +165,8 @@ class _Forward:
             within = set(clusters[root])
             reads = {unit: [other for other in self._reads[unit] if other in within] for unit in clusters[root]}
             for unit in _behind([unit for unit in clusters[root] if unit == root or not self._may_wait(unit)], reads):
-                inside = {node.name for node in self._members[unit]}
-                parts = {name: [m.name for m in self._makers_within(name, inside)] for name in inside}
-                order += _behind([unit], parts)
+                order += [node.name for node in self._members[unit]]
         return {name: number for number, name in enumerate(order)}
-
-    def _makers_within(self, name: str, inside: set[str]) -> list[Node]:
-        makers = (self._makers[operand] for operand in self._nodes[name].inputs if operand in self._makers)
-        return [maker for maker in makers if maker.name in inside]
 
     def _clusters(self) -> Mapping[str, list[str]]:
         """Return the units of every cluster, by its root."""
