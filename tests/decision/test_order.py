@@ -20,7 +20,7 @@ OTHERS = (
     ("bloom-176b", {"layers": 2, "batch": 2, "sequence": 32}),
 )
 PLANS = ({"workers": 4}, {"parallel": "pp=2,tp=2"})
-MODULES, FEW = range(60), (2, 5, 10)
+MODULES, FEW = range(60), (2, 10)
 PINS = ("cp=1", "tp=1")
 
 
@@ -45,11 +45,11 @@ def reordered(graph, seed):
     )
 
 
-def figures(graph):
-    """Seconds and memory by every way and stack, bytes and seconds of plans."""
+def figures(graph, plans=PLANS[:1], ways=PROJECTED[1::2]):
+    """Seconds and memory by ways and stacks, bytes and seconds of plans."""
     machine, model = load_topology("hgx-h100"), GraphModel(graph)
-    result = [of_plan(lambda way=way, stack=stack: projected(model, way, stack)) for way, stack in PROJECTED]
-    for options in PLANS if graph.micro_batches == 1 else ():
+    result = [of_plan(lambda way=way, stack=stack: projected(model, way, stack)) for way, stack in ways]
+    for options in plans if graph.micro_batches == 1 else ():
         plan = planner.plan(graph, **options)
         result.append((plan.bytes.tolist(), simulator.simulate(plan, machine).seconds_per_step))
     return result
@@ -70,7 +70,7 @@ def test_every_order_is_put_in_one(name, options):
         assert ordered.accumulated == expected.accumulated
 
 
-@pytest.mark.parametrize(("name", "options"), [ZOO[2], ZOO[6], OTHERS[1]])
+@pytest.mark.parametrize(("name", "options"), [ZOO[2], OTHERS[1]])
 def test_models_of_the_zoo_in_another_order(name, options):
     graph = planner.model(name, **options)
     assert figures(reordered(opaque(graph, seed=1), seed=2)) == figures(graph)
@@ -82,7 +82,7 @@ def test_modules_in_another_order(seed):
     assert figures(reordered(opaque(imported(seed, "wrapped")[0], seed), seed)) == figures(graph)
 
 
-@pytest.mark.parametrize("seed", [2, 3])
+@pytest.mark.parametrize("seed", [3])
 def test_modules_that_compute_values_before_queries(seed, monkeypatch):
     spellings = pytest.importorskip("tests.decision.spellings", exc_type=ImportError)
     expected = figures(imported(seed, "layers")[0])
@@ -107,7 +107,7 @@ def test_decisions_in_another_order(name, options):
 def test_a_population_of_modules(seed):
     """Each is renamed, wrapped and reordered."""
     graph, other = imported(seed, "layers")[0], reordered(opaque(imported(seed, "wrapped")[0], seed), seed)
-    assert figures(other) == figures(graph)
+    assert figures(other, PLANS, PROJECTED) == figures(graph, PLANS, PROJECTED)
     assert decided(other, PINS) == decided(graph, PINS)
 
 
@@ -116,5 +116,5 @@ def test_a_population_of_modules(seed):
 def test_all_models_of_the_zoo(name, options):
     graph = planner.model(name, **options)
     other = reordered(opaque(graph, seed=3), seed=4)
-    assert figures(other) == figures(graph)
+    assert figures(other, PLANS, PROJECTED) == figures(graph, PLANS, PROJECTED)
     assert decided(other, PINS) == decided(graph, PINS)
