@@ -88,6 +88,7 @@ class _Ordering:
             distance = self._distances.setdefault(node.name, 0) + 1
             for maker in self._makers_of(node):
                 self._distances[maker.name] = max(self._distances.get(maker.name, 0), distance)
+        self._read_backward = {name for node in graph.nodes if node.forward is not None for name in node.inputs}
         self._place: dict[str, int] = {}
         self._made: dict[str, tuple[int, int]] = {}
 
@@ -116,9 +117,16 @@ class _Ordering:
             forward = self._nodes[node.forward]
             number, known = self._numbers.get(node.forward, 0), (*forward.inputs, *forward.outputs)
             self._place |= dict.fromkeys(node.outputs, number)
-            return 1, -number, sorted(-known.index(operand) for operand in node.inputs if operand in known), tie
+            is_sum = tdl.catalog[node.op].category not in PRODUCTS and self._read_backward.isdisjoint(node.outputs)
+            return (
+                1,
+                -number,
+                not is_sum,
+                sorted(-known.index(operand) for operand in node.inputs if operand in known),
+                tie,
+            )
         if accumulates(node, self._graph.tensors):
-            return 1, -len(self._nodes), [], tie
+            return 1, -len(self._nodes), True, [], tie
         places = (self._place.get(operand, self._first_use.get(operand, LAST)) for operand in node.inputs)
         place = min(places, default=LAST)
         self._place |= dict.fromkeys(node.outputs, place)
@@ -180,7 +188,7 @@ class _Forward:
         return clusters
 
     def _in_order(self, clusters: Mapping[str, Sequence[str]]) -> Iterable[str]:
-        """Return the clusters' roots, those first that others read; what is alone behind one is made late."""
+        """Return the clusters' roots, those first that others read; before all, what no sample changes."""
         root_of = {unit: root for root, units in clusters.items() for unit in units}
         reads = {
             root: [r for r in dict.fromkeys(root_of[o] for unit in units for o in self._reads[unit]) if r != root]
@@ -197,7 +205,8 @@ class _Forward:
                     yield from reads[other]
             yield from reads[root]
 
-        for sink in self._sinks:
+        constant = [root for root in clusters if self._samples.isdisjoint(self._nodes[root].outputs)]
+        for sink in (*constant, *self._sinks):
             waiting = [(sink, wanted(sink))]
             while waiting:
                 root, others = waiting[-1]
