@@ -13,6 +13,7 @@ import topologies
 from planner.errors import PlanError
 from planner.graph.facts import batch_size, recomputed
 from planner.graph.ir import Graph
+from planner.graph.order import in_structural_order
 from planner.parallel import GRADIENTS, WEIGHTS, Parallel
 from planner.plans.check import check_workers
 from planner.plans.gathered import gather_for_each_pass
@@ -109,7 +110,8 @@ def plan(  # noqa: PLR0913 -- what a user may choose, by name
     2200
     """
     given = {"machine": machine, "memory": memory, "stages": stages, "schedule": schedule}
-    return planned(graph, request_of(graph, workers, **given, **options), Coarsenings(graph))
+    request, graph = request_of(graph, workers, **given, **options), in_structural_order(graph)
+    return planned(graph, request, Coarsenings(graph))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import Any
 from planner.errors import InputError, PlanError
 from planner.graph.facts import batch_size
 from planner.graph.ir import Graph
+from planner.graph.order import in_structural_order
 from planner.plans.plan import Plan
 from planner.program.lower import Lowering
 from planner.program.needs import needed_bytes
@@ -40,6 +41,10 @@ class SystemRequest:
     devices: int
     prefetch: int = 1
     plan: Callable[..., Plan] | None = None
+
+    def __post_init__(self) -> None:
+        """Forget in which order the graph was written."""
+        object.__setattr__(self, "graph", in_structural_order(self.graph))
 
     def search(self, **options: Any) -> Plan:
         """Search a plan of the graph for the devices; PlanError without a `plan` to search with."""

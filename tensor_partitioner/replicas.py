@@ -13,6 +13,7 @@ from planner.errors import PlanError
 from planner.graph.facts import batch_size, recomputed
 from planner.graph.few_segments import FEW, few_segments
 from planner.graph.ir import Graph, Node
+from planner.graph.order import in_structural_order
 from planner.graph.samples import depending_on_samples
 from planner.layout import Ways
 from planner.layout.ways import STAGES
@@ -150,7 +151,7 @@ def _buildable(options: Iterable[tuple[str, object]]) -> dict[str, object]:
 def _zoo_graph(model: ZooModel, micro_batch: int) -> tuple[Graph, tuple[int, ...]]:
     """Return the graph of one of two micro-batches, so that what is done for each shows, and how many layers it has."""
     name, options, layers = with_few_layers(model.name, _buildable(model.options), FEW)
-    return planner.model(name, **options, batch=2 * micro_batch, micro_batches=2), layers
+    return in_structural_order(planner.model(name, **options, batch=2 * micro_batch, micro_batches=2)), layers
 
 
 def searched_plan(graph: Graph, workers: int, machine: Machine | None) -> Plan:
@@ -190,6 +191,10 @@ class GraphModel:
     _replicas: dict[tuple[Parallel, int], Replica] = field(default_factory=dict)
     _inner: dict[tuple[Parallel, int], Inner] = field(default_factory=dict)
     _graphs: dict[Parallel, Graph] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Forget in which order the graph was written."""
+        self.graph = in_structural_order(self.graph)
 
     @property
     def name(self) -> str:

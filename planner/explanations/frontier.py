@@ -12,6 +12,7 @@ import topologies
 from planner.errors import PlanError
 from planner.explanations.seconds import predicted
 from planner.graph.ir import Graph
+from planner.graph.order import in_structural_order
 from planner.parallel import Parallel
 from planner.planning import Request, planned, request_of
 from planner.plans.plan import Plan
@@ -83,7 +84,8 @@ def frontier(
     ['plan of least bytes', 'plan in 45.2 kB', 'plan in 43.1 kB']
     """
     machine = topologies.load_topology(machine) if isinstance(machine, str) else machine
-    request, coarsenings = request_of(graph, workers, machine=machine, **options), Coarsenings(graph)
+    request, graph = request_of(graph, workers, machine=machine, **options), in_structural_order(graph)
+    coarsenings = Coarsenings(graph)
     if request.stages > 1 or request.limit_bytes is not None or request.search.parallel is not None:
         raise PlanError("frontier: expected no memory, stages or parallel, found some")
     arena_of, timed = request.search.arena_of, machine if request.search.objective == "time" else None

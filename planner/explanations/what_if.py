@@ -16,6 +16,7 @@ from planner.errors import PlanError
 from planner.explanations.alike import pattern_of
 from planner.explanations.words import Words, over_ways, placement_word
 from planner.graph.ir import ROLES, Graph
+from planner.graph.order import in_structural_order
 from planner.planning import Request, planned, request_of
 from planner.plans.plan import Plan
 from planner.search.coarse.coarsen import Coarsenings
@@ -83,7 +84,7 @@ class Workbench:
         machine: str | topologies.Machine | None = None,
         **options: Any,
     ) -> None:
-        self.graph = graph
+        self.graph = graph = in_structural_order(graph)
         self._workers, self._options = workers, {**options, "machine": machine}
         self._pins = read_pins(self._options.pop("pins", ()))
         self._forbids = read_forbids(self._options.pop("forbids", ()))

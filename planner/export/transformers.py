@@ -108,7 +108,7 @@ class _Reading:
     def transformer(self) -> Transformer | None:
         """Read what there is; None where a part is missing, or attention is not alike everywhere."""
         tables = (self._table(node) for node in self._nodes)
-        table, sequence = next((found for found in tables if found), (None, 0))
+        table, sequence = next((read for read in tables if read), (None, 0))
         inner = [node for node in self._nodes if self._activation(node)]
         norms = {NORMS[function] for node in self._nodes if (function := self._traits(node).function) in NORMS}
         cores = [node for node in self._nodes if self._traits(node).attended or self._is_stored_attention(node)]

@@ -14,7 +14,8 @@ from math import ceil
 
 import tdl
 from planner.graph.micro_batches import BACKWARD, FORWARD
-from simulator.projection.replica import PRODUCTS, NodeShare
+from planner.graph.order import PRODUCTS
+from simulator.projection.replica import NodeShare
 from simulator.projection.stack import Fusion, Kernels
 from topologies.kernels import Kernel
 from topologies.machine import ITEM_BYTES, Device

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-import tdl
 from planner.graph.accumulation import accumulates
 from planner.graph.ir import FLOATING, ITEM_BYTES, Graph, Node
 from planner.graph.micro_batches import EVERY
+from planner.graph.order import PRODUCTS, parts_of_operators
 from planner.graph.repeats import Repeats, repeats_of
 from planner.graph.samples import depending_on_samples
 from planner.layout import Exchange, Region, Strategy, Ways, collectives, elements, exchanged_by_axis, owned_by_all
@@ -27,9 +27,6 @@ Bytes = Mapping[str, int]
 
 PAIRS = "pairs"
 """Messages between pairs, where no collective does what an exchange does."""
-
-PRODUCTS = ("matmul", "convolution")
-"""Categories of operators that are kernels of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,18 +146,6 @@ def same_elements(work: NodeWork) -> bool:
     return len(work.input_elements) == 1 and work.input_elements[0] == sum(work.output_elements)
 
 
-def _parts_of_operators(graph: Graph) -> Iterator[tuple[str, str]]:
-    """Yield forward nodes that make a part of another node's operator, and that one's name."""
-    makers = {name: node.name for node in graph.nodes for name in node.outputs}
-    for node in graph.nodes:
-        operator = tdl.catalog[node.op]
-        if node.forward is None and operator.parts:
-            operands = zip(operator.operands, node.inputs, strict=True)
-            yield from (
-                (makers[name], node.name) for operand, name in operands if operand in operator.parts and name in makers
-            )
-
-
 class _Shares:
     """The shares of nodes, those of alike nodes worked out once."""
 
@@ -171,7 +156,7 @@ class _Shares:
         self._whole: dict[object, float] = {}
         self._fetched: set[tuple[str, str, tuple[Region, ...]]] = set()
         graph = plan.graph
-        self._operators = dict(_parts_of_operators(graph))
+        self._operators = dict(parts_of_operators(graph.nodes))
         signatures = plan.traffic().signatures
         self._traits = {name: traits_of(signature.description) for name, signature in signatures.items()}
         self._of_samples = depending_on_samples(graph.tensors, graph.nodes).difference(graph.accumulated)

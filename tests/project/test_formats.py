@@ -31,11 +31,12 @@ def test_a_plan_of_the_first_format(tmp_path):
 
 def test_the_second_says_how_it_trains(tmp_path):
     graph = build("mlp-6-16", batch=8, micro_batches=4, recompute="segments", dtype="mixed")
-    plan(graph, ways=(2,)).save(tmp_path / "plan.json")
+    saved = plan(graph, ways=(2,))
+    saved.save(tmp_path / "plan.json")
     training = json.loads((tmp_path / "plan.json").read_text())["reported"]["training"]
     assert training.pop("recomputed_nodes") > 0
     assert training == {"batch": 8, "micro_batches": 4, "precision": "bfloat16, weights float32"}
-    assert planner.load(tmp_path / "plan.json").graph == graph
+    assert planner.load(tmp_path / "plan.json").graph == saved.graph
 
 
 def test_plans_that_kept_fetches_are_refused():

@@ -180,15 +180,15 @@ def test_attention_however_it_is_written():
 def named(trait):
     """Operators of the catalog with a trait, for operands that are drawn."""
     cases = pytest.importorskip("executor.verification.cases").CASES
-    draw, found = pytest.importorskip("executor.cases").Draw, set()
+    draw, names = pytest.importorskip("executor.cases").Draw, set()
     random = pytest.importorskip("numpy").random.default_rng(0)
     for name, generate in cases.items():
         for _ in range(6):
             case = generate(draw(random))
             description = tdl.catalog[name].describe([array.ndim for array in case.operands], case.attributes)
             if trait(traits_of(description)):
-                found.add(name)
-    return found
+                names.add(name)
+    return names
 
 
 def test_operators_of_the_catalog_with_each_trait():

@@ -1,0 +1,265 @@
+"""The order of a graph that its structure alone gives, whatever order and names its nodes came in.
+
+Kernels are priced by what stands beside them, and layers are found by what repeats, so a graph is put in this order
+before it is planned or priced. Of the forward pass the unit is an operator with its parts, as a norm with its mean. A
+cluster is a tree of units of which each but its root is read by one other alone. What a cluster reads is made before
+it, in the order of its operands; but first, of that which takes longest, what this reads in turn: an encoder comes
+before the decoder. In a cluster units come as they are read, but where a kernel may make a unit with the one that reads
+it, both stand together. The backward pass follows in reverse, and the rest by its distance from the updates.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+import tdl
+from planner.graph.accumulation import accumulates
+from planner.graph.chain import of_samples
+from planner.graph.infer import describe
+from planner.graph.ir import Graph, Node
+
+PRODUCTS = ("matmul", "convolution")
+"""Categories of operators that are kernels of their own."""
+
+LAST = 1 << 60
+"""The place of what belongs to no node of the forward pass, such as the number of steps."""
+
+UNMADE = -1, 0
+"""Where what no node makes is made."""
+
+MOST = 1 << 14
+Key = tuple[Any, ...]
+
+
+def in_structural_order(graph: Graph) -> Graph:
+    """Return the graph with its nodes, tensors and updates in the order that its structure gives.
+
+    >>> import planner
+    >>> from dataclasses import replace
+    >>> graph = in_structural_order(planner.model("mlp-2-16", batch=8))
+    >>> first, second, *rest = graph.nodes[-2:]
+    >>> in_structural_order(replace(graph, nodes=(*graph.nodes[:-2], second, first))) == graph
+    True
+    """
+    nodes = _Ordering(graph).nodes()
+    names = dict.fromkeys((*(name for node in nodes for name in (*node.inputs, *node.outputs)), *graph.tensors))
+    places = {name: place for place, name in enumerate(names)}
+    return replace(
+        graph,
+        tensors={name: graph.tensors[name] for name in names},
+        nodes=nodes,
+        updates={old: graph.updates[old] for old in sorted(graph.updates, key=places.__getitem__)},
+        accumulated=tuple(sorted(graph.accumulated, key=places.__getitem__)),
+    )
+
+
+def parts_of_operators(nodes: Iterable[Node]) -> Iterator[tuple[str, str]]:
+    """Yield forward nodes that make a part of another node's operator, and that one's name."""
+    forward = [node for node in nodes if node.forward is None]
+    makers = {name: node.name for node in forward for name in node.outputs}
+    for node in forward:
+        operator = tdl.catalog[node.op]
+        if operator.parts:
+            operands = zip(operator.operands, node.inputs, strict=True)
+            yield from (
+                (makers[name], node.name) for operand, name in operands if operand in operator.parts and name in makers
+            )
+
+
+class _Ordering:
+    """The whole graph: forward nodes by their numbers, backward ones by those of their forward nodes."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph, self._nodes = graph, {node.name: node for node in graph.nodes}
+        self._makers = {name: node for node in graph.nodes for name in node.outputs}
+        self._samples = of_samples(graph)
+        self._numbers = _Forward(graph, self._makers, self._samples).numbers()
+        self._first_use: dict[str, int] = {}
+        for name, number in self._numbers.items():
+            for operand in self._nodes[name].inputs:
+                self._first_use.setdefault(operand, number)
+        self._distances: dict[str, int] = {}
+        for node in reversed(graph.nodes):
+            distance = self._distances.setdefault(node.name, 0) + 1
+            for maker in self._makers_of(node):
+                self._distances[maker.name] = max(self._distances.get(maker.name, 0), distance)
+        self._read_backward = {name for node in graph.nodes if node.forward is not None for name in node.inputs}
+        self._place: dict[str, int] = {}
+        self._made: dict[str, tuple[int, int]] = {}
+
+    def _makers_of(self, node: Node) -> list[Node]:
+        return [self._makers[name] for name in dict.fromkeys(node.inputs) if name in self._makers]
+
+    def nodes(self) -> tuple[Node, ...]:
+        """Return the nodes: of those that can run, that of the least key is next."""
+        result: list[Node] = []
+        for name in _by_keys({name: self._makers_of(node) for name, node in self._nodes.items()}, self._key):
+            node = self._nodes[name]
+            self._made |= {output: (len(result), number) for number, output in enumerate(node.outputs)}
+            result.append(node)
+        return tuple(result)
+
+    def _key(self, name: str) -> Key:
+        """Return the key of a node whose operands are there; it keeps the place in the forward pass of its results."""
+        node = self._nodes[name]
+        tie = (
+            [self._made.get(operand, UNMADE) for operand in node.inputs],
+            _written(describe(node, self._graph.tensors)),
+        )
+        if name in self._numbers:
+            return 0, self._numbers[name]
+        if node.forward is not None:
+            forward = self._nodes[node.forward]
+            number, known = self._numbers.get(node.forward, 0), (*forward.inputs, *forward.outputs)
+            self._place |= dict.fromkeys(node.outputs, number)
+            is_sum = tdl.catalog[node.op].category not in PRODUCTS and self._read_backward.isdisjoint(node.outputs)
+            return (
+                1,
+                -number,
+                not is_sum,
+                sorted(-known.index(operand) for operand in node.inputs if operand in known),
+                tie,
+            )
+        if accumulates(node, self._graph.tensors):
+            return 1, -len(self._nodes), True, [], tie
+        places = (self._place.get(operand, self._first_use.get(operand, LAST)) for operand in node.inputs)
+        place = min(places, default=LAST)
+        self._place |= dict.fromkeys(node.outputs, place)
+        aside = not self._samples.isdisjoint(node.outputs) and self._graph.tensors[node.outputs[0]].role != "gradient"
+        return (0, place, [], tie) if aside and self._is_forward(node) else (2, -self._distances[name], place, tie)
+
+    def _is_forward(self, node: Node) -> bool:
+        """Tell if a node that no metric needs reads of the forward pass alone, as an average over iterations does."""
+        return all(maker.name in self._numbers for maker in self._makers_of(node))
+
+
+class _Forward:
+    """Units of what metrics are made of, named by their operators' nodes, in the order in which metrics need them."""
+
+    def __init__(self, graph: Graph, makers: Mapping[str, Node], samples: frozenset[str]) -> None:
+        self._makers, self._samples = makers, samples
+        nodes = {node.name: node for node in graph.nodes}
+        reads = {name: [makers[o].name for o in node.inputs if o in makers] for name, node in nodes.items()}
+        sinks = [makers[name].name for name in graph.metrics.values() if name in makers]
+        self._nodes = {name: nodes[name] for name in _behind(sinks, reads)}
+        self._unit = {name: name for name in self._nodes} | dict(parts_of_operators(self._nodes.values()))
+        self._members: defaultdict[str, list[Node]] = defaultdict(list)
+        for name, node in self._nodes.items():
+            self._members[self._unit[name]].append(node)
+        self._reads = {unit: self._read_by(unit) for unit in self._members}
+        self._readers: defaultdict[str, list[str]] = defaultdict(list)
+        for unit, others in self._reads.items():
+            for other in others:
+                self._readers[other].append(unit)
+        self._sinks = list(dict.fromkeys(self._unit[sink] for sink in sinks))
+        self._post = list(_behind(self._sinks, self._reads))
+
+    def _read_by(self, unit: str) -> list[str]:
+        """Return the units that one reads of, in the order of its operator's operands, then of its parts'."""
+        nodes = (self._nodes[unit], *self._members[unit])
+        makers = (self._makers[name].name for node in nodes for name in node.inputs if name in self._makers)
+        return [other for other in dict.fromkeys(self._unit[maker] for maker in makers) if other != unit]
+
+    def numbers(self) -> Mapping[str, int]:
+        """Return the number of every node, in the order of numbers."""
+        order: list[str] = []
+        clusters = self._clusters()
+        for root in self._in_order(clusters):
+            within = set(clusters[root])
+            reads = {unit: [other for other in self._reads[unit] if other in within] for unit in clusters[root]}
+            for unit in _behind([unit for unit in clusters[root] if unit == root or not self._may_wait(unit)], reads):
+                order += [node.name for node in self._members[unit]]
+        return {name: number for number, name in enumerate(order)}
+
+    def _clusters(self) -> Mapping[str, list[str]]:
+        """Return the units of every cluster, by its root."""
+        roots: dict[str, str] = {}
+        for unit in reversed(self._post):
+            alone = len(self._readers[unit]) == 1 and unit not in self._sinks
+            roots[unit] = roots[self._readers[unit][0]] if alone else unit
+        clusters: defaultdict[str, list[str]] = defaultdict(list)
+        for unit in self._post:
+            clusters[roots[unit]].append(unit)
+        return clusters
+
+    def _in_order(self, clusters: Mapping[str, Sequence[str]]) -> Iterable[str]:
+        """Return the clusters' roots, those first that others read; before all, what no sample changes."""
+        root_of = {unit: root for root, units in clusters.items() for unit in units}
+        reads = {
+            root: [r for r in dict.fromkeys(root_of[o] for unit in units for o in self._reads[unit]) if r != root]
+            for root, units in clusters.items()
+        }
+        depths: dict[str, int] = {}
+        for unit in self._post:
+            depths[unit] = 1 + max((depths[other] for other in self._reads[unit]), default=0)
+        done: dict[str, None] = {}
+
+        def wanted(root: str) -> Iterator[str]:
+            for other in sorted(reads[root], key=lambda other: -depths[other]):
+                if other not in done:
+                    yield from reads[other]
+            yield from reads[root]
+
+        constant = [root for root in clusters if self._samples.isdisjoint(self._nodes[root].outputs)]
+        for sink in (*constant, *self._sinks):
+            waiting = [(sink, wanted(sink))]
+            while waiting:
+                root, others = waiting[-1]
+                following = next((other for other in others if other not in done), None)
+                if following is None:
+                    done.setdefault(root)
+                    waiting.pop()
+                else:
+                    waiting.append((following, wanted(following)))
+        return done
+
+    def _may_wait(self, unit: str) -> bool:
+        """Tell if a unit may be made with the one that reads it: no product, nor its bias, nor what has parts."""
+        node = self._nodes[unit]
+        changing = self._samples.intersection(node.inputs)
+        is_bias = len(changing) == 1 < len(node.inputs) and tdl.catalog[node.op].category == "elementwise"
+        return tdl.catalog[node.op].category not in PRODUCTS and not is_bias and len(self._members[unit]) == 1
+
+
+def _behind(sinks: Sequence[str], reads: Mapping[str, Sequence[str]]) -> dict[str, None]:
+    """Return all that some need, each behind what it reads, as they read it."""
+    done: dict[str, None] = {}
+    waiting = [(sink, False) for sink in reversed(sinks)]
+    seen: set[str] = set()
+    while waiting:
+        name, is_last = waiting.pop()
+        if is_last:
+            done[name] = None
+        elif name not in seen:
+            seen.add(name)
+            waiting.append((name, True))
+            waiting += [(other, False) for other in reversed(reads[name])]
+    return done
+
+
+def _by_keys(makers: Mapping[str, Sequence[Node]], key: Any) -> Iterator[str]:
+    """Yield names, of those whose makers have come that of the least key."""
+    missing = {name: len(others) for name, others in makers.items()}
+    readers: defaultdict[str, list[str]] = defaultdict(list)
+    for name, others in makers.items():
+        for other in others:
+            readers[other.name].append(name)
+    ready = [(key(name), name) for name, count in missing.items() if not count]
+    heapify(ready)
+    while ready:
+        _, name = heappop(ready)
+        yield name
+        for reader in readers[name]:
+            missing[reader] -= 1
+            if not missing[reader]:
+                heappush(ready, (key(reader), reader))
+
+
+@lru_cache(MOST)
+def _written(description: tdl.Description) -> Hashable:
+    return tuple(str(placed.value) for placed in description.outputs)
