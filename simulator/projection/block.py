@@ -123,7 +123,9 @@ class Part:
         left = 1 + (slowdown - 2) * hidden_s / self.in_pieces_s
         return Part(
             tuple(
-                item._replace(seconds=item.seconds * left) if isinstance(item, Exchanged) and item.in_pieces else item
+                Exchanged(item.seconds * left, item.sent, True)
+                if isinstance(item, Exchanged) and item.in_pieces
+                else item
                 for item in self.items
             )
         )
