@@ -24,7 +24,7 @@ def sustained(rows: Sequence[Row]) -> str:
         samples = [sample.split(", ") for sample in row["samples"][len(row["samples"]) // 3 :]]
         clocks, power = (median(float(sample[at]) for sample in samples) for at in (0, 2))
         rate = [row["flop_per_s"][0], median(row["flop_per_s"][len(row["flop_per_s"]) // 3 :])]
-        lines.append([row["data"], row["n"], *(f"{of / TERA:.0f}" for of in rate), f"{clocks:.0f}", f"{power:.0f}"])
+        lines.append([row["data"], row["n"], *(f"{of / TERA:.3g}" for of in rate), f"{clocks:.0f}", f"{power:.0f}"])
     columns = ["data", "extents", "first tenth of a second (Tflop/s)", "then", "clock (MHz)", "power (W)"]
     return f"Calls without a pause for seconds; products in bfloat16 unless said:\n\n{table(columns, lines)}"
 
