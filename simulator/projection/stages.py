@@ -94,7 +94,7 @@ def cut(costs: Sequence[float], layers: Sequence[bool], parts: int) -> list[rang
 def _balanced(costs: Sequence[float], parts: int) -> list[int]:
     """Return where parts begin so that the one that costs most costs least, by bisection of that cost."""
     sums = [0.0, *accumulate(costs)]
-    low, high = max(costs), sums[-1]
+    low, high = max(*costs, sums[-1] / parts), sums[-1] / parts + max(costs)
     while high - low > EQUAL * high:
         middle = (low + high) / 2
         low, high = (low, middle) if len(_filled(sums, middle)) <= parts else (middle, high)
