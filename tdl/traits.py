@@ -43,10 +43,11 @@ class Attended:
 class Traits:
     """What is asked of a description.
 
-    A view has all elements of its operand, in the same order or another, which it may repeat (`repeats`); a part has
-    some of them. A conversion changes nothing but the dtype; a contraction sums products of elements of several
-    operands. Of the operand `table` only those rows are read that another one asks for. One that `dispatches` puts rows
-    into places of several dimensions, which another operand numbers; one that `is_causal` compares two positions.
+    A view has all elements of its operand, in the same order or another, which it may repeat (`repeats`), or is alike
+    everywhere; a part has some of them. A conversion changes nothing but the dtype; a contraction sums products of
+    elements of several operands. Of the operand `table` only those rows are read that another one asks for. One that
+    `dispatches` puts rows into places of several dimensions, which another operand numbers; one that `is_causal`
+    compares two positions.
     """
 
     function: Function | None
@@ -74,7 +75,7 @@ def traits_of(description: Description) -> Traits:
     moved = [placed.value for placed in description.outputs] if _is_moved_whole(description) else []
     elements = [value for value in moved if isinstance(value, Element)]
     is_view = len(elements) == 1 and all(map(_is_digits, elements[0].index)) and not description.is_elementwise
-    is_view = is_view and _are_distinct(elements[0])
+    is_view = (is_view and _are_distinct(elements[0])) or _is_alike(description)
     read = {name for element in elements for index in element.index for name in index.variables}
     return Traits(
         function=_function(description),
@@ -101,6 +102,14 @@ def _is_moved_whole(description: Description) -> bool:
         and len(description.operands) == 1
         and all(isinstance(value, Element) and all(map(_is_within, value.index)) for value in values)
     )
+
+
+def _is_alike(description: Description) -> bool:
+    """Tell if all elements of the result are alike: made of the one element of the only operand."""
+    values = [placed.value for placed in description.outputs]
+    nodes = [node for node in chain.from_iterable(map(walk, values)) if isinstance(node, Element | Coordinate)]
+    elements = [node for node in nodes if isinstance(node, Element) and not node.index]
+    return bool(description.output_variables) and len(description.operands) == 1 == len(nodes) == len(elements)
 
 
 def _is_within(index: object) -> bool:

@@ -20,7 +20,7 @@ def by_axis(moved: NDArray[np.int64], ways: Ways) -> dict[str, int]:
     """Return a k x k matrix of what workers send each other, added up by the axes along which the two differ.
 
     >>> by_axis(np.array([[0, 1, 2, 4]] + [[0, 0, 0, 0]] * 3), Ways((2, 2), axes=("dp", "tp")))
-    {'tp': 1, 'dp': 2, 'dp x tp': 4}
+    {'dp': 2, 'tp': 1, 'dp x tp': 4}
     """
     digits, result = np.array(ways.digits_of_workers()), dict[str, int]()
     axes = ways.axes or ("",) * len(ways)

@@ -71,7 +71,8 @@ class Run:
     @property
     def group(self) -> str:
         """What runs have in common whose order is of interest: model, precision, machine and number of devices."""
-        said = " ".join(f"{name}={value}" for name, value in self.options if value is not None)
+        options = dict(self.options) | ({"vocabulary": self.size.vocabulary} if self.size else {})
+        said = " ".join(f"{name}={value}" for name, value in options.items() if value is not None)
         return f"{self.name} {said}, {self.devices} of {self.machine_name}"
 
 
@@ -84,9 +85,9 @@ def run_of(row: Row, folder: Path) -> Run:
     sequence = size.sequence if size else row.sequence
     batch = _batch(row, shape.dp, sequence)
     ways = tuple(_ways(row, shape, batch, size))
-    if size is not None and PADS_VOCABULARIES.search(stack):
-        size = replace(size, vocabulary=_padded(size.vocabulary, VOCABULARY_MULTIPLE * shape.tp))
     name, options = _model(row, size, machine, folder)
+    if size is not None and PADS_VOCABULARIES.search(stack):
+        options["vocabulary"] = _padded(size.vocabulary, VOCABULARY_MULTIPLE * shape.tp)
     return Run(name, tuple(options.items()), batch, ways, machine, machine_name, stack, size)
 
 
