@@ -103,11 +103,19 @@ class Workbench:
         question = ", ".join(pin.asked for pin in (*added, *forbidden))
         if not question:
             raise PlanError("why not: expected GLOB=PLACEMENT, as in 'embedding.w=R', found nothing")
-        if is_kept := keeps(self.plan, added, forbidden):
+        is_kept, other = keeps(self.plan, added, forbidden), self.plan
+        if is_kept:
             self._request(added, forbidden)
-            return WhyNot(question, *_twice(self.plan, self.plan), (), is_kept)
-        other = self.with_pins(added, forbidden)
-        return WhyNot(question, *_twice(self.plan, other), changes_between(self.plan, other, self._words))
+        else:
+            other = self.with_pins(added, forbidden)
+        return WhyNot(
+            question,
+            (self.plan.search.cost, other.search.cost),
+            (self.plan.total_bytes, other.total_bytes),
+            (self.plan.ways.factors, other.ways.factors),
+            changes_between(self.plan, other, self._words),
+            is_kept,
+        )
 
     @cached_property
     def _words(self) -> Words:
@@ -133,14 +141,6 @@ def garbage_looked_for_seldom() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*before)
-
-
-def _twice(
-    plan: Plan, other: Plan
-) -> tuple[tuple[int | float, int | float], tuple[int, int], tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Return costs, bytes and ways of two plans."""
-    costs = plan.search.cost, other.search.cost
-    return costs, (plan.total_bytes, other.total_bytes), (plan.ways.factors, other.ways.factors)
 
 
 def keeps(plan: Plan, pins: Sequence[Pin | Degree], forbids: Sequence[Pin]) -> bool:

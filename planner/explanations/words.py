@@ -13,16 +13,13 @@ import tdl
 from planner.explanations.alike import Alike
 from planner.graph.ir import FLOATING, Graph, Node
 from planner.layout import EVERYWHERE, PARTIAL, REPLICATE, TERMS, Placement, Shard, Signature, Strategy, Ways, group_of
-from planner.search.alternatives.labels import Labelling, is_weight_or_state
+from planner.search.alternatives.labels import Labelling, Member, is_weight_or_state
 from planner.search.coarse.coarsen import CoarseGraph
-from planner.search.coarse.disjoint import DisjointSets
 
 SAMPLES, POSITIONS, HEADS, VOCABULARY = "samples", "positions", "heads", "vocabulary"
 REPLICATED, TERMS_OF_SUM, WHOLE = "replicated", "terms of a sum", "whole"
 ALIKE, ON_ONE, STAGE = "the same on all", "on one worker", "stage "
 CONVOLUTION = "convolution"
-Member = tuple[str, str, int | str]
-"""A dimension of ("tensor", name), or a variable of ("node", name)."""
 
 
 class Words:
@@ -36,7 +33,7 @@ class Words:
             for name in node.inputs if node.forward is None else ():
                 self._readers.setdefault(name, []).append(node)
         heads, vocabulary = [*self._heads_of_products()], [*self._variables_looked_up()]
-        self._numbers = self._axes() if heads or vocabulary else {}
+        self._numbers = self._labelling.axis_numbers() if heads or vocabulary else {}
         self._heads, self._vocabulary = self._axes_of(heads), self._axes_of(vocabulary)
 
     def of_dimension(self, name: str, dim: int) -> str:
@@ -125,20 +122,6 @@ class Words:
     def _of_axis(self, member: Member) -> str:
         number = self._numbers.get(member)
         return HEADS if number in self._heads else VOCABULARY if number in self._vocabulary else ""
-
-    def _axes(self) -> Mapping[Member, int]:
-        """Return every axis by number, of each of its members."""
-        pairs: list[tuple[Member, Member]] = [
-            (("node", node, variable), ("tensor", tensor, dim))
-            for node, places in self._labelling.places.items()
-            for tensor, variables in places
-            for dim, variable in enumerate(variables)
-            if variable is not None
-        ]
-        sets = DisjointSets[Member](dict.fromkeys(member for pair in pairs for member in pair))
-        for pair in pairs:
-            sets.tie(pair)
-        return sets.set_numbers()
 
     def _axes_of(self, members: Iterable[Member]) -> frozenset[int]:
         return frozenset(self._numbers[member] for member in members if member in self._numbers)

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from google.protobuf.proto import serialize_length_prefixed
 from numpy.typing import NDArray
 
 from planner.errors import InputError
-from planner.export.protobuf import messages, read_delimited, write_delimited
+from planner.export.protobuf import messages, read_delimited
 from planner.files import named_errors, read_input
 from planner.graph.ir import ITEM_BYTES
 from planner.layout.communication import Collective, Group
@@ -88,7 +89,7 @@ class _Writer:
         metadata.attr.add(name=RANK, int32_val=self.worker.worker)
         for name, workers in sorted(self._groups().items()):
             metadata.attr.add(name=GROUP + name).int32_list.values.extend(workers)
-        write_delimited(self.stream, metadata)
+        serialize_length_prefixed(metadata, self.stream)
         for task in self.worker.tasks:
             self._task(task)
 
@@ -150,7 +151,7 @@ class _Writer:
                 attribute.uint64_list.values.extend(value)
             else:
                 setattr(attribute, _FIELDS[key], value)
-        write_delimited(self.stream, node)
+        serialize_length_prefixed(node, self.stream)
         self.number += 1
         return self.number - 1
 

@@ -13,9 +13,10 @@ from itertools import chain
 
 import tdl
 from planner.export.meshes import Mesh
-from planner.export.targets import Target, leading
+from planner.export.targets import Target
 from planner.graph.ir import Graph, Node, Tensor
 from planner.layout import EVERYWHERE, PARTIAL, REPLICATE, TERMS, Layout, Placement, Shard, Signature, signatures
+from planner.search.alternatives.labels import leading_variable
 
 
 def redistributed(tensor: Tensor, have: Layout, want: Layout, mesh: Mesh) -> int:
@@ -121,7 +122,7 @@ class Engine:
 
 def _split(indices: Iterable[tuple[int, tdl.Index]], choice: str) -> Placement:
     """Return how a tensor that is read or written by indices, with their dimensions, lies where a variable is split."""
-    return next((Shard(dim) for dim, index in indices if leading(index) == choice), REPLICATE)
+    return next((Shard(dim) for dim, index in indices if leading_variable(index) == choice), REPLICATE)
 
 
 def _produced(signature: Signature, output: int, choice: str) -> Placement:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError, Message
+from google.protobuf.proto import parse_length_prefixed
 
 from planner.errors import InputError
 
@@ -20,8 +22,6 @@ _ONEOF = re.compile(r"oneof\s+(\w+)\s*\{([^{}]*)\}")
 _FIELD = re.compile(r"(repeated|)\s*(\w+)\s+(\w+)\s*=\s*(\d+)\s*;")
 _VALUE = re.compile(r"(\w+)\s*=\s*(\d+)\s*;")
 _PACKAGE = re.compile(r"package\s+(\w+)\s*;")
-BITS, MORE = 7, 1 << 7
-"""A byte of a length has so many of its bits, and this one above them where further bytes follow."""
 
 
 def messages(path: Path) -> Mapping[str, type[Message]]:
@@ -70,38 +70,11 @@ def _add_field(message: Any, package: str, field: tuple[str, str, str, str], enu
     return added
 
 
-def write_delimited(file: BinaryIO, message: Message) -> None:
-    """Write a message behind its length."""
-    content = message.SerializeToString()
-    length, before = len(content), bytearray()
-    while length >= MORE:
-        before.append(length & (MORE - 1) | MORE)
-        length >>= BITS
-    file.write(bytes((*before, length)) + content)
-
-
-def read_delimited(content: bytes, kinds: Iterator[type[Message]], where: object) -> Iterator[Any]:
+def read_delimited(content: bytes, kinds: Iterator[type[Message]], where: object) -> Iterator[Message]:
     """Yield the messages of a file, each of the next of some kinds; InputError where it is cut or holds others."""
-    at = 0
-    while at < len(content):
-        length, at = _varint(content, at)
-        if at + length > len(content):
-            raise InputError(f"{where}: expected a message of {length} bytes, found {len(content) - at}")
-        message = next(kinds)()
-        try:
-            message.ParseFromString(content[at : at + length])
-        except DecodeError as error:
-            raise InputError(f"{where}: expected messages behind their lengths, found other bytes") from error
-        at += length
-        yield message
-
-
-def _varint(content: bytes, at: int) -> tuple[int, int]:
-    """Return the number that begins at a place, seven bits a byte, and where it ends; of a cut one all bits."""
-    number = shift = 0
-    more = True
-    while more and at < len(content):
-        number |= (content[at] & (MORE - 1)) << shift
-        more = content[at] >= MORE
-        shift, at = shift + BITS, at + 1
-    return number, at
+    stream = BytesIO(content)
+    try:
+        while (message := parse_length_prefixed(next(kinds), stream)) is not None:
+            yield message
+    except (DecodeError, EOFError, ValueError) as error:
+        raise InputError(f"{where}: expected whole messages behind their lengths, found other bytes") from error

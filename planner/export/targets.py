@@ -17,6 +17,7 @@ from planner.export.torchrun import TORCHRUN
 from planner.export.torchtitan import TORCHTITAN
 from planner.extensions import register_named
 from planner.layout import Signature
+from planner.search.alternatives.labels import leading_variable
 from tensor_partitioner.display import nearest
 
 HERE = Path(__file__).parent
@@ -105,17 +106,10 @@ def engines_of(setup: Setup) -> dict[str, str]:
     return {name: target.cannot(setup) for name, target in TARGETS.items() if isinstance(target, Launch)}
 
 
-def leading(index: tdl.Index) -> str | None:
-    """Return the variable that an index is, or of which it has the leading digit."""
-    if index.is_plain or isinstance(index, tdl.Digits):
-        return next(iter(index.variables), None)
-    return None
-
-
 def _of_samples_only(signature: Signature) -> str | None:
     """Return the variable of samples of an operator of which DTensor takes nothing else split, rightly or at all."""
     if signature.category == "convolution" or signature.op.startswith("batch_norm"):
-        return leading(signature.description.accesses[0].index[0])
+        return leading_variable(signature.description.accesses[0].index[0])
     return None
 
 
@@ -127,7 +121,7 @@ def _dtensor_dims(signature: Signature, indices: Sequence[tdl.Index]) -> frozens
     samples = _of_samples_only(signature)
     if samples is None:
         return None
-    return frozenset(dim for dim, index in enumerate(indices) if leading(index) == samples)
+    return frozenset(dim for dim, index in enumerate(indices) if leading_variable(index) == samples)
 
 
 def _contiguous(signature: Signature) -> tuple[str, ...]:
@@ -138,7 +132,7 @@ def _contiguous(signature: Signature) -> tuple[str, ...]:
     return tuple(
         name
         for name in description.strategies
-        if all(leading(index) == name for index in indices if name in index.variables)
+        if all(leading_variable(index) == name for index in indices if name in index.variables)
     )
 
 

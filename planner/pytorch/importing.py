@@ -174,7 +174,8 @@ def _translated(trace: TracedModule, trained: Iterable[nn.Parameter] | None, opa
     frozen = _frozen(trace.parameters.values(), trained) | unreached(trace)
     whole, reached = set[Node](), differentiable(trace)
     while refused := (translation := _with_cuts(trace, frozen, whole)).refused:
-        if not sum(decompose(trace.program.graph_module, *pair) for pair in refused.items()):
+        alike = _with_alike(trace.nodes, refused)
+        if not sum(decompose(trace.program.graph_module, *pair) for pair in alike.items()):
             waiting = [node for node in refused.keys() - whole if packet(node) not in OF_MEMORY]
             calls = {node for node in waiting if opaque_unknown or _may_be_called(node, reached)}
             if not calls:
@@ -185,6 +186,12 @@ def _translated(trace: TracedModule, trained: Iterable[nn.Parameter] | None, opa
             for node in calls:
                 node.meta.setdefault(REFUSED, refused[node])
     return translation
+
+
+def _with_alike(nodes: Iterable[Node], refused: Mapping[Node, str]) -> Mapping[Node, str]:
+    """Return what is refused, with all other nodes of operators that have no converter."""
+    reasons = {node.target: why for node, why in refused.items() if packet(node).removesuffix("_") not in CONVERTERS}
+    return {**{node: reasons[node.target] for node in nodes if node.target in reasons}, **refused}
 
 
 def _may_be_called(node: Node, reached: AbstractSet[Node]) -> bool:

@@ -181,12 +181,6 @@ def _max_pool_of_sequences(t: Translation, call: TracedCall) -> Value:
     return _of_sequences(t, call, _max_pool)
 
 
-@converter("avg_pool1d")
-def _avg_pool_of_sequences(t: Translation, call: TracedCall) -> Value:
-    """Average a sequence as an image of one row."""
-    return _of_sequences(t, call, _avg_pool)
-
-
 def _of_sequences(t: Translation, call: TracedCall, convert: Converter) -> Value:
     refuse_if(call["self"].rank != 3, f"{call.op} of a single sample: expected a first dimension of samples")
     return _of_one_row(t, call, convert, ("self",), {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1})

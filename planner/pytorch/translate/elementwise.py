@@ -13,7 +13,7 @@ from planner.graph.ir import Value as Attribute
 from planner.pytorch.rewrite.axes import Value
 from planner.pytorch.rewrite.views import densely, view
 from planner.pytorch.state.contents import DTYPES, Content, value_of
-from planner.pytorch.translate.call import TracedCall, UnsupportedError, converter, refuse_if
+from planner.pytorch.translate.call import TracedCall, converter, refuse_if
 from planner.pytorch.translate.operations import as_dtype, binary, dropped, unary
 from planner.pytorch.translate.shapes import expanded
 from planner.pytorch.translate.translation import Translation
@@ -101,12 +101,6 @@ def along(vector: Value, dim: int, rank: int) -> Value:
     """Return a vector as it lies along a dimension of a tensor of that rank."""
     dims = tuple(vector.dims[0] if place == dim else () for place in range(rank))
     return Value(vector.tensor, dims, tuple(vector.shape[0] if place == dim else 1 for place in range(rank)))
-
-
-@converter("mish")
-def _mish(t: Translation, call: TracedCall) -> Value:
-    value = call["self"]
-    return binary(t, "mul", value, unary(t, "tanh", unary(t, "softplus", value)))
 
 
 @converter(*CLAMPS)
@@ -209,31 +203,11 @@ def _of_number(t: Translation, call: TracedCall, number: float, value: Value) ->
     return _with_number(t, call, value, number)
 
 
-@converter("rsub")
-def _rsub(t: Translation, call: TracedCall) -> Value:
-    number = call.constant("other")
-    if number is None or call.number("alpha") != 1:
-        raise UnsupportedError("rsub with a tensor or alpha: write other - self")
-    return unary(t, "rsub_scalar", call["self"], value=number)
-
-
-@converter("floor_divide")
-def _floor_divide(t: Translation, call: TracedCall) -> Value:
-    """Divide whole numbers by one, which fractions of 64 bits do exactly."""
-    divisor, value = call.constant("other"), call["self"]
-    if divisor is None or t.dtype(value) != "int32":
-        raise UnsupportedError("floor_divide of anything but whole numbers by a number: round the quotient")
-    quotient = binary(t, "div", as_dtype(t, value, "float64"), full(t, (), divisor, "float64"))
-    return as_dtype(t, unary(t, "floor", quotient), "int32")
-
-
-@converter("copy", "fill")
+@converter("copy")
 def _overwritten(t: Translation, call: TracedCall) -> Value:
     """Return what is written over a tensor."""
-    name, dtype, shape = "src" if call.op == "copy" else "value", call.dtypes[0], call.shapes[0]
     call.ignore("self")
-    number = call.constant(name) if call.op == "fill" else None
-    return expanded(t, as_dtype(t, call[name], dtype), shape) if number is None else full(t, shape, number, dtype)
+    return expanded(t, as_dtype(t, call["src"], call.dtypes[0]), call.shapes[0])
 
 
 @converter("dropout", "feature_dropout")

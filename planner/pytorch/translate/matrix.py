@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from planner.pytorch.rewrite.axes import Value
 from planner.pytorch.translate.call import TracedCall, converter, refuse_if
-from planner.pytorch.translate.elementwise import scaled
 from planner.pytorch.translate.operations import binary, contract, reduce
 from planner.pytorch.translate.translation import Translation
 
@@ -32,14 +31,6 @@ def matmul(t: Translation, left: Value, right: Value) -> Value:
     first = len(shared) + (rows < columns)
     extra = range(first, first + abs(rows - columns))
     return product.permuted([*extra, *(dim for dim in range(product.rank) if dim not in extra)])
-
-
-@converter("addmm", "baddbmm")
-def _addmm(t: Translation, call: TracedCall) -> Value:
-    left, right = call.first("mat1", "batch1"), call.first("mat2", "batch2")
-    product = scaled(t, matmul(t, left, right), call.argument("alpha"))
-    beta = call.argument("beta")
-    return binary(t, "add", product, scaled(t, call["self"], beta)) if beta else product
 
 
 @converter("einsum")

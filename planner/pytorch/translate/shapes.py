@@ -31,22 +31,6 @@ def _permute(t: Translation, call: TracedCall) -> Value:
     return value.permuted([dim % value.rank for dim in call.integers("dims")])
 
 
-@converter("numpy_T", "t")
-def _reversed(t: Translation, call: TracedCall) -> Value:
-    return call["self"].permuted(range(call["self"].rank)[::-1])
-
-
-@converter("movedim")
-@of_vectors
-def _moved(t: Translation, call: TracedCall) -> Value:
-    """Move dimensions to other places; the rest stay in order."""
-    value = call["self"]
-    source, target = ([dim % value.rank for dim in call.integers(name)] for name in ("source", "destination"))
-    rest = iter(dim for dim in range(value.rank) if dim not in source)
-    moved = dict(zip(target, source, strict=True))
-    return value.permuted([moved[dim] if dim in moved else next(rest) for dim in range(value.rank)])
-
-
 @converter("transpose")
 def _transpose(t: Translation, call: TracedCall) -> Value:
     value = call["self"]
@@ -76,12 +60,6 @@ def expanded(t: Translation, value: Value, shape: Sequence[int]) -> Value:
         value = squeezed(t, value)
         dims = ((),) * missing + value.dims
     return Value(value.tensor, dims, tuple(shape))
-
-
-@converter("broadcast_tensors")
-def _broadcast(t: Translation, call: TracedCall) -> tuple[Value, ...]:
-    """Leave broadcasting to the operators that follow, where shapes are equal."""
-    return tuple(expanded(t, value, call.shapes[0]) for value in call.tensors("tensors"))
 
 
 def taken(t: Translation, value: Value, dim: int, index: int) -> Value:
@@ -282,14 +260,3 @@ def _roll(t: Translation, call: TracedCall) -> Value:
         if start := -shift % extent:
             value = joined(t, [sliced(t, value, dim, range(*ends)) for ends in ((start, extent), (0, start))], dim)
     return value
-
-
-@converter("repeat")
-def _repeat(t: Translation, call: TracedCall) -> Value:
-    """Repeat every dimension as a whole, by a dimension before it."""
-    value, repeats = call["self"], call.integers("repeats")
-    for missing in range(len(repeats) - value.rank):
-        value = value.repeated(missing)
-    for dim, times in enumerate(repeats):
-        value = value.repeated(2 * dim, times)
-    return view(t, value, call.shapes[0])

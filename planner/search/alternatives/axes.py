@@ -16,16 +16,12 @@ from planner.graph.ir import Graph, Node
 from planner.layout import signatures
 from planner.search.alternatives.labels import Labelling, node_contracts_weight
 from planner.search.coarse.coarsen import CoarseGraph, Name
-from planner.search.coarse.disjoint import DisjointSets
 
 PAIR = 2
 """How many weights an axis between two layers has: columns of one, rows of the other."""
 
 Place = int | str
 """A dimension of a tensor, or an index variable of a node."""
-
-Member = tuple[str, str, Place]
-"""A place of ("tensor" | "node", name)."""
 
 
 def experts_of(graph: Graph) -> int:
@@ -40,17 +36,7 @@ class Axes:
 
     def __init__(self, coarse: CoarseGraph, labelling: Labelling) -> None:
         self._coarse, self._labelling = coarse, labelling
-        indexed: list[tuple[Member, Member]] = [
-            (("node", node, variable), ("tensor", tensor, dim))
-            for node, places in labelling.places.items()
-            for tensor, variables in places
-            for dim, variable in enumerate(variables)
-            if variable is not None
-        ]
-        sets = DisjointSets[Member](dict.fromkeys(member for pair in indexed for member in pair))
-        for pair in indexed:
-            sets.tie(pair)
-        self._numbers = sets.set_numbers()
+        self._numbers = labelling.axis_numbers()
         self._extents = defaultdict[int, set[int]](set)
         for member, axis in self._numbers.items():
             self._extents[axis].add(self._extent(*member))

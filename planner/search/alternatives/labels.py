@@ -18,6 +18,7 @@ import tdl
 from planner.graph.ir import FLOATING, Graph, Node, Tensor
 from planner.layout import Signature
 from planner.search.coarse.coarsen import CoarseGraph
+from planner.search.coarse.disjoint import DisjointSets
 from tdl.traits import traits_of
 
 WEIGHTS = ("weight", "state")
@@ -25,6 +26,10 @@ WEIGHTS = ("weight", "state")
 
 Place = tuple[str, tuple[str | None, ...]]
 """A tensor that a node reads or writes, and the plain variable, if any, that indexes each of its dimensions."""
+
+
+Member = tuple[str, str, int | str]
+"""A dimension of ("tensor", name), or an index variable of ("node", name)."""
 
 
 class Labels(Struct, frozen=True):
@@ -44,6 +49,20 @@ class Labelling:
             node.name: list(zip(_tensors_touched(node, of), indices[of], strict=True))
             for node, of in ((node, coarse.signatures[node.name]) for node in coarse.graph.nodes)
         }
+
+    def axis_numbers(self) -> Mapping[Member, int]:
+        """Return the number of every member's axis: dimensions and variables that index each other are one."""
+        pairs: list[tuple[Member, Member]] = [
+            (("node", node, variable), ("tensor", tensor, dim))
+            for node, places in self.places.items()
+            for tensor, variables in places
+            for dim, variable in enumerate(variables)
+            if variable is not None
+        ]
+        sets = DisjointSets[Member](dict.fromkeys(member for pair in pairs for member in pair))
+        for pair in pairs:
+            sets.tie(pair)
+        return sets.set_numbers()
 
     @cached_property
     def batch(self) -> Labels:
@@ -156,10 +175,10 @@ def _leading_variables_of_accesses(signature: Signature) -> list[tuple[str | Non
     """Return the variables of what a node reads, access by access, then of what it writes."""
     read = [access.index for access in signature.description.accesses]
     written = [output.index for output in signature.description.outputs]
-    return [tuple(map(_leading_variable_of_index, index)) for index in (*read, *written)]
+    return [tuple(map(leading_variable, index)) for index in (*read, *written)]
 
 
-def _leading_variable_of_index(index: tdl.Index) -> str | None:
+def leading_variable(index: tdl.Index) -> str | None:
     """Return the variable that the index is, or that its leading digit is; an extent of 1 may have no digits."""
     if index.is_plain or isinstance(index, tdl.Digits):
         return next(iter(index.variables), None)
