@@ -12,9 +12,10 @@ from planner.files import check_written
 from tensor_partitioner import display
 from tensor_partitioner.commands.console import WRITTEN, command_errors, stdout
 from tensor_partitioner.commands.help import CommandGroup
-from topologies import Machine, TopologyError, drawing, full_text, load_topology
+from topologies import Machine, TopologyError, full_text, load_topology
 from topologies.imports import import_machine
 from topologies.tables import matrices, route_tables
+from topologies.tree import drawn
 
 EXAMPLES = (
     "topo show hgx-h100 gpu0 gpu5",
@@ -46,7 +47,7 @@ def show(machine: str, ends: tuple[str, ...], full: bool) -> None:
             raise TopologyError(f"{machine}: expected two different devices, found {ends[0]!r} twice")
         stdout().print(*route_tables(topology, source, target), sep="\n")
         return
-    stdout().print(drawing.draw(topology), *display.tables(topology), *matrices(topology), sep="\n")
+    stdout().print(drawn(topology), *display.tables(topology), *matrices(topology), sep="\n")
 
 
 @commands.command()

@@ -22,7 +22,6 @@ from tensor_partitioner.decision.record import Decision
 from tensor_partitioner.display import number, percent, product, quantity, seconds
 from tensor_partitioner.page.decisions import asked, cards_of, shown, split_of, trust_of
 from tensor_partitioner.page.inputs import machine_inputs, stack_inputs
-from tensor_partitioner.page.machines import machine_tree
 from tensor_partitioner.page.plans import plan_part
 from tensor_partitioner.page.published import published_scores
 from tensor_partitioner.page.records import Figure, Lanes, Page
@@ -30,6 +29,7 @@ from tensor_partitioner.page.rendering import write
 from tensor_partitioner.page.runs import occupied, run_part, simulated_lanes, task_lanes
 from tensor_partitioner.page.stages import schedule_lanes
 from topologies import Machine, TopologyError, load_topology
+from topologies.tree import Uses, machine_tree
 
 SAME = 1e-3
 """How far apart, of one, two predictions of a step may be that count as alike."""
@@ -83,17 +83,23 @@ def decision_content(
     )
 
 
-def _loads(plan: Plan | None, machine: Machine, step_s: float) -> Iterator[LinkUse]:
-    """Yield what the bytes that a plan moves between workers put on every link, over a step of so many seconds."""
+def _loads(plan: Plan | None, machine: Machine, step_s: float) -> Uses:
+    """Return what the bytes that a plan moves between workers put on every link, over a step of so many seconds."""
     if plan is None or plan.workers > len(machine.devices):
-        return
+        return {}
     crossed = [0.0] * len(machine.resources)
     for source, target in zip(*np.nonzero(plan.bytes), strict=True):
         for resource, amount in machine.route(int(source), int(target)).uses:
             crossed[resource] += amount * float(plan.bytes[source, target])
-    for shared, nbytes in zip(machine.resources, crossed, strict=True):
-        if shared.kind == "link":
-            yield LinkUse(name=shared.name, nbytes=round(nbytes), utilisation=nbytes / (shared.capacity * step_s))
+    return {
+        shared.name: (round(nbytes), nbytes / (shared.capacity * step_s))
+        for shared, nbytes in zip(machine.resources, crossed, strict=True)
+        if shared.kind == "link"
+    }
+
+
+def _uses(links: Iterable[LinkUse]) -> Uses:
+    return {use.name: (use.nbytes, use.utilisation) for use in links}
 
 
 def _machine_note(built: Machine | None, devices: int, plan: Plan | None) -> str:
@@ -151,7 +157,7 @@ def plan_content(plan: Plan, reports: Sequence[Report], *, name: str = "plan.jso
         runs=tuple(map(run_part, reports)),
         timelines=tuple(_timelines(plan, again, reports)),
         occupied=() if again is None else tuple(occupied(again, plan.workers)),
-        machine=() if built is None else machine_tree(built, again.links if again else ()),
+        machine=() if built is None else machine_tree(built, _uses(again.links if again else ())),
         machine_note="Load: the share of the step for which a link is busy, in its busier direction.",
         inputs=tuple(_plan_inputs(plan, built, reports)),
     )

@@ -13,6 +13,7 @@ from planner.parallel import Parallel
 from simulator.history import Span
 from tensor_partitioner.decision.record import Decision
 from tensor_partitioner.page.published import PublishedScore
+from topologies.tree import TreeNode
 
 
 class Lanes(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,23 +23,6 @@ class Lanes(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     lanes: Mapping[str, Sequence[Span]]
     note: str = ""
-
-
-class TreeNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A switch or device, the link that leads to it from above, and how many subtrees look like this one.
-
-    `load` is the share of a step for which the link is busy, in the direction that is busier; `nbytes` what crosses it
-    in a step, in both.
-    """
-
-    name: str
-    kind: str
-    link: str = ""
-    bandwidth: float | None = None
-    nbytes: int | None = None
-    load: float | None = None
-    alike: int = 1
-    children: tuple[TreeNode, ...] = ()
 
 
 class PlanPart(msgspec.Struct, frozen=True, kw_only=True):

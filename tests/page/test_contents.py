@@ -20,13 +20,13 @@ from tensor_partitioner.commands.report import main
 from tensor_partitioner.decision import decide
 from tensor_partitioner.page.decisions import cards_of, shown
 from tensor_partitioner.page.inputs import machine_inputs
-from tensor_partitioner.page.machines import machine_tree
 from tensor_partitioner.page.pages import decision_content, plan_content
 from tensor_partitioner.page.published import published_scores
 from tensor_partitioner.page.rendering import html
 from tensor_partitioner.page.runs import RESOLUTION, SHOWN, run_part, simulated_lanes
 from tensor_partitioner.page.stages import schedule_lanes
 from tensor_partitioner.page.sweeps import sweep
+from topologies.tree import machine_tree
 
 
 def pipeline_of(pipelined, *, stages, micro_batches, schedule="1f1b"):

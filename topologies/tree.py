@@ -3,31 +3,68 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from types import MappingProxyType
 
+import msgspec
 from msgspec.structs import replace
+from rich.text import Text
+from rich.tree import Tree
 
-from planner.report.schema import LinkUse
-from tensor_partitioner.display import quantity, seconds
-from tensor_partitioner.page.records import TreeNode
-from topologies import Link, Machine
-from topologies.machine import node_of
+from tensor_partitioner.display import printable, quantity, seconds
+from topologies.machine import Link, Machine, node_of
 
 FULL = 16
 """Devices of a machine that is drawn in full; of a larger one, parts that look alike are drawn once."""
 
 
-def machine_tree(machine: Machine, uses: Iterable[LinkUse] = ()) -> tuple[TreeNode, ...]:
-    """Return the roots of a machine's trees, in which every link stands once; `uses` are those of its links in a step.
+class TreeNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A switch or device, the link that leads to it from above, and how many subtrees look like this one.
+
+    `load` is the share of a step for which the link is busy, in the direction that is busier; `nbytes` what crosses it
+    in a step, in both.
+    """
+
+    name: str
+    kind: str
+    link: str = ""
+    bandwidth: float | None = None
+    nbytes: int | None = None
+    load: float | None = None
+    alike: int = 1
+    children: tuple[TreeNode, ...] = ()
+
+
+Uses = Mapping[str, tuple[int, float]]
+"""By the name of a link's way: bytes that cross it in a step, and the share of the step for which it is busy."""
+
+
+def machine_tree(machine: Machine, uses: Uses = MappingProxyType({})) -> tuple[TreeNode, ...]:
+    """Return the roots of a machine's trees, in which every link stands once.
 
     A device that has links to several switches stands under each. The links of a node to a switch outside are one.
     """
-    return tuple(_Trees(machine, {use.name: use for use in uses}).roots())
+    return tuple(_Trees(machine, uses).roots())
+
+
+def drawn(machine: Machine) -> Tree:
+    """Return a machine's trees as one for `rich` to print."""
+    tree = Tree(Text(printable(machine.name)))
+    _add(tree, machine_tree(machine))
+    return tree
+
+
+def _add(above: Tree, nodes: Sequence[TreeNode]) -> None:
+    for node in nodes:
+        kind = "" if node.kind in ("switch", "node") else f" ({node.kind})"
+        alike = f"{node.alike} alike: " if node.alike > 1 else ""
+        link = f": {node.link}" if node.link else ""
+        _add(above.add(Text(printable(f"{alike}{node.name}{kind}{link}"))), node.children)
 
 
 class _Trees:
-    def __init__(self, machine: Machine, uses: Mapping[str, LinkUse]) -> None:
+    def __init__(self, machine: Machine, uses: Uses) -> None:
         self._machine, self._uses = machine, uses
         self._types = {device.name: device.spec.name for device in machine.devices}
         self._links: defaultdict[str, list[Link]] = defaultdict(list)
@@ -98,8 +135,8 @@ class _Trees:
             kind=self._types.get(name) or ("switch" if name in self._machine.switches else "node"),
             link=_figures(links),
             bandwidth=sum(link.bandwidth_bytes_per_s for link in links) or None,
-            nbytes=sum(use.nbytes for use in uses) if uses else None,
-            load=max(use.utilisation for use in uses) if uses else None,
+            nbytes=sum(nbytes for nbytes, _ in uses) if uses else None,
+            load=max(load for _, load in uses) if uses else None,
             children=tuple(self._collapsed(children)),
         )
 
