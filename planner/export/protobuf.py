@@ -70,7 +70,7 @@ def _add_field(message: Any, package: str, field: tuple[str, str, str, str], enu
     return added
 
 
-def read_delimited(content: bytes, kinds: Iterator[type[Message]], where: object) -> Iterator[Message]:
+def read_delimited(content: bytes, kinds: Iterator[type[Message]], where: object) -> Iterator[Any]:
     """Yield the messages of a file, each of the next of some kinds; InputError where it is cut or holds others."""
     stream = BytesIO(content)
     try:
