@@ -30,6 +30,9 @@ TABLES_BYTES = 1 << 29
 
 CHANGES_SHOWN = 12
 
+SHOWN = ("weight", "state", *(role for role in ROLES if role not in ("weight", "state")))
+"""The order of roles."""
+
 COLLECTED_EVERY = 100_000
 """Objects, more of them made than let go, after which garbage is looked for."""
 
@@ -177,12 +180,7 @@ def changes_between(plan: Plan, other: Plan, words: Words) -> tuple[Change, ...]
         Change(pattern_of(names), role, tuple(names), before, after)
         for (role, _, before, after), names in groups.items()
     ]
-    return tuple(sorted(changes, key=lambda change: (_rank(change.role), -len(change.names))))
-
-
-def _rank(role: str) -> int:
-    order = ("weight", "state", *(role for role in ROLES if role not in ("weight", "state")))
-    return order.index(role)
+    return tuple(sorted(changes, key=lambda change: (SHOWN.index(change.role), -len(change.names))))
 
 
 @display.tables.register

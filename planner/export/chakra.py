@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from io import BytesIO
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from google.protobuf.proto import serialize_length_prefixed
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from planner.errors import InputError
 from planner.export.protobuf import messages, read_delimited
-from planner.files import named_errors, read_input
+from planner.files import read_input, write_file
 from planner.graph.ir import ITEM_BYTES
 from planner.layout.communication import Collective, Group
 from planner.program.in_order import program_in_order
@@ -65,9 +66,9 @@ def write_traces(program: Program, path: Path) -> list[Path]:
     """Write every worker's file beside a path, and return them; every micro-batch has nodes of its own."""
     written = []
     for worker in program_in_order(program).workers:
-        file = trace_path(path, worker.worker)
-        with named_errors(file), file.open("wb") as stream:
-            _Writer(worker, stream).write()
+        file, stream = trace_path(path, worker.worker), BytesIO()
+        _Writer(worker, stream).write()
+        write_file(file, stream.getvalue())
         written.append(file)
     return written
 
@@ -77,7 +78,7 @@ class _Writer:
     """Writes one worker's nodes: what it computed last, and waited for since, is what the next node depends on."""
 
     worker: WorkerProgram
-    stream: BinaryIO
+    stream: BytesIO
     number: int = 0
     computed: list[int] = field(default_factory=list)
     waited: list[int] = field(default_factory=list)

@@ -58,7 +58,8 @@ def repeats_of(graph: Graph) -> Repeats:
     (range(0, 4),)
     """
     forward = Forward(graph)
-    return _Placing(graph, forward, repeated_runs(forward.links())).repeats()
+    links = forward.links()
+    return _Placing(graph, forward, [*repeated_runs(links, 0, len(links.colors))]).repeats()
 
 
 class Forward:

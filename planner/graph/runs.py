@@ -62,21 +62,17 @@ class Links:
         return np.array(list(self.own.values()), dtype=np.int64).reshape(-1, 2).T
 
 
-def repeated_runs(links: Links) -> tuple[Run, ...]:
-    """Return runs in the order of the forward pass: that of most links, then those before it and behind it.
+def repeated_runs(links: Links, begin: int, end: int) -> Iterator[Run]:
+    """Yield runs from `begin` to `end` in their order: that of most links, those before it and those behind it.
 
     Of runs of as many links it is that of shortest segments, then of fewest bytes between its first two, then the one
     whose segments begin with the largest weight, then the first.
     """
-    return tuple(_runs(links, 0, len(links.colors)))
-
-
-def _runs(links: Links, begin: int, end: int) -> Iterator[Run]:
     run = _best(links, begin, end)
     if run is not None:
-        yield from _runs(links, begin, run.start)
+        yield from repeated_runs(links, begin, run.start)
         yield run
-        yield from _runs(links, run.stop, end)
+        yield from repeated_runs(links, run.stop, end)
 
 
 Rank = tuple[int, int, int, int, int]

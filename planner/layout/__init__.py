@@ -2,7 +2,7 @@
 
 from planner.layout.axes import axes_name, by_axis, exchanged_by_axis
 from planner.layout.communication import Collective, Group, collective, collectives
-from planner.layout.exchange import Exchange, count
+from planner.layout.exchange import Exchange
 from planner.layout.geometry import (
     EVERYWHERE,
     SMALL_SUM,
@@ -24,10 +24,8 @@ from planner.layout.placement import (
     REPLICATE,
     At,
     Layout,
-    Partial,
     Placement,
     PlacementSet,
-    Replicate,
     Shard,
     format_layout,
     parse_placement,
@@ -48,12 +46,10 @@ __all__ = [
     "Exchange",
     "Group",
     "Layout",
-    "Partial",
     "Placement",
     "PlacementSet",
     "Production",
     "Region",
-    "Replicate",
     "Runs",
     "Shard",
     "Signature",
@@ -65,7 +61,6 @@ __all__ = [
     "collective",
     "collectives",
     "computing",
-    "count",
     "elements",
     "eligible",
     "exchanged_by_axis",

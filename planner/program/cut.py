@@ -108,11 +108,6 @@ def _flags(of_workers: NDArray[np.int64]) -> tuple[bool, ...]:
     return tuple(map(bool, of_workers))
 
 
-def total_elements(pieces: Pieces) -> int:
-    """Return how many elements the pieces hold together."""
-    return sum(piece.elements for piece in pieces)
-
-
 def _copied(exchange: Exchange, worker: int) -> Iterator[Copied]:
     """Yield what the worker copies from each earlier fetch: of each, what none before it had."""
     target = exchange.targets[worker]

@@ -49,7 +49,7 @@ class _Ordered:
     def __init__(self, program: WorkerProgram, apart: bool) -> None:
         self._program, self._apart = program, apart
         self._count = 1 + max(micro_batch for _, micro_batch in program.steps)
-        self._slots = [self._slots_of(buffer) for buffer in program.buffers]
+        self._slots = [self._count if apart and buffer.slots else max(1, buffer.slots) for buffer in program.buffers]
         self._more = list(_ranges(len(program.buffers), (slots - 1 for slots in self._slots)))
         often = (
             set(range(phase.start, phase.stop)) - phase.closing for phase in program.phases if is_repeated(phase.name)
@@ -62,9 +62,6 @@ class _Ordered:
         done = tuple(occurrences(self._program))
         buffers = tuple(self._buffers(_Moments(done, self._count)))
         return WorkerProgram(self._program.worker, tuple(map(self._task, done)), buffers, self._program.arena_bytes)
-
-    def _slots_of(self, buffer: Buffer) -> int:
-        return self._count if self._apart and buffer.slots else max(1, buffer.slots)
 
     def _buffers(self, moments: _Moments) -> Iterator[Buffer]:
         buffers, slots = self._program.buffers, self._slots

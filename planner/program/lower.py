@@ -20,7 +20,7 @@ from planner.plans.plan_json import plan_of
 from planner.plans.traffic import NodeTraffic, Traffic
 from planner.program.buffer_plan import WAITS, BufferPlan
 from planner.program.calls import NodeWork, node_work
-from planner.program.cut import ExchangeShare, Pieces, total_elements
+from planner.program.cut import ExchangeShare, Pieces
 from planner.program.fusion import Unit
 from planner.program.likeness import Likeness, likeness
 from planner.program.pipeline import Schedule, accumulation, schedule_of
@@ -256,7 +256,7 @@ def _messages(shares: Sequence[tuple[int, Pieces]], item_bytes: int) -> tuple[Me
     """Write messages that lie one after the other in staging."""
     messages, at = [], 0
     for peer, pieces in shares:
-        nbytes = total_elements(pieces) * item_bytes
+        nbytes = item_bytes * sum(piece.elements for piece in pieces)
         messages.append(Message(peer, pieces, nbytes, at))
         at += nbytes
     return tuple(messages)

@@ -7,6 +7,7 @@ dimension is made as long as the mask; whatever adds rows up, writes them or ave
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from math import inf, prod
 from typing import Any
 
@@ -199,28 +200,17 @@ def _added(self: Spread) -> Any:
     )
 
 
-def _filled(nothing: float) -> Callable[[Spread], Any]:
-    return lambda self: _reduced(self, nothing)
-
-
-def _table(rule: Callable[[Spread], Any], names: Iterable[str]) -> dict[str, Callable[[Spread], Any]]:
-    return dict.fromkeys(names, rule)
-
-
 RULES: Mapping[str, Callable[[Spread], Any]] = {
-    **_table(_filled(0.0), ("sum", "mean", "any")),
-    **_table(_filled(1.0), ("all", "prod")),
-    **_table(_filled(-inf), ("amax", "max", "logsumexp")),
-    **_table(_filled(inf), ("amin", "min")),
-    **_table(_likelihood, ("cross_entropy_loss", "nll_loss", "nll_loss_nd")),
-    **_table(
-        _loss,
-        (
-            "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy",
-            "binary_cross_entropy_with_logits", "kl_div", "soft_margin_loss", "hinge_embedding_loss",
-        ),
-    ),
-    **_table(_added, ("index_add", "scatter_add")),
+    **dict.fromkeys(("sum", "mean", "any"), _reduced),
+    **dict.fromkeys(("all", "prod"), partial(_reduced, nothing=1.0)),
+    **dict.fromkeys(("amax", "max", "logsumexp"), partial(_reduced, nothing=-inf)),
+    **dict.fromkeys(("amin", "min"), partial(_reduced, nothing=inf)),
+    **dict.fromkeys(("cross_entropy_loss", "nll_loss", "nll_loss_nd"), _likelihood),
+    **dict.fromkeys((
+        "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy",
+        "binary_cross_entropy_with_logits", "kl_div", "soft_margin_loss", "hinge_embedding_loss",
+    ), _loss),
+    **dict.fromkeys(("index_add", "scatter_add"), _added),
     "planner::ctc_loss": _of_sequences,
     "index": _index,
     "index_put": _index_put,

@@ -9,6 +9,7 @@ from string import ascii_letters
 
 from planner.errors import GraphError
 from planner.graph.build import ONES, ZEROS
+from planner.graph.entries import groups
 from planner.graph.ir import Value as Attribute
 from planner.pytorch.rewrite.axes import Value
 from planner.pytorch.translate.translation import Group, Translation
@@ -30,12 +31,12 @@ def regrouped(t: Translation, value: Value, target: Sequence[Group]) -> Value:
         return Value(t.emit("sum", value.tensor, dims=tuple(range(len(lengths)))), (), ())  # of one element
     letters = ascii_letters[: len(lengths)]
     # Axes of one element that are left out go along with a neighbour.
-    groups = [*target[:-1], (*target[-1], *left)]
+    joined = [*target[:-1], (*target[-1], *left)]
     tensor = t.emit(
         "reshape",
         value.tensor,
         source=tuple((letter,) for letter in letters),
-        target=tuple(tuple(letters[axis] for axis in group) for group in groups),
+        target=tuple(tuple(letters[axis] for axis in group) for group in joined),
         extents=dict(zip(letters, lengths, strict=True)),
     )
     for place, group in enumerate(target):
@@ -138,22 +139,22 @@ def _split(t: Translation, value: Value, dim: int, lengths: list[int], fine: lis
     if lengths == fine:
         return value
     pieces = dict(zip(value.dims[dim], _grouped(fine, lengths), strict=True))
-    source, groups, extents, number = list[tuple[str, ...]](), list[Group](), dict[str, Attribute](), 0
+    source, cuts, extents, number = list[tuple[str, ...]](), list[Group](), dict[str, Attribute](), 0
     for axis, length in enumerate(t.builder.shape(value.tensor)):
         piece = pieces.get(axis, [length])
         names = tuple(ascii_letters[number : number + len(piece)])
         source.append(names)
         extents.update(zip(names, piece, strict=True))
-        groups.append(tuple(range(number, number + len(piece))))
+        cuts.append(tuple(range(number, number + len(piece))))
         number += len(piece)
         for place in range(1, len(piece)):
             t.axes.want((value.tensor, axis), prod(piece[place:]))
     target = tuple((name,) for names in source for name in names)
     tensor = t.emit("reshape", value.tensor, source=tuple(source), target=target, extents=extents)
-    for axis, group in enumerate(groups):
+    for axis, group in enumerate(cuts):
         if len(group) == 1:
             t.axes.unite((tensor, group[0]), (value.tensor, axis))
-    dims = tuple(tuple(new for axis in group for new in groups[axis]) for group in value.dims)
+    dims = tuple(tuple(new for axis in group for new in cuts[axis]) for group in value.dims)
     return Value(tensor, dims, value.shape)
 
 
@@ -163,13 +164,7 @@ def _grouped(fine: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:
     >>> _grouped([2, 3, 1, 4], [6, 1, 4])
     [[2, 3], [1], [4]]
     """
-    rest, groups = list(fine), list[list[int]]()
-    for length in lengths:
-        group: list[int] = []
-        while prod(group) < length or not group:
-            group.append(rest.pop(0))
-        groups.append(group)
-    return groups
+    return [[fine[axis] for axis in axes] for axes in groups(lengths, fine) or ()]
 
 
 def _joined(t: Translation, value: Value, dim: int, fine: list[int], lengths: list[int]) -> Value:
@@ -238,9 +233,9 @@ def _common(lengths: Sequence[int], shape: Sequence[int]) -> list[int]:
 
 def _flattened(t: Translation, whole: Value, runs: Sequence[int]) -> Value:
     """Return a value of one dimension with one axis for each run of these lengths: elements are mixed within them."""
-    groups = _grouped(t.extent(whole, whole.dims[0]), runs)
     axes = iter(whole.dims[0])
-    laid = regrouped(t, whole, [tuple(next(axes) for _ in group) for group in groups])
+    grouped = _grouped(t.extent(whole, whole.dims[0]), runs)
+    laid = regrouped(t, whole, [tuple(next(axes) for _ in group) for group in grouped])
     return Value(laid.tensor, tuple((axis,) for axis in range(len(runs))), tuple(runs))
 
 
@@ -255,5 +250,5 @@ def _refined(left: list[int], right: list[int]) -> list[int] | None:
 
 def _with_ones(lengths: list[int], fine: list[int]) -> list[int]:
     """Put lengths of 1 back where they stand among the lengths that `fine` refines."""
-    groups = iter(_grouped(fine, [length for length in lengths if length != 1]))
-    return [piece for length in lengths for piece in ([1] if length == 1 else next(groups))]
+    grouped = iter(_grouped(fine, [length for length in lengths if length != 1]))
+    return [piece for length in lengths for piece in ([1] if length == 1 else next(grouped))]

@@ -37,7 +37,7 @@ def _convolution(t: Translation, call: TracedCall) -> Value:
     rank = call["input"].rank
     refuse_if(rank < call["weight"].rank, f"{call.op} of a single sample: expected a first dimension of samples")
     if rank == 3:
-        return _in_one_dimension(t, call)
+        return _of_one_row(t, call, _convolution, ("input", "weight"), {"stride": 1, "padding": 0, "dilation": 1})
     if rank == 5:
         return _in_three_dimensions(t, call)
     weight = densely(t, call["weight"])
@@ -73,12 +73,6 @@ def _padding(call: TracedCall, kernel: Sequence[int]) -> tuple[Pair, Pair]:
 def _with_bias(t: Translation, call: TracedCall, result: Value) -> Value:
     bias = call.optional("bias")
     return result if bias is None else binary(t, "add", result, bias.repeated(1).repeated(1))
-
-
-def _in_one_dimension(t: Translation, call: TracedCall) -> Value:
-    """Take a sequence for an image of one row."""
-    rows = {"stride": 1, "padding": 0, "dilation": 1}
-    return _of_one_row(t, call, _convolution, ("input", "weight"), rows)
 
 
 def _of_one_row(
@@ -178,12 +172,8 @@ def _max_pool(t: Translation, call: TracedCall) -> Value:
 @converter("max_pool1d")
 def _max_pool_of_sequences(t: Translation, call: TracedCall) -> Value:
     """Pool a sequence as an image of one row."""
-    return _of_sequences(t, call, _max_pool)
-
-
-def _of_sequences(t: Translation, call: TracedCall, convert: Converter) -> Value:
     refuse_if(call["self"].rank != 3, f"{call.op} of a single sample: expected a first dimension of samples")
-    return _of_one_row(t, call, convert, ("self",), {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1})
+    return _of_one_row(t, call, _max_pool, ("self",), {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1})
 
 
 @converter("avg_pool2d")

@@ -48,12 +48,12 @@ def decompose(module: GraphModule, node: Node, why: str) -> bool:
     part = _part(node)
     if part is None or any(_is_again(inner, node) or _is_primitive(inner) for inner in part.graph.nodes):
         return False
-    if _dtypes_of(part) != dtypes(tree_flatten(example(node))[0]):
+    results = map(example, tree_flatten(part.graph.output_node().args[0])[0])
+    if dtypes(results) != dtypes(tree_flatten(example(node))[0]):
         return False
     node.meta.setdefault(REFUSED, why)
     node.meta[PART_OF] = node.target
-    results = copied(module, node, part, node.all_input_nodes)
-    _read_instead(node, results)
+    _read_instead(node, copied(module, node, part, node.all_input_nodes))
     return True
 
 
@@ -61,11 +61,6 @@ def _is_again(inner: Node, node: Node) -> bool:
     """Return True for the operator that a node's is made of, unless that is written out for the first time."""
     is_first = packet(node) in PARTLY_CONVERTED and node.meta.get(PART_OF) is not node.target
     return inner.target is node.target and not is_first
-
-
-def _dtypes_of(part: GraphModule) -> list[torch.dtype | None]:
-    results = tree_flatten(part.graph.output_node().args[0])[0]
-    return dtypes(map(example, results))
 
 
 def dtypes(results: Iterable[Any]) -> list[torch.dtype | None]:

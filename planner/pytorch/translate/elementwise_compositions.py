@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from math import inf, isnan, nan, pi, sqrt
 from typing import Any
 
@@ -69,12 +68,11 @@ def _slope_of_celu(x: Tensor, alpha: float = 1.0) -> Tensor:
     return torch.where(x <= 0, alpha * scale * torch.exp(x.clamp(max=0) * scale), 1)
 
 
-def _alpha_dropout(x: Tensor, p: float, train: bool, *, of_channels: bool = False) -> Tensor:
-    """Put what SELU tends to in place of elements, or channels, and keep mean and deviation (Klambauer and others)."""
+def _alpha_dropout(x: Tensor, p: float, train: bool) -> Tensor:
+    """Put what SELU tends to in place of elements, and keep mean and deviation (Klambauer and others)."""
     if not train or p in (0, 1):
         return x * 0 if train and p else x.clone()
-    shape = [*x.shape[:2], *(1 for _ in x.shape[2:])] if of_channels else x.shape
-    kept = torch.bernoulli(x.new_ones(shape), 1 - p)
+    kept = torch.bernoulli(torch.ones_like(x), 1 - p)
     scale = 1 / sqrt((SELU_LIMIT**2 * p + 1) * (1 - p))
     return x * (kept * scale) + (kept - 1) * (SELU_LIMIT * scale) + SELU_LIMIT * scale * p
 
@@ -140,7 +138,6 @@ WRITTEN_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "clamp_max": lambda x, max: _clamp(x, high=max),
     "clamp_min": lambda x, min: _clamp(x, low=min),
     "exp2": lambda x: torch.pow(2.0, x),
-    "feature_alpha_dropout": partial(_alpha_dropout, of_channels=True),
     "logit": with_gradient(_logit, _gradient_of_logit),
     "meshgrid": _meshgrid,
     "sinc": _sinc,

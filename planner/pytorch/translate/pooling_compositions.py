@@ -14,31 +14,31 @@ from torch import Tensor
 
 from planner.pytorch.translate.call import refuse_if
 
+ALONE = (1, 1, 0, 1)
+"""The kernel, stride, padding and dilation of windows along an axis on which each element is alone."""
 
-def _three(numbers: Any) -> list[int]:
-    """Return a number for each of three dimensions."""
+
+def _several(numbers: Any, count: int) -> list[int]:
+    """Return a number for each of so many dimensions."""
     several = [numbers] if isinstance(numbers, int) else list(numbers)
-    return several * 3 if len(several) == 1 else several
+    return several * count if len(several) == 1 else several
 
 
-def _two(numbers: Any) -> list[int]:
-    """Return a number for each of two dimensions."""
-    several = [numbers] if isinstance(numbers, int) else list(numbers)
-    return several * 2 if len(several) == 1 else several
+def _pooled(pool: Callable[..., Tensor], x: Tensor, windows: Sequence[Any], *how: bool) -> Tensor:
+    """Pool planes, and then the places of these along z; `windows` are kernel, stride, padding and dilation."""
+    of_axes = [_several(numbers, 3) for numbers in windows]
+    n, channels, depth, *image = x.shape
+    planes = pool(x.reshape(n, channels * depth, *image), *(numbers[1:] for numbers in of_axes), *how)
+    height, width = planes.shape[-2:]
+    columns = planes.reshape(n, channels, depth, height * width)
+    along_z = ((numbers[0], alone) for numbers, alone in zip(of_axes, ALONE, strict=False))
+    return pool(columns, *along_z, *how).reshape(n, channels, -1, height, width)
 
 
 def _max_pool3d(
     x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
 ) -> Tensor:
-    """Pool planes, and then the places of these along z."""
-    kernel, stride, padding, dilation = map(_three, (kernel_size, stride or kernel_size, padding, dilation))
-    n, channels, depth, *image = x.shape
-    planes = x.reshape(n, channels * depth, *image)
-    planes = F.max_pool2d(planes, kernel[1:], stride[1:], padding[1:], dilation[1:], ceil_mode)
-    height, width = planes.shape[-2:]
-    columns = planes.reshape(n, channels, depth, height * width)
-    columns = F.max_pool2d(columns, (kernel[0], 1), (stride[0], 1), (padding[0], 0), (dilation[0], 1), ceil_mode)
-    return columns.reshape(n, channels, -1, height, width)
+    return _pooled(F.max_pool2d, x, (kernel_size, stride or kernel_size, padding, dilation), ceil_mode)
 
 
 def _avg_pool3d(
@@ -50,16 +50,8 @@ def _avg_pool3d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Tensor:
-    """Average planes, and then the places of these along z."""
     refuse_if(divisor_override is not None, "only windows' own sizes divide")
-    kernel, stride, padding = map(_three, (kernel_size, stride or kernel_size, padding))
-    n, channels, depth, *image = x.shape
-    planes = x.reshape(n, channels * depth, *image)
-    planes = F.avg_pool2d(planes, kernel[1:], stride[1:], padding[1:], ceil_mode, count_include_pad)
-    height, width = planes.shape[-2:]
-    columns = planes.reshape(n, channels, depth, height * width)
-    columns = F.avg_pool2d(columns, (kernel[0], 1), (stride[0], 1), (padding[0], 0), ceil_mode, count_include_pad)
-    return columns.reshape(n, channels, -1, height, width)
+    return _pooled(F.avg_pool2d, x, (kernel_size, stride or kernel_size, padding), ceil_mode, count_include_pad)
 
 
 def _max_pool_with_places(
@@ -68,7 +60,7 @@ def _max_pool_with_places(
     """Pool images; the place of what is greatest in a window is its number in the image."""
     refuse_if(ceil_mode, "windows lie within the image where places are told")
     n, channels, *image = x.shape
-    rows, columns = _two(padding)
+    rows, columns = _several(padding, 2)
     numbers = torch.arange(image[0] * image[1], dtype=x.dtype).view(1, 1, *image)
     windows, places = (
         F.unfold(
@@ -82,7 +74,10 @@ def _max_pool_with_places(
     height, width = (
         (extent + 2 * pad - apart * (taps - 1) - 1) // step + 1
         for extent, pad, apart, taps, step in zip(
-            image, (rows, columns), *map(_two, (dilation, kernel_size, stride or kernel_size)), strict=True
+            image,
+            (rows, columns),
+            *(_several(numbers, 2) for numbers in (dilation, kernel_size, stride or kernel_size)),
+            strict=True,
         )
     )
     return tuple(part.view(n, channels, height, width) for part in (windows.gather(2, chosen), greatest.long()))  # type: ignore[return-value]
@@ -108,7 +103,7 @@ def _conv_transpose3d(
     dilation: Any = 1,
 ) -> Tensor:
     """Convolve the volume, zeros between its elements, with the weight turned round."""
-    stride, padding, more, dilation = map(_three, (stride, padding, output_padding, dilation))
+    stride, padding, more, dilation = (_several(n, 3) for n in (stride, padding, output_padding, dilation))
     kernel = weight.shape[2:]
     for dim in range(3):
         apart = x.unsqueeze(dim + 3)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from planner.graph.ir import Graph
 from planner.search.coarse.coarsen import TensorVariable
 from planner.search.costs.tables import Term
 from planner.search.joint import best_plan_among_candidates
@@ -27,8 +26,9 @@ def spartan(space: Space, limits: Limits) -> Outcome:
     variables = space.coarse.variables
     candidates = [space.candidates(v) for v in range(len(variables))]
     problem = space.problem(candidates)
+    tensors = space.coarse.graph.tensors
     sizes = {
-        v: _bytes_of_largest_tensor(space.coarse.graph, of)
+        v: max(tensors[name].nbytes for name in of.members)
         for v, of in enumerate(variables)
         if isinstance(of, TensorVariable)
     }
@@ -43,10 +43,6 @@ def spartan(space: Space, limits: Limits) -> Outcome:
         candidates[v] = (space.domain(v, candidates[v]).states[state],)
     outcome = best_plan_among_candidates(space, candidates, limits)
     return Outcome(outcome.choice, outcome.cost, None, outcome.details)
-
-
-def _bytes_of_largest_tensor(graph: Graph, variable: TensorVariable) -> int:
-    return max(graph.tensors[name].nbytes for name in variable.members)
 
 
 def _cheapest_state_of_tensor(problem: Problem, free: list[int], terms: list[Term], decided: Mapping[int, int]) -> int:

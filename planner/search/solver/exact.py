@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
-
 from planner.search.solver.elimination import Order, greedy_order_of_problem, states_of_least_cost
 from planner.search.solver.isomorphism import lockstep_order
 from planner.search.solver.limits import Limits
 from planner.search.solver.problem import Problem, problem_in_own_store
 
 
-class Optimum(Struct, frozen=True):
-    """A state per variable of least cost, and the elimination order that proved it."""
+def optimal_choice(problem: Problem, limits: Limits, operations: float) -> tuple[list[int], Order] | None:
+    """Return a state per variable of least cost, and the elimination order that proved it.
 
-    states: tuple[int, ...]
-    order: Order
-
-
-def optimal_choice(problem: Problem, limits: Limits, operations: float) -> Optimum | None:
-    """Return a choice of least cost, None where that takes more additions than given or the limits allow."""
+    None where that takes more additions than given or the limits allow.
+    """
     tuning, most = limits.tuning, min(operations, limits.operations)
     order = greedy_order_of_problem(problem, tuning.quick_operations)
     if not order.fits_limits(limits.memory_bytes, min(tuning.quick_operations, most)):
@@ -26,4 +20,4 @@ def optimal_choice(problem: Problem, limits: Limits, operations: float) -> Optim
         if not order.fits_limits(limits.memory_bytes, most):
             return None
     stored = problem if order.entries <= tuning.few_entries else problem_in_own_store(problem)
-    return Optimum(tuple(states_of_least_cost(stored, order)), order)
+    return states_of_least_cost(stored, order), order

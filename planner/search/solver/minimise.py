@@ -103,9 +103,8 @@ def solve_whole(task: Task, search: SearchState) -> SearchState:
     solution = optimal_choice(model.exact_problem(open_states), limits, operations)
     if solution is None:
         return search
-    return search.with_open_states_solved(
-        model, _states_at_open_positions(open_states, solution.states), solution.order
-    )
+    states, order = solution
+    return search.with_open_states_solved(model, _states_at_open_positions(open_states, states), order)
 
 
 def bound_by_messages(task: Task, search: SearchState) -> SearchState:
