@@ -10,6 +10,7 @@ import numpy as np
 
 import tdl
 from planner.graph.constants import array_of
+from planner.graph.facts import copies_of_weights
 from planner.graph.infer import describe
 from planner.graph.ir import Graph, Node, Tensor
 from tdl.expr import Call, Element, walk
@@ -96,7 +97,8 @@ class _Reading:
 
     def __init__(self, graph: Graph) -> None:
         self._tensors = graph.tensors
-        casts = {node.outputs[0]: node.inputs[0] for node in graph.nodes if _is_cast(graph, node)}
+        copies = copies_of_weights(graph)
+        casts = {node.outputs[0]: node.inputs[0] for node in graph.nodes if node.outputs[0] in copies}
         updated = {*graph.updates.values(), *casts}
         self._nodes = [
             replace(node, inputs=tuple(casts.get(name, name) for name in node.inputs))
@@ -236,8 +238,3 @@ class _Reading:
     def _is_cosine(self, node: Node) -> bool:
         outputs = describe(node, self._tensors).outputs
         return any(isinstance(part, Call) and part.function == "cos" for of in outputs for part in walk(of.value))
-
-
-def _is_cast(graph: Graph, node: Node) -> bool:
-    """Whether a node is a weight in another dtype."""
-    return traits_of(describe(node, graph.tensors)).converts and graph.tensors[node.inputs[0]].role == "weight"

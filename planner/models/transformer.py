@@ -48,9 +48,7 @@ def build_encoder_decoder(layers: str, width: str, options: EncoderDecoder) -> G
     b, count, units = GraphBuilder(options.dtype), int(layers), read_width(width)
     heads = heads_of(units, options)
     encoder, decoder = (
-        Blocks(
-            b, heads, sums * count, options.qkv_bias, options.dropout, attention_dropout=options.attention_dropout
-        )
+        Blocks(b, heads, sums * count, options.qkv_bias, options.dropout, attention_dropout=options.attention_dropout)
         for sums in (2, 3)
     )  # fmt: skip
     source = b.integers("source", (options.samples, options.source_sequence or options.sequence), options.vocabulary)

@@ -47,9 +47,7 @@ __all__ = [
     "vmap",
 ]  # fmt: skip
 
-HOOKS = (
-    "_backward_hooks", "_backward_pre_hooks", "_post_accumulate_grad_hooks",
-)  # fmt: skip
+HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_post_accumulate_grad_hooks")
 """Attributes of modules and parameters that hold hooks of gradients; nothing public lists them."""
 
 HOOKS_OF_STEPS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")

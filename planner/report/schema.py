@@ -191,9 +191,7 @@ class Report(Shown, _ReportRecord, frozen=True, kw_only=True):
     planned_bytes: Matrix  # what the plan says
     bytes: Matrix  # what the simulated or real machine moved
     arena_bytes: tuple[int, ...]  # one per worker, as allocated
-    wire_bytes: int | None = (
-        None  # simulator: what devices send each other, by a library's algorithms where there is one
-    )
+    wire_bytes: int | None = None  # simulator: what devices send each other, by the algorithms of any library
     collectives: tuple[CollectiveUse, ...] = ()  # simulator, where a library is used
     classes: int | None = None  # simulator: of so many workers one is simulated for all that do alike
     batch: int | None = None

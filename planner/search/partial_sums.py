@@ -16,10 +16,10 @@ from functools import partial
 from msgspec import Struct
 
 from planner.errors import PlanError
-from planner.graph.ir import Graph, Node
+from planner.graph.ir import Node
 from planner.layout import TERMS, Signature, Ways, eligible
 from planner.layout.linear import linear_sets
-from planner.search.coarse.coarsen import CoarseGraph, Factor, NodeVariable, TensorVariable, Ties, coarsen
+from planner.search.coarse.coarsen import CoarseGraph, Coarsenings, Factor, NodeVariable, TensorVariable, Ties
 from planner.search.costs.domains import Domain, Layouts, Strategies
 from planner.search.costs.tables import Table, Tables
 from planner.search.objectives.objective import Extended, Priced, domains_of_factor
@@ -55,9 +55,9 @@ def partial_sums_of(coarse: CoarseGraph, ways: Ways, *, anything: bool) -> Parti
     return PartialSums(tuple(kept for kept, _ in steps), tuple(carried for _, carried in steps), fewer)
 
 
-def may_be_partial(graph: Graph, ways: Ways) -> frozenset[str]:
+def may_be_partial(coarsenings: Coarsenings, ways: Ways) -> frozenset[str]:
     """Return the tensors that may be partial at some step, if none are tied."""
-    coarse = coarsen(graph, Ties(elementwise=False, updates=False, unrolled=False))
+    coarse = coarsenings.of(Ties(elementwise=False, updates=False, unrolled=False))
     steps = partial_sums_of(coarse, ways, anything=True).partial
     return frozenset(name for v in frozenset().union(*steps) for name in coarse.variables[v].members)
 

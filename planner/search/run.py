@@ -156,7 +156,7 @@ def space_of(graph: Graph, options: SearchOptions, coarsenings: Coarsenings | No
     coarsenings = coarsenings or Coarsenings(graph)
     placements, ties = options.placement_set, ties_of(options, coarsenings)
     partial, ways = placements.allows_partial, options.division
-    untied = may_be_partial(graph, ways) if partial and options.ties is None else frozenset[str]()
+    untied = may_be_partial(coarsenings, ways) if partial and options.ties is None else frozenset[str]()
     kept = pinned(graph, options.all_pins, len(ways))
     marks = frozenset[tuple[Name, Hashable]]() if kept is None else frozenset(kept.of_name.items())
     coarse = coarsenings.of(ties, partial=partial, untied=untied, marks=marks)

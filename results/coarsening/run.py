@@ -16,7 +16,7 @@ from typing import Any
 from planner.graph import Graph
 from planner.models import build
 from planner.search import Ties
-from planner.search.coarse.coarsen import coarsen
+from planner.search.coarse.coarsen import Coarsenings
 from results.experiment import Pages, Within, in_process_within, machine, publish, read_data, table
 
 HERE = Path(__file__).parent
@@ -41,8 +41,8 @@ WITHOUT = "without "
 
 def effective(graph: Graph) -> list[str]:
     """Return the rules without which the coarse graph is another."""
-    whole = len(coarsen(graph, Ties()).variables)
-    return [rule for rule in RULES if len(coarsen(graph, replace(Ties(), **{rule: False})).variables) != whole]
+    whole = len(Coarsenings(graph).of(Ties()).variables)
+    return [rule for rule in RULES if len(Coarsenings(graph).of(replace(Ties(), **{rule: False})).variables) != whole]
 
 
 def variants(graph: Graph) -> dict[str, tuple[str, ...]]:

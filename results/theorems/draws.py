@@ -11,7 +11,7 @@ from planner.graph.training import training_graph
 from planner.layout import Ways, format_layout
 from planner.plans.plan import Plan
 from planner.search import Space, Ties
-from planner.search.coarse.coarsen import coarsen
+from planner.search.coarse.coarsen import Coarsenings
 from results.paper_operators import batch_cholesky
 
 UNTIED = Ties(elementwise=False, gradients=False, updates=False, unrolled=False, repeats=False)
@@ -87,7 +87,7 @@ def products_drawn(rng: Random, extents: list[int]) -> Graph:
 
 def space_of(graph: Graph, ways: tuple[int, ...], *, replicate: bool) -> Space:
     """Return the space of plans of a graph in which nothing is tied."""
-    return Space(coarsen(graph, UNTIED), Ways(ways), replicate)
+    return Space(Coarsenings(graph).of(UNTIED), Ways(ways), replicate)
 
 
 def plan_drawn(rng: Random, graph: Graph, ways: tuple[int, ...], *, replicate: bool = False) -> Plan:

@@ -11,7 +11,7 @@ from planner.graph import GraphBuilder
 from planner.graph.accumulation import operands_as_terms
 from planner.models import build
 from planner.search import SearchOptions, Ties, search
-from planner.search.coarse.coarsen import Coarsenings, NodeVariable, TensorVariable, coarsen
+from planner.search.coarse.coarsen import Coarsenings, NodeVariable, TensorVariable
 from planner.search.costs.cost import FetchCost
 from planner.search.options import default_ties
 from planner.search.solver.limits import Tuning
@@ -32,14 +32,14 @@ def nodes(coarse, *names):
 
 def test_a_weight_is_always_tied_to_its_updated_self():
     graph = build("mlp-2-8", batch=4)
-    coarse = coarsen(graph, NONE)
+    coarse = Coarsenings(graph).of(NONE)
     assert graph.updates
     for old, new in graph.updates.items():
         assert len(tensors(coarse, old, new)) == 1
     weight = next(name for name, tensor in graph.tensors.items() if tensor.role == "weight")
     assert len(tensors(coarse, weight, f"{weight}.grad")) == 2
-    assert len(tensors(coarsen(graph, Ties()), weight, f"{weight}.grad")) == 1
-    assert len(tensors(coarsen(graph, Ties(updates=False)), weight, f"{weight}.grad")) == 2
+    assert len(tensors(Coarsenings(graph).of(Ties()), weight, f"{weight}.grad")) == 1
+    assert len(tensors(Coarsenings(graph).of(Ties(updates=False)), weight, f"{weight}.grad")) == 2
 
 
 def test_broadcast_operands_are_not_tied():
@@ -47,14 +47,14 @@ def test_broadcast_operands_are_not_tied():
     x, bias, turned = b.input("x", (4, 4)), b.input("bias", (4,)), b.input("turned", (4, 4))
     total = b.apply("add", x, bias, name="total", dims=(1,))
     b.apply("add", total, turned, name="out", dims=(1, 0))
-    coarse = coarsen(b.finish({}, {}), Ties())
+    coarse = Coarsenings(b.finish({}, {})).of(Ties())
     assert len(tensors(coarse, "x", "total")) == 1
     assert len(tensors(coarse, "x", "turned", "bias")) == 3
 
 
 def test_every_name_is_in_one_variable_of_one_shape():
     graph = build("wresnet-14-0.0625", batch=4, image=16, classes=5)
-    coarse = coarsen(graph, Ties())
+    coarse = Coarsenings(graph).of(Ties())
     named = [name for variable in coarse.variables for name in variable.members]
     assert sorted(named) == sorted([*graph.tensors, *(node.name for node in graph.nodes)])
     for variable in coarse.variables:
@@ -66,7 +66,7 @@ def test_every_name_is_in_one_variable_of_one_shape():
 
 def test_timesteps_of_a_cell_share_strategies_and_layouts():
     graph = build("rnn-1-8", batch=4, unroll=4, input_width=6, classes=5)
-    tied, free = coarsen(graph, Ties()), coarsen(graph, NONE)
+    tied, free = Coarsenings(graph).of(Ties()), Coarsenings(graph).of(NONE)
     gates = [node.name for node in graph.nodes if node.unroll is not None and node.unroll[0] == "lstm1.gates"]
     assert len(gates) == 4
     assert len(nodes(tied, *gates)) == 1
@@ -81,7 +81,7 @@ def test_nodes_of_one_timestep_are_not_tied(hints):
     step_of = {node.name: node.unroll and node.unroll[1] for node in graph.nodes}
     if not hints:
         graph = replace(graph, nodes=tuple(replace(node, unroll=None) for node in graph.nodes))
-    coarse = coarsen(graph, replace(NONE, unrolled=True))
+    coarse = Coarsenings(graph).of(replace(NONE, unrolled=True))
     tied = [variable.members for variable in coarse.variables if isinstance(variable, NodeVariable)]
     assert max(map(len, tied)) == 4
     for members in tied:
@@ -93,7 +93,7 @@ def test_identical_layers_stand_for_each_other():
     counts = {}
     for layers in (3, 6):
         graph = build(f"transformer-{layers}-8", **BLOCKS)
-        merged, whole = coarsen(graph, Ties()), coarsen(graph, Ties(repeats=False))
+        merged, whole = Coarsenings(graph).of(Ties()), Coarsenings(graph).of(Ties(repeats=False))
         counts[layers] = len(merged.variables)
         assert Coarsenings(graph).variable_count(Ties()) == len(whole.variables) > 2 * len(merged.variables)
         assert merged.variable_of.keys() == whole.variable_of.keys()
@@ -119,7 +119,7 @@ def test_terms_of_one_sum_lie_alike_and_apart_from_it():
     graph = build("rnn-1-8", batch=4, unroll=4, input_width=6, classes=5)
     operands_of = operands_as_terms(graph)
     assert {len(operands) for operands in operands_of.values()} >= {4}
-    coarse = coarsen(graph, Ties(unrolled=False))
+    coarse = Coarsenings(graph).of(Ties(unrolled=False))
     for node in (node for node in graph.nodes if node.name in operands_of):
         (terms,) = tensors(coarse, *node.inputs)
         assert terms not in tensors(coarse, *node.outputs)
@@ -127,7 +127,7 @@ def test_terms_of_one_sum_lie_alike_and_apart_from_it():
 
 def test_gradients_are_tied_to_the_forward_pass_by_a_rule_of_their_own():
     graph = build("mlp-2-8", batch=4)
-    tied, free = coarsen(graph, Ties()), coarsen(graph, Ties(gradients=False))
+    tied, free = Coarsenings(graph).of(Ties()), Coarsenings(graph).of(Ties(gradients=False))
     assert len(tensors(tied, "fc1", "relu1", "relu1.grad", "fc1.grad")) == 1
     forward, backward = tensors(free, "fc1", "relu1"), tensors(free, "relu1.grad", "fc1.grad")
     assert len(forward) == len(backward) == 1
@@ -153,7 +153,7 @@ def test_element_wise_ties_are_for_large_graphs():
             wanted = Ties(elementwise=elementwise, gradients=False, updates=updates)
             assert default_ties(SearchOptions((2,), placements=placements), known) == wanted
         assert default_ties(SearchOptions((2,), "joint"), known) == Ties(False, False, updates=False)
-        untied = coarsen(graph, Ties(elementwise=False))
+        untied = Coarsenings(graph).of(Ties(elementwise=False))
         assert (len(untied.variables) > Tuning().untied_variables) == elementwise
 
 
@@ -183,7 +183,7 @@ def test_coarse_graphs_do_not_depend_on_what_was_asked_before(seed):
     known = Coarsenings(graph)
     for ties, partial, kept in asked:
         coarse = known.of(ties, partial=partial, untied=kept)
-        alone = coarsen(graph, ties, partial=partial, untied=kept)
+        alone = Coarsenings(graph).of(ties, partial=partial, untied=kept)
         assert [variable.members for variable in coarse.variables] == [variable.members for variable in alone.variables]
         assert [told(factor) for factor in coarse.factors] == [told(factor) for factor in alone.factors]
         assert coarse.variable_of == alone.variable_of
@@ -240,7 +240,7 @@ def test_variables_of_nodes_have_one_signature():
     for step in range(3):
         with b.timestep(step):
             x = b.apply("relu", x, name="cell")
-    coarse = coarsen(b.finish({}, {}), Ties())
+    coarse = Coarsenings(b.finish({}, {})).of(Ties())
     assert [len(v.members) for v in coarse.variables if isinstance(v, NodeVariable)] == [3]
 
 

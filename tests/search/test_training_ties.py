@@ -6,7 +6,7 @@ import pytest
 
 from planner.models import build
 from planner.search import Ties
-from planner.search.coarse.coarsen import coarsen
+from planner.search.coarse.coarsen import Coarsenings
 
 UNTIED = Ties(elementwise=False, gradients=False, updates=False)
 TINY = {"batch": 16}
@@ -18,13 +18,13 @@ def tied(coarse, kind, *names):
 
 @pytest.mark.parametrize("name", ["mlp-4-8", "rnn-2-6"])
 def test_variables_do_not_grow_with_micro_batches(name):
-    counts = [len(coarsen(build(name, batch=16, micro_batches=count), UNTIED).variables) for count in (2, 4, 8)]
+    counts = [len(Coarsenings(build(name, batch=16, micro_batches=count)).of(UNTIED).variables) for count in (2, 4, 8)]
     assert counts[0] == counts[1] == counts[2]
 
 
 def test_what_is_computed_again_is_computed_alike():
     graph = build("mlp-8-8", recompute="segments", **TINY)
-    coarse = coarsen(graph, replace(UNTIED, repeats=False))
+    coarse = Coarsenings(graph).of(replace(UNTIED, repeats=False))
     again = [node.name for node in graph.nodes if node.name.endswith(".again")]
     assert again
     for name in again:
@@ -35,5 +35,5 @@ def test_what_is_computed_again_is_computed_alike():
 def test_a_copy_of_a_weight_may_lie_otherwise_unless_updates_are_tied():
     graph = build("mlp-3-8", dtype="mixed", **TINY)
     for ties, expected in ((UNTIED, False), (Ties(updates=False), False), (Ties(), True)):
-        coarse = coarsen(graph, replace(ties, repeats=False))
+        coarse = Coarsenings(graph).of(replace(ties, repeats=False))
         assert tied(coarse, "tensor", "fc2.w", "fc2.w.bfloat16") == expected

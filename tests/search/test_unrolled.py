@@ -11,7 +11,7 @@ from planner.graph.training import training_graph
 from planner.layout import signatures
 from planner.models import build
 from planner.search import SearchOptions, Ties, search
-from planner.search.coarse.coarsen import coarsen
+from planner.search.coarse.coarsen import Coarsenings
 from planner.search.coarse.unrolled import cells_of_nodes
 
 UNIFORM = Init("uniform", 1.0)
@@ -23,7 +23,7 @@ def without_hints(graph, **also):
 
 
 def variables(graph, ties):
-    return {variable.members for variable in coarsen(graph, ties).variables}
+    return {variable.members for variable in Coarsenings(graph).of(ties).variables}
 
 
 def node_families(graph):

@@ -107,14 +107,12 @@ def _made_by(function: Callable[..., Any], node: Node) -> GraphModule | None:
 
     examples = [example(operand) for operand in operands]
     with fake_mode_of([*examples, *leaves(example(node))]), torch.no_grad():
-        apart = [
-            value.detach() if isinstance(value, torch.Tensor) else value for value in examples
-        ]  # nodes may share one
+        # Nodes may share an example.
+        apart = [value.detach() if isinstance(value, torch.Tensor) else value for value in examples]
         try:
             part = make_fx(run)(*apart)
-        except (
-            Exception
-        ) as error:  # PyTorch's functions raise whatever they do for operands that they were not made for
+        except Exception as error:
+            # PyTorch's functions raise whatever they do for operands that they were not made for.
             LOGGER.debug("%s has no decomposition here", node.target, exc_info=error)
             return None
         try:

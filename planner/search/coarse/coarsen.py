@@ -112,21 +112,6 @@ class CoarseGraph(Struct, frozen=True, eq=False):
 Name = tuple[str, str]
 
 
-def coarsen(
-    graph: Graph,
-    ties: Ties,
-    *,
-    partial: bool = False,
-    untied: frozenset[str] = frozenset(),
-) -> CoarseGraph:
-    """Return the coarsened graph.
-
-    `partial`: any tensor may be partial, so that all reads say through which operands they go. Element-wise operators
-    do not tie the tensors `untied`.
-    """
-    return Coarsenings(graph).of(ties, partial=partial, untied=untied)
-
-
 _Key = tuple[Ties, bool, frozenset[str]]
 Marks = frozenset[tuple[Name, Hashable]]
 """What tells names apart that are alike otherwise."""
@@ -156,7 +141,12 @@ class Coarsenings:
         untied: frozenset[str] = frozenset(),
         marks: Marks = frozenset(),
     ) -> CoarseGraph:
-        """Return what `coarsen` returns; layers with other `marks` are not identical. Of such the last is kept."""
+        """Return the coarsened graph.
+
+        `partial`: any tensor may be partial, so that all reads say through which operands they go. Element-wise
+        operators do not tie the tensors `untied`. Layers with other `marks` are not identical; of such graphs the last
+        is kept.
+        """
         key = ties, partial, untied
         if key not in self._coarse:
             self._coarse[key] = self._coarse_graph_of_ties(key)
