@@ -69,6 +69,6 @@ def _placement(placement: AxisPlacement) -> Placement:
             return Shard(dim)
         case StridedShard(dim, split_factor):
             return _StridedShard(dim, split_factor=split_factor)
-        case layouts.Replicate():
+        case layouts.REPLICATE:
             return Replicate()
     raise ValueError(f"expected a weight that workers hold values of, found it {placement}")
