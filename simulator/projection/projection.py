@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -172,16 +171,12 @@ class _Projecting:
         self, stage: int, seconds: Sequence[Sequence[StepSeconds]], end: _End, total: float
     ) -> Mapping[str, float]:
         """Return the seconds of the stage that ends last, by cause."""
-        count, steps = self._job.micro_batches, self._steps
-        blocks = Counter(map(id, self._stages[stage]))
-        of = {id(block): block for block in self._stages[stage]}
-        again = [(steps[of[key]].again, times) for key, times in blocks.items()]
-        once = [(part, times) for key, times in blocks.items() for part in (of[key].forward, of[key].backward)]
-        priced = [(part, times) for key, times in blocks.items() for part in steps[of[key]][:3:2]]
-        roof_s = sum(times * part.work.roof_s for part, times in once)
-        again_s = sum(times * part.work.seconds for part, times in again)
-        exchanged_s = sum(times * part.exchanged_s for part, times in (*once, *again))
-        device_s = sum(times * part.device_s for part, times in priced)
+        count, steps, blocks = self._job.micro_batches, self._steps, self._stages[stage]
+        again = [steps[block].again for block in blocks]
+        once = [part for block in blocks for part in (block.forward, block.backward)]
+        roof_s, again_s = sum(part.work.roof_s for part in once), sum(part.work.seconds for part in again)
+        exchanged_s = sum(part.exchanged_s for part in (*once, *again))
+        device_s = sum(steps[block].forward.device_s + steps[block].backward.device_s for block in blocks)
         busy_s = sum(step.forward_s + step.backward_s for step in seconds[stage])
         queued_s = sum(step.queued_s for step in seconds[stage]) if steps.scatters else busy_s
         in_turn_s = count * queued_s if self._parallel.pp > 1 or steps.scatters else end.pipeline_s
