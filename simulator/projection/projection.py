@@ -73,7 +73,6 @@ class _Projecting:
         seconds = [[self._steps.of_chunk(chunk) for chunk in stage] for stage in self._chunks]
         ends = self._of_one_stage(seconds) if parallel.pp == 1 else self._of_stages(seconds)
         slowest = max(range(parallel.pp), key=lambda stage: ends[stage].seconds)
-        total = ends[slowest].seconds
         memory = [self._memory(stage) for stage in range(parallel.pp)]
         fullest = max(memory, key=lambda lines: sum(line.nbytes for line in lines))
         devices = job.network.grid.workers
@@ -83,7 +82,7 @@ class _Projecting:
         hardware = operations * copies
         repeated = sum(block.repeated_operations for block in job.blocks) * copies
         return Projection(
-            seconds=total,
+            seconds=ends[slowest].seconds,
             samples=job.samples,
             devices=devices,
             micro_batches=job.micro_batches,
@@ -91,7 +90,7 @@ class _Projecting:
             hardware_operations=hardware + again_operations * copies,
             dtype=job.dtype,
             peak_flop_per_s=job.device.peak(job.dtype),
-            shares=self._shares(slowest, seconds, ends[slowest], total),
+            shares=self._shares(slowest, seconds, ends[slowest]),
             memory=fullest,
             capacity_bytes=job.device.spec.memory_bytes or float("inf"),
             stages=tuple(self._stage_line(stage, seconds[stage], memory[stage]) for stage in range(parallel.pp)),
@@ -167,9 +166,7 @@ class _Projecting:
 
     # --- what is said of it
 
-    def _shares(
-        self, stage: int, seconds: Sequence[Sequence[StepSeconds]], end: _End, total: float
-    ) -> Mapping[str, float]:
+    def _shares(self, stage: int, seconds: Sequence[Sequence[StepSeconds]], end: _End) -> Mapping[str, float]:
         """Return the seconds of the stage that ends last, by cause."""
         count, steps, blocks = self._job.micro_batches, self._steps, self._stages[stage]
         again = [steps[block].again for block in blocks]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from simulator.projection.memory import MemoryLine
 
@@ -81,7 +80,8 @@ class Projection:
         return self.seconds / self.shares["kernels at the roof"]
 
 
-class StageLine(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class StageLine:
     """A stage: its first and last block, seconds of a micro-batch, bytes of memory."""
 
     first: str

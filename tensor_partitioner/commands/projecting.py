@@ -237,8 +237,6 @@ def step_data(
         "machine": str(options["topo"]),
         "parallel": None if parallel is None else str(parallel),
         "stack": stack,
-        **{name: value for name, value in asdict(step).items() if name not in ("stages", "memory")},
-        "memory": [asdict(line) for line in step.memory],
-        "stages": [stage._asdict() for stage in step.stages],
+        **asdict(step),
         **{name: getattr(step, name) for name in DERIVED},
     }

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from simulator.projection.memory import MemoryLine
+from simulator.projection.result import StageLine
 from tensor_partitioner.display import Shown
 
 FORMAT = "decision/1"
@@ -21,21 +22,7 @@ ALL_ALIKE = ", all devices doing the same work"
 """What the name of a plan ends in that divides nothing."""
 
 
-class _Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """A frozen record."""
-
-
-class Stage(_Facts, frozen=True, kw_only=True):
-    """A stage: its first and last block, seconds of a micro-batch, bytes of memory."""
-
-    first: str
-    last: str
-    forward_s: float
-    backward_s: float
-    needed_bytes: int
-
-
-class RankedCandidate(_Facts, frozen=True, kw_only=True):
+class RankedCandidate(msgspec.Struct, frozen=True, kw_only=True):
     """A way to train: its name, what `--parallel` takes (None for a searched plan), family, and why it loses.
 
     `bound_s` is a time that no way of its degrees is below. `roof_factor` is how many times its kernels' best time it
@@ -60,7 +47,7 @@ class RankedCandidate(_Facts, frozen=True, kw_only=True):
     micro_batches: int
     shares: Mapping[str, float]
     memory: tuple[MemoryLine, ...]
-    stages: tuple[Stage, ...]
+    stages: tuple[StageLine, ...]
     sent_bytes: Mapping[str, int] = {}
     why: str = ""
 
@@ -70,7 +57,7 @@ class RankedCandidate(_Facts, frozen=True, kw_only=True):
         return next((objective for objective, family in FAMILIES.items() if family == self.family), None)
 
 
-class ModelFacts(_Facts, frozen=True, kw_only=True):
+class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The model: parameters, samples of a step, tokens of a sample, operations of its products, what it computes in.
 
     `weights` is the dtype of its weights; "" where that is the same, or not said.
@@ -96,7 +83,7 @@ class ModelFacts(_Facts, frozen=True, kw_only=True):
         return self.dtype if self.weights in ("", self.dtype) else f"mixed precision ({self.dtype} products)"
 
 
-class MachineFacts(_Facts, frozen=True, kw_only=True):
+class MachineFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The machine: devices, how many share a node, their type, memory and peak."""
 
     name: str
@@ -107,7 +94,7 @@ class MachineFacts(_Facts, frozen=True, kw_only=True):
     peak_flop_per_s: float
 
 
-class SearchFacts(_Facts, frozen=True, kw_only=True):
+class SearchFacts(msgspec.Struct, frozen=True, kw_only=True):
     """How the best was found: candidates in all, left out by their bounds, for want of time, impossible, projected.
 
     `lower_bound_s`: nothing that was left out is faster; the gap is what lies between that and the best.

@@ -13,7 +13,7 @@ from simulator.projection.block import Block
 from simulator.projection.cluster import Cluster
 from simulator.projection.projection import EXCHANGES
 from simulator.projection.result import Projection
-from tensor_partitioner.decision.record import FAMILIES, MachineFacts, ModelFacts, RankedCandidate, SearchFacts, Stage
+from tensor_partitioner.decision.record import FAMILIES, MachineFacts, ModelFacts, RankedCandidate, SearchFacts
 from tensor_partitioner.decision.why import COMMUNICATING, left_open, why, why_searched
 from tensor_partitioner.replicas import Inner
 
@@ -91,7 +91,7 @@ def _candidate(name: str, kind: str, bound_s: float, projection: Projection, mod
         micro_batches=projection.micro_batches,
         shares=dict(shares),
         memory=projection.memory,
-        stages=tuple(Stage(**stage._asdict()) for stage in projection.stages),
+        stages=projection.stages,
         sent_bytes=dict(projection.sent_bytes),
     )
 

@@ -9,8 +9,9 @@ from planner.parallel import Parallel
 from planner.plans.phases import WEIGHTS
 from planner.program.pipeline import Schedule, Step, schedule_of
 from simulator.history import Span
+from simulator.projection.result import StageLine
 from simulator.projection.stages import dependencies
-from tensor_partitioner.decision.record import RankedCandidate, Stage
+from tensor_partitioner.decision.record import RankedCandidate
 from tensor_partitioner.page.records import Lanes
 
 MOST_SPANS = 3000
@@ -51,7 +52,7 @@ def _note(candidate: RankedCandidate, count: int) -> str:
     )
 
 
-def _spans(schedule: Schedule, stages: Sequence[Stage]) -> Iterator[tuple[int, Span]]:
+def _spans(schedule: Schedule, stages: Sequence[StageLine]) -> Iterator[tuple[int, Span]]:
     """Yield what every stage does, each step as soon as its stage is free and what it needs is there."""
     chunks = 1 + max(step.chunk for step in schedule[0])
     has_weights = any(step.phase == WEIGHTS for step in schedule[0])
@@ -69,7 +70,7 @@ def _what(step: Step, chunks: int) -> str:
     return f"micro-batch {step.micro_batch}" + (f", chunk {step.chunk}" if chunks > 1 else "")
 
 
-def _seconds(step: Step, stage: Stage, chunks: int, *, has_weights: bool) -> float:
+def _seconds(step: Step, stage: StageLine, chunks: int, *, has_weights: bool) -> float:
     """Seconds of a step; gradients of weights are half of a backward pass."""
     if step.phase == FORWARD:
         return stage.forward_s / chunks

@@ -4,9 +4,10 @@ import pytest
 from msgspec.structs import replace
 
 from simulator.projection.projection import WAITING
+from simulator.projection.result import StageLine
 from tensor_partitioner.commands.decide import _searched as searched
 from tensor_partitioner.decision import decide
-from tensor_partitioner.decision.record import ALL_ALIKE, FAMILIES, Stage
+from tensor_partitioner.decision.record import ALL_ALIKE, FAMILIES
 from tensor_partitioner.decision.why import CAUSES, verdict, why, why_searched
 
 ROOF, BELOW, BUBBLE = "kernels at the roof", "kernels below the roof", "pipeline bubble and messages"
@@ -23,7 +24,7 @@ def of(best, seconds, stages=(), parallel="dp=8", **more):
     """A candidate that takes so many seconds, with more of some causes than the best."""
     shares = {**best.shares, **{cause: best.shares[cause] + s for cause, s in more.items()}}
     told = tuple(
-        Stage(first=str(n), last=str(n), forward_s=s / 3, backward_s=2 * s / 3, needed_bytes=1)
+        StageLine(first=str(n), last=str(n), forward_s=s / 3, backward_s=2 * s / 3, needed_bytes=1)
         for n, s in enumerate(stages)
     )
     return replace(best, seconds_per_step=seconds, shares=shares, stages=told, parallel=parallel)

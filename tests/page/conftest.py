@@ -1,3 +1,5 @@
+import dataclasses
+
 import msgspec
 import pytest
 
@@ -30,7 +32,7 @@ def pipelined(decision):
     """The same with a pipeline first, whose page has a schedule and stages."""
     best = decision.best
     whole = best.stages[0]
-    half = msgspec.structs.replace(whole, forward_s=whole.forward_s / 2, backward_s=whole.backward_s / 2)
+    half = dataclasses.replace(whole, forward_s=whole.forward_s / 2, backward_s=whole.backward_s / 2)
     name = "pp=2,dp=2,micro-batch=1"
     first = msgspec.structs.replace(
         best, name=name, parallel=name, family="pipeline x data (DDP)", micro_batches=4, stages=(half, half)

@@ -1,5 +1,6 @@
 """What pages say, without a browser."""
 
+import dataclasses
 import itertools
 import json
 import re
@@ -31,7 +32,7 @@ from topologies.tree import machine_tree
 
 def pipeline_of(pipelined, *, stages, micro_batches, schedule="1f1b"):
     """A candidate with equal stages, of a second forward and two backward."""
-    stage = msgspec.structs.replace(pipelined.best.stages[0], forward_s=1.0, backward_s=2.0)
+    stage = dataclasses.replace(pipelined.best.stages[0], forward_s=1.0, backward_s=2.0)
     parallel = f"pp={stages},schedule={schedule}"
     return msgspec.structs.replace(
         pipelined.best, parallel=parallel, micro_batches=micro_batches, stages=(stage,) * stages
