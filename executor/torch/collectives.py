@@ -95,11 +95,8 @@ class CollectiveMessages(ProcessGroupMessages):
 
     def send(self, task: Send) -> Action:
         """Return the action that packs messages; of an operation everything is `receive`'s."""
-        if task.collective is None or not task.messages:
-            self._sends[task.transfer] = task
-            return super().send(task)
         self._sends[task.transfer] = task
-        return nothing
+        return super().send(task) if task.collective is None or not task.messages else nothing
 
     def receive(self, task: Receive) -> Action:
         """Return the action that starts a transfer."""
@@ -187,7 +184,8 @@ class Operation:
 
     def _reduce_scatter(self) -> Steps:
         """Shares are as long as the longest."""
-        shares = [self._sent.get(member, self._own_of(member)) for member in self._members]
+        pieces_of = {self._memory.worker: self._own, **self._sent}
+        shares = [pieces_of.get(member, ()) for member in self._members]
         length = max(map(_elements, shares))
         every, own = self._take(length * len(shares)), self._take(length)
         packing = [
@@ -247,9 +245,6 @@ class Operation:
             lambda: dist.reduce(tensor_of(every), root, self._reduction, self._group, async_op=True),
             self._unpacked(self._own, every) if root == self._memory.worker else [],
         )
-
-    def _own_of(self, member: int) -> Pieces:
-        return self._own if member == self._memory.worker else ()
 
     def _take(self, elements: int) -> Array:
         return self._scratch.take(self._transfer, elements, self._dtype)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,7 @@ def ipc_arena(xp: ArrayModule, nbytes: int, comm: MPI.Intracomm) -> Arena:
     block = xp.cuda.Memory(max(1, nbytes))
     memory = xp.ndarray((nbytes,), np.uint8, xp.cuda.MemoryPointer(block, 0))
     shared = comm.allgather((xp.cuda.runtime.ipcGetMemHandle(block.ptr), nbytes))
-    arena = Arena(xp, nbytes, memory, _opened(xp, shared, _others(comm)))
+    arena = Arena(xp, nbytes, memory, {rank: _open(xp, *shared[rank]) for rank in _others(comm)})
     weakref.finalize(arena, _retired.append, block).atexit = False
     return arena
 
@@ -80,12 +80,8 @@ def _others(comm: MPI.Intracomm) -> tuple[int, ...]:
     return tuple(rank for rank in neighbours(comm) if rank != comm.Get_rank())
 
 
-def _opened(xp: ArrayModule, shared: Sequence[tuple[bytes, int]], ranks: Sequence[int]) -> Mapping[int, Array]:
-    """Return other ranks' allocations as bytes, by rank; each is closed when nothing looks at it any more."""
-    return {rank: _open(xp, *shared[rank]) for rank in ranks}
-
-
 def _open(xp: ArrayModule, handle: bytes, nbytes: int) -> Array:
+    """Return another rank's allocation as bytes; it is closed when nothing looks at it any more."""
     runtime = xp.cuda.runtime
     pointer = runtime.ipcOpenMemHandle(handle)
     owner = _Owner()

@@ -40,7 +40,7 @@ from tensor_partitioner.commands.planning_options import (
     with_model_options,
 )
 from tensor_partitioner.display import exact_bytes, facts
-from topologies import Machine, load_topology
+from topologies import load_topology
 
 TO_HELP = f"For whom: {', '.join(TARGETS)}, or one of --operators."
 TOPO_HELP = f"The machine that engines are started on, for how many devices a node has.  [default: {DEVICES_PER_NODE}]"
@@ -166,17 +166,14 @@ def _setup(source: str, options: Mapping[str, Any], *, any_plan: bool) -> Setup:
     """Return the training that an engine is told of; nothing is searched for it."""
     nodes = options.get("per_node", DEVICES_PER_NODE)
     if options["topo"] is not None:
-        nodes = _devices_per_node(load_topology(options["topo"]))
+        machine = load_topology(options["topo"])
+        nodes = max(map(len, machine.nodes_of(range(len(machine.devices))).values()))
     if is_saved_plan(source):
         plan = load_plan(source)
         parallel = Parallel() if any_plan else parallel_of(plan)
         return Setup(plan.graph, parallel, nodes, saved=source, workers=plan.workers, name=plan.search.model)
     graph = _graph(source, options)
     return Setup(graph, options["parallel"], nodes, command=_command(source, options, options["parallel"]))
-
-
-def _devices_per_node(machine: Machine) -> int:
-    return max(map(len, machine.nodes_of(range(len(machine.devices))).values()))
 
 
 def _graph(source: str, options: Mapping[str, Any]) -> Graph:

@@ -150,7 +150,7 @@ def main(context: click.Context, /, model: str | None, diff: tuple[Path, Path] |
     stdout().print(*(table for part in shown for table in display.tables(part)), sep="\n")
     if said:
         stdout().print(said, soft_wrap=True)
-    if plan is not None and options["verify"] is None and _is_imported(plan, str(model)):
+    if plan is not None and options["verify"] is None and plan.graph.entries and not is_saved_plan(str(model)):
         stdout().print(_comparison(plan.graph, str(model), options), soft_wrap=True)
 
 
@@ -212,10 +212,6 @@ def _verify(context: click.Context, model: str, options: dict[str, Any]) -> None
     if verification.failure:
         raise JobError(verification.failure)
     context.exit(0)
-
-
-def _is_imported(plan: Plan, model: str) -> bool:
-    return bool(plan.graph.entries) and not is_saved_plan(model)
 
 
 def _comparison(graph: Graph, model: str, options: dict[str, Any]) -> str:

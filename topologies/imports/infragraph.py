@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -21,6 +21,7 @@ from topologies.imports.parts import MOST, Parts
 from topologies.reading import decode_record
 from topologies.schema import LinkType
 
+T = TypeVar("T")
 Count = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
 Figure = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 DEEPEST = 8
@@ -143,11 +144,11 @@ class InfraGraphReader:
         for instance in self.infrastructure.instances:
             self.instances[instance.name] = instance
             for number in range(instance.count):
-                self._expand(self._device(instance.device), f"{instance.name}.{number}", 0)
+                self._expand(_found("a device", self.devices, instance.device), f"{instance.name}.{number}", 0)
         links = {link.name: link for link in self.infrastructure.links}
         for edge in self.infrastructure.edges:
             ends = (self._instance_paths(edge.ep1), self._instance_paths(edge.ep2))
-            self._join(edge, ends, _linked(links, edge.link), BETWEEN)
+            self._join(edge, ends, _found("a link", links, edge.link), BETWEEN)
         if "xpu" not in self.types.values():
             raise TopologyError("expected components of choice xpu, found none")
         names = self._nodes(self._merged())
@@ -162,11 +163,6 @@ class InfraGraphReader:
         for (a, b, _), parallel in between.items():
             self._link(parallel[0], (a, b), len(parallel), nvlinks)
 
-    def _device(self, name: str) -> _Device:
-        if name not in self.devices:
-            raise TopologyError(f"expected a device among {', '.join(self.devices)}, found {name!r}")
-        return self.devices[name]
-
     def _expand(self, device: _Device, path: str, depth: int) -> None:
         """Add the components of a device, of those within it, and its edges."""
         if depth > DEEPEST:
@@ -175,7 +171,7 @@ class InfraGraphReader:
             for number in range(component.count):
                 inner = f"{path}.{component.name}.{number}"
                 if component.choice == "device":
-                    self._expand(self._device(component.name), inner, depth + 1)
+                    self._expand(_found("a device", self.devices, component.name), inner, depth + 1)
                 else:
                     self.types[inner] = component.choice
         if len(self.types) > MOST_EDGES:
@@ -191,14 +187,12 @@ class InfraGraphReader:
                 [f"{path}.{suffix}" for suffix in self._paths(device, f"{end.device}.{end.component}".lstrip("."))]
                 for end in (edge.ep1, edge.ep2)
             )
-            self._join(edge, (ends[0], ends[1]), _linked(links, edge.link), where)
+            self._join(edge, (ends[0], ends[1]), _found("a link", links, edge.link), where)
 
     def _instance_paths(self, end: _Endpoint) -> list[str]:
         name = _split(end.instance)[0]
-        if name not in self.instances:
-            raise TopologyError(f"expected an instance among {', '.join(self.instances)}, found {name!r}")
-        instance = self.instances[name]
-        within = self._paths(self._device(instance.device), end.component)
+        instance = _found("an instance", self.instances, name)
+        within = self._paths(_found("a device", self.devices, instance.device), end.component)
         return [f"{name}.{number}.{suffix}" for number in _indices(end.instance, instance.count) for suffix in within]
 
     def _paths(self, device: _Device, text: str) -> list[str]:
@@ -211,7 +205,7 @@ class InfraGraphReader:
                 raise TopologyError(f"{device.name}: expected a component, found {name!r}")
             numbers = _indices(part, component.count)
             paths = [f"{before}.{name}.{number}" for before, number in product(paths, numbers)]
-            device = self._device(name) if component.choice == "device" else device
+            device = _found("a device", self.devices, name) if component.choice == "device" else device
         return [path.lstrip(".") for path in paths]
 
     def _join(self, edge: _Edge, ends: tuple[list[str], list[str]], link: _Link, where: str) -> None:
@@ -351,10 +345,11 @@ def _text(link: _Link) -> str:
     return f"{link.name} {link.description}".lower()
 
 
-def _linked(links: Mapping[str, _Link], name: str) -> _Link:
-    if name not in links:
-        raise TopologyError(f"expected a link among {', '.join(links)}, found {name!r}")
-    return links[name]
+def _found(what: str, among: Mapping[str, T], name: str) -> T:
+    """Look up a part by its name; raises `TopologyError` where there is none."""
+    if name not in among:
+        raise TopologyError(f"expected {what} among {', '.join(among)}, found {name!r}")
+    return among[name]
 
 
 def _where(path: str, instances: Mapping[str, _Instance]) -> str:
