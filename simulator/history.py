@@ -73,12 +73,6 @@ def lanes(messages: Iterable[MessageSpan]) -> Iterator[tuple[int, MessageSpan]]:
         yield lane, message
 
 
-def memory_use(simulation: Simulation, worker: int) -> Iterator[tuple[float, int]]:
-    """Return the bytes alive on a worker, from each moment at which they change, in seconds."""
-    alive = simulation.usage(worker)
-    return ((at_s, sum(by_kind.values())) for at_s, by_kind in alive.moments())
-
-
 def link_names(simulation: Simulation, message: MessageSpan) -> list[str]:
     """Return the links that a message crosses, in order."""
     resources = (

@@ -12,7 +12,6 @@ from simulator.history import (
     lanes,
     link_names,
     link_rates,
-    memory_use,
     spans,
     tensor_names,
 )
@@ -33,8 +32,8 @@ def trace(simulation: Simulation) -> Trace:
     _messages(result, simulation, received, moments)
     workers = len(simulation.program.workers)
     for worker in range(workers):
-        for at_s, nbytes in memory_use(simulation, worker):
-            result.counter(worker, "memory", "bytes", at_s, nbytes)
+        for at_s, by_kind in simulation.usage(worker).moments():
+            result.counter(worker, "memory", "bytes", at_s, sum(by_kind.values()))
     for link, rates in link_rates(simulation).items():
         for at_s, rate in rates:
             result.counter(workers, link, "bytes per second", at_s, rate)

@@ -9,16 +9,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BUDGETS = {
-    "tensor_partitioner": 4315,
+    "tensor_partitioner": 4303,
     "tdl": 2666,
-    "topologies": 2267,
+    "topologies": 2262,
     "planner": 20179,
-    "simulator": 3880,
-    "executor": 8781,
+    "simulator": 3875,
+    "executor": 8775,
 }
 """Lines that are neither blank, comment, docstring nor import, by package."""
 
-ALL = 42_088
+ALL = 42_060
 """Of all packages together, which only goes down."""
 
 LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.ENDMARKER}
