@@ -92,11 +92,8 @@ def _axes_followed_through_graph(indexed: Mapping[tuple[int, int], Reads]) -> li
         for name, dims in reads.items()
         for dim in sorted(dims, key=str)
     ]
-    sets = DisjointSets(occurrence for pair in pairs for occurrence in pair)
-    for pair in pairs:
-        sets.tie(pair)
     axes: dict[int, list[Occurrence]] = defaultdict(list)
-    for occurrence, number in sets.set_numbers().items():
+    for occurrence, number in DisjointSets.of_pairs(pairs).set_numbers().items():
         axes[number].append(occurrence)
     return list(axes.values())
 

@@ -138,15 +138,63 @@ def _cdist(a: Tensor, b: Tensor, p: float = 2.0, compute_mode: int | None = None
 def _vector_norm(
     x: Tensor, ord: float = 2.0, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Tensor:
-    """Return a norm of an order above 1, whose gradient is zero where it is."""
-    sizes = (x if dtype is None else x.to(dtype)).abs()
-    dims = list(range(x.ndim)) if dim is None else dim
-    if ord == inf:
-        return sizes.amax(dims, keepdim)
-    refuse_if(ord <= 1, "its gradient has no limit where it is zero")
+    """Return a norm of an order from 1, whose gradient is zero where it is."""
+    x = x if dtype is None else x.to(dtype)
+    sizes, dims = x if ord == 2 else x.abs(), list(range(x.ndim)) if dim is None else dim
+    if ord in {1, inf}:
+        return sizes.sum(dims, keepdim) if ord == 1 else sizes.amax(dims, keepdim)
+    refuse_if(ord < 1, "its gradient has no limit where it is zero")
     total = sizes.pow(ord).sum(dims, keepdim)
     is_zero = total == 0
     return torch.where(is_zero, 1, total).pow(1 / ord).masked_fill(is_zero, 0)
+
+
+def _cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    """Divide by lengths, of which the least are taken for longer without a change of their gradients."""
+    a, b = torch.broadcast_tensors(x1, x2)  # type: ignore[no-untyped-call]
+    lengths = [torch.linalg.vector_norm(x, dim=dim) for x in (a, b)]
+    first, second = (x + (x.clamp(min=eps) - x).detach() for x in lengths)
+    result: Tensor = (a * b).sum(dim) / (first * second)
+    return result
+
+
+def _logsumexp(x: Tensor, dim: Sequence[int], keepdim: bool = False) -> Tensor:
+    """Take the maximum out, whose own gradient cancels."""
+    maxima = [x.amax(dim, kept).detach() for kept in (True, keepdim)]
+    maxima = [maximum.masked_fill(maximum.isinf(), 0) for maximum in maxima]
+    return (x - maxima[0]).exp().sum(dim, keepdim).log() + maxima[1]
+
+
+def _weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
+    """Give each slice of a weight a length of its own; with dimension -1 the whole."""
+    over = [other for other in range(v.ndim) if dim == -1 or other != dim % v.ndim]
+    return v * (g / v.square().sum(over, keepdim=True).sqrt())
+
+
+def _roll(x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
+    """Put the last elements of a dimension before the others."""
+    if not dims:
+        return _roll(x.flatten(), shifts, (0,)).view(x.shape)
+    for shift, dim in zip(shifts, dims, strict=True):
+        if start := -shift % max(1, x.shape[dim]):
+            x = torch.cat([x.narrow(dim, start, x.shape[dim] - start), x.narrow(dim, 0, start)], dim)
+    return x
+
+
+def _slice_scatter(
+    x: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Tensor:
+    """Put a range of a dimension between what comes before and after it."""
+    first, stop, _ = slice(start, end, step).indices(x.shape[dim])
+    if step != 1:
+        return aten.index_put(x, [*[None] * (dim % x.ndim), torch.arange(first, stop, step)], src)
+    before, after = x.narrow(dim, 0, first), x.narrow(dim, max(first, stop), x.shape[dim] - max(first, stop))
+    return torch.cat([before, src, after], dim)
+
+
+def _select_scatter(x: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
+    row = index % x.shape[dim]
+    return _slice_scatter(x, src.unsqueeze(dim), dim, row, row + 1)
 
 
 def _fill_diagonal(x: Tensor, fill_value: float, wrap: bool = False) -> Tensor:
@@ -306,8 +354,10 @@ def _embedding_bag(
 WRITTEN_OUT: Mapping[str, Callable[..., Any]] = {
     **WRITTEN_FUNCTIONS,
     **WRITTEN_POOLS,
+    "_weight_norm": _weight_norm,
     "angle": with_gradient(_angle, lambda _, x: torch.zeros_like(x)),
     "cdist": _cdist,
+    "cosine_similarity": _cosine_similarity,
     "diagonal": _diagonal,
     "diagonal_scatter": _diagonal_scatter,
     "embedding": _embedding,
@@ -328,6 +378,7 @@ WRITTEN_OUT: Mapping[str, Callable[..., Any]] = {
     "cummin": partial(_cumulative, sign=-1),
     "cumprod": _cumprod,
     "logcumsumexp": _logcumsumexp,
+    "logsumexp": _logsumexp,
     "masked_scatter": _masked_scatter,
     "multi_margin_loss": _multi_margin_loss,
     "planner::ctc_loss": ctc_loss,
@@ -335,7 +386,11 @@ WRITTEN_OUT: Mapping[str, Callable[..., Any]] = {
     "randint": _randint,
     "randint_like": lambda x, *bounds, **named: _randint(*bounds, x.shape, dtype=named.get("dtype") or x.dtype),
     "randperm": _randperm,
+    "roll": _roll,
     "rrelu": _rrelu,
+    "select_scatter": _select_scatter,
+    "selu": lambda x: aten.elu(x, 1.6732632423543772, 1.0507009873554805),
+    "slice_scatter": _slice_scatter,
     "std_mean": partial(_std_mean, deviation=torch.std),
     "var_mean": partial(_std_mean, deviation=torch.var),
 }

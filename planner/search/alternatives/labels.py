@@ -59,10 +59,7 @@ class Labelling:
             for dim, variable in enumerate(variables)
             if variable is not None
         ]
-        sets = DisjointSets[Member](dict.fromkeys(member for pair in pairs for member in pair))
-        for pair in pairs:
-            sets.tie(pair)
-        return sets.set_numbers()
+        return DisjointSets.of_pairs(pairs).set_numbers()
 
     @cached_property
     def batch(self) -> Labels:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Generic, TypeVar
 
 T = TypeVar("T", bound=Hashable)
@@ -13,6 +13,14 @@ class DisjointSets(Generic[T]):
 
     def __init__(self, members: Iterable[T]) -> None:
         self._parent = {member: member for member in members}
+
+    @classmethod
+    def of_pairs(cls, pairs: Sequence[tuple[T, T]]) -> DisjointSets[T]:
+        """Return the sets of all that is in pairs, each of which is tied."""
+        sets = cls(dict.fromkeys(member for pair in pairs for member in pair))
+        for pair in pairs:
+            sets.tie(pair)
+        return sets
 
     def find(self, member: T) -> T:
         """Return the member that names its set."""
