@@ -8,7 +8,7 @@ al., 2022).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from planner.graph.build import GraphBuilder
 from planner.graph.ir import Graph
 from planner.models.blocks import Blocks, classify_tokens, embed, table
 from planner.models.layers import layer_norm
-from planner.models.options import Training
+from planner.models.options import Published, Training
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,11 @@ SIZES = {
     "bloom-176b": GptSize(70, 14336, 112, 250880, 2048, alibi=True),
 }
 """Radford et al. (2019); Brown et al. (2020), without its sparse layers; BigScience (2022)."""
+
+
+def build(name: str, options: Published) -> Graph:
+    """Return the training graph of a published model: see `training`."""
+    return training(replace(SIZES[name], **options.chosen), options)
 
 
 def training(size: GptSize, options: Training) -> Graph:

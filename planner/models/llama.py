@@ -9,7 +9,7 @@ not here.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -79,6 +79,11 @@ class Experts(Published):
     capacity: float = option(1.25, "Tokens that an expert takes of a sample, times its equal share.")
 
 
+def build(name: str, options: Published) -> Graph:
+    """Return the training graph of a published model: see `training`."""
+    return training(replace(SIZES[name], **options.chosen), options)
+
+
 @dataclass(frozen=True, slots=True)
 class SizedOptions(Training):
     """What can be chosen about a model of any size."""
@@ -122,15 +127,19 @@ def build_sized(layers: str, width: str, options: SizedOptions) -> Graph:
         int(layers), units, heads, groups, hidden, options.vocabulary, options.sequence, tied=options.tied,
         experts=options.experts or 0, chosen=options.chosen_experts, gated=options.gated, head=options.head_size or 0,
     )  # fmt: skip
-    return training(size, options)
+    return training(size, options, options.capacity)
 
 
-def training(size: LlamaSize, options: Published | SizedOptions) -> Graph:
+def build_experts(name: str, options: Experts) -> Graph:
+    """Return the training graph of a published model of experts: see `training`."""
+    return training(replace(EXPERTS[name], **options.chosen), options, options.capacity)
+
+
+def training(size: LlamaSize, options: Training, capacity: float = 1.0) -> Graph:
     """Return the training graph: inputs "tokens" [batch, sequence] and "labels" [batch, sequence], mean loss.
 
     Raises GraphError for experts of no capacity.
     """
-    capacity = 1.0 if not isinstance(options, Experts | SizedOptions) else options.capacity
     if not capacity:
         raise GraphError(f"option capacity: expected above 0, found {capacity}")
     b = GraphBuilder(options.dtype)

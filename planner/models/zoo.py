@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import Field, dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields
 from functools import partial
 from typing import Any
 
@@ -36,14 +36,10 @@ class Family:
     def of_sizes(
         cls,
         sizes: Mapping[str, gpt.GptSize] | Mapping[str, llama.LlamaSize],
-        train: Callable[..., Graph],
+        build: Callable[..., Graph],
         options: type[Training],
     ) -> Family:
-        """Return a family of these names, whose graphs `train` makes of sizes and options; the first is its example."""
-
-        def build(name: str, chosen: Published) -> Graph:
-            return train(replace(sizes[name], **chosen.chosen), chosen)
-
+        """Return a family of these names; the first is its example."""
         depths = {name: size.layers for name, size in sizes.items()}
         return cls(f"({'|'.join(map(re.escape, depths))})", next(iter(depths)), build, options, depths=depths)
 
@@ -76,9 +72,9 @@ FAMILIES: dict[str, Family] = {
         transformer.EncoderDecoder,
     ),
     "llama-L-D": Family(f"llama{_SIZES}", "llama-32-4096", llama.build_sized, llama.SizedOptions, repeats=True),
-    "gpt-SIZE": Family.of_sizes(gpt.SIZES, gpt.training, Published),
-    "llama-SIZE": Family.of_sizes(llama.SIZES, llama.training, Published),
-    "mixtral-SIZE": Family.of_sizes(llama.EXPERTS, llama.training, llama.Experts),
+    "gpt-SIZE": Family.of_sizes(gpt.SIZES, gpt.build, Published),
+    "llama-SIZE": Family.of_sizes(llama.SIZES, llama.build, Published),
+    "mixtral-SIZE": Family.of_sizes(llama.EXPERTS, llama.build_experts, llama.Experts),
 }
 """From a family's spelling to the family; add to it to have models of your own by name."""
 

@@ -107,9 +107,7 @@ def _multi_margin_loss(
     above = above if p == 1 else above * above
     above = above if weight is None else above * weight[labels]
     losses = torch.where(torch.arange(rows.shape[1]) == labels, 0, above).mean(1)
-    if reduction:
-        return losses.mean() if reduction == 1 else losses.sum()
-    return losses if x.ndim > 1 else losses.squeeze(0)
+    return _reduced(losses if reduction or x.ndim > 1 else losses.squeeze(0), reduction)
 
 
 def _fmax(x: Tensor, other: Tensor, *, sign: int = 1) -> Tensor:
@@ -158,7 +156,7 @@ def _cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) 
     return result
 
 
-def _logsumexp(x: Tensor, dim: Sequence[int], keepdim: bool = False) -> Tensor:
+def _logsumexp(x: Tensor, dim: list[int], keepdim: bool = False) -> Tensor:
     """Take the maximum out, whose own gradient cancels."""
     maxima = [x.amax(dim, kept).detach() for kept in (True, keepdim)]
     maxima = [maximum.masked_fill(maximum.isinf(), 0) for maximum in maxima]
@@ -187,7 +185,7 @@ def _slice_scatter(
     """Put a range of a dimension between what comes before and after it."""
     first, stop, _ = slice(start, end, step).indices(x.shape[dim])
     if step != 1:
-        return aten.index_put(x, [*[None] * (dim % x.ndim), torch.arange(first, stop, step)], src)
+        return _index_put(x, [*[None] * (dim % x.ndim), torch.arange(first, stop, step)], src)
     before, after = x.narrow(dim, 0, first), x.narrow(dim, max(first, stop), x.shape[dim] - max(first, stop))
     return torch.cat([before, src, after], dim)
 
@@ -195,6 +193,27 @@ def _slice_scatter(
 def _select_scatter(x: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
     row = index % x.shape[dim]
     return _slice_scatter(x, src.unsqueeze(dim), dim, row, row + 1)
+
+
+def _kl_div(x: Tensor, target: Tensor, reduction: int = 1, *, log_target: bool = False) -> Tensor:
+    """Add up t log t - t x, of which t log t is zero where t is."""
+    shares = target.exp() if log_target else target
+    losses = shares * (target if log_target else target.masked_fill(target == 0, 1).log()) - shares * x
+    return _reduced(losses, reduction)
+
+
+def _reduced(losses: Tensor, reduction: int) -> Tensor:
+    """Return losses of elements as they are, averaged or added up."""
+    return losses.mean() if reduction == 1 else losses.sum() if reduction else losses
+
+
+def _unfold(x: Tensor, dimension: int, size: int, step: int) -> Tensor:
+    """Put windows of a dimension side by side in its place, and their elements last."""
+    x = x if x.ndim else x[None]
+    dim = dimension % x.ndim
+    places = torch.arange((x.shape[dim] - size) // step + 1)[:, None] * step + torch.arange(size)
+    windows: Tensor = x.index_select(dim, places.flatten()).unflatten(dim, places.shape)  # type: ignore[no-untyped-call]
+    return windows.movedim(dim + 1, -1)
 
 
 def _fill_diagonal(x: Tensor, fill_value: float, wrap: bool = False) -> Tensor:
@@ -370,6 +389,7 @@ WRITTEN_OUT: Mapping[str, Callable[..., Any]] = {
     "fmax": _fmax,
     "fmin": partial(_fmax, sign=-1),
     "index_put": _index_put,
+    "kl_div": _kl_div,
     "linalg_vector_norm": _vector_norm,
     "scatter": _scatter,
     "scatter_reduce": _scatter_reduce,
@@ -391,6 +411,7 @@ WRITTEN_OUT: Mapping[str, Callable[..., Any]] = {
     "select_scatter": _select_scatter,
     "selu": lambda x: aten.elu(x, 1.6732632423543772, 1.0507009873554805),
     "slice_scatter": _slice_scatter,
+    "unfold": _unfold,
     "std_mean": partial(_std_mean, deviation=torch.std),
     "var_mean": partial(_std_mean, deviation=torch.var),
 }

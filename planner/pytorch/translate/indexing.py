@@ -165,18 +165,6 @@ def selected(t: Translation, value: Value, dim: int, indices: Value) -> Value:
     return view(t, rows, (*value.shape[:dim], *indices.shape, *value.shape[dim + 1 :]))
 
 
-@converter("unfold")
-def _unfold(t: Translation, call: TracedCall) -> Value:
-    """Put windows of a dimension side by side in its place, and their elements last."""
-    value, size, step = call["self"], call.integer("size"), call.integer("step")
-    value = value if value.rank else value.repeated(0)
-    dim = call.dim(value.rank, "dimension")
-    places = torch.arange(value.shape[dim]).unfold(0, size, step)
-    windows = selected(t, value, dim, value_of(t, Content(places)))
-    windows = windows.permuted([*(other for other in range(windows.rank) if other != dim + 1), dim + 1])
-    return view(t, windows, call.shapes[0])
-
-
 @converter("gather")
 @of_vectors
 def _gather(t: Translation, call: TracedCall) -> Value:
