@@ -16,7 +16,7 @@ from planner.export.meshes import Mesh
 from planner.export.targets import Target
 from planner.graph.ir import Graph, Node, Tensor
 from planner.layout import EVERYWHERE, PARTIAL, REPLICATE, TERMS, Layout, Placement, Shard, Signature, signatures
-from planner.search.alternatives.labels import leading_variable
+from planner.layout.signature import leading_variable
 
 
 def redistributed(tensor: Tensor, have: Layout, want: Layout, mesh: Mesh) -> int:

@@ -17,7 +17,7 @@ from planner.export.torchrun import TORCHRUN
 from planner.export.torchtitan import TORCHTITAN
 from planner.extensions import register_named
 from planner.layout import Signature
-from planner.search.alternatives.labels import leading_variable
+from planner.layout.signature import leading_variable
 from tensor_partitioner.display import nearest
 
 HERE = Path(__file__).parent

@@ -45,3 +45,10 @@ def signatures(graph: Graph) -> dict[str, Signature]:
             interned[key] = Signature(node.op, node.attrs, shapes, description, extents, outputs)
         signature_of[node.name] = interned[key]
     return signature_of
+
+
+def leading_variable(index: tdl.Index) -> str | None:
+    """Return the variable that the index is, or that its leading digit is; an extent of 1 may have no digits."""
+    if index.is_plain or isinstance(index, tdl.Digits):
+        return next(iter(index.variables), None)
+    return None

@@ -14,9 +14,9 @@ from itertools import chain
 
 from msgspec import Struct
 
-import tdl
 from planner.graph.ir import FLOATING, Graph, Node, Tensor
 from planner.layout import Signature
+from planner.layout.signature import leading_variable
 from planner.search.coarse.coarsen import CoarseGraph
 from planner.search.coarse.disjoint import DisjointSets
 from tdl.traits import traits_of
@@ -173,10 +173,3 @@ def _leading_variables_of_accesses(signature: Signature) -> list[tuple[str | Non
     read = [access.index for access in signature.description.accesses]
     written = [output.index for output in signature.description.outputs]
     return [tuple(map(leading_variable, index)) for index in (*read, *written)]
-
-
-def leading_variable(index: tdl.Index) -> str | None:
-    """Return the variable that the index is, or that its leading digit is; an extent of 1 may have no digits."""
-    if index.is_plain or isinstance(index, tdl.Digits):
-        return next(iter(index.variables), None)
-    return None
