@@ -20,6 +20,7 @@ from planner.pytorch.translate.call import refuse_if
 from planner.pytorch.translate.ctc_loss import ctc_loss
 from planner.pytorch.translate.elementwise_compositions import WRITTEN_FUNCTIONS
 from planner.pytorch.translate.gradient_overrides import with_gradient
+from planner.pytorch.translate.part_compositions import WRITTEN_PARTS
 from planner.pytorch.translate.pooling_compositions import WRITTEN_POOLS
 
 aten = torch.ops.aten
@@ -107,9 +108,7 @@ def _multi_margin_loss(
     above = above if p == 1 else above * above
     above = above if weight is None else above * weight[labels]
     losses = torch.where(torch.arange(rows.shape[1]) == labels, 0, above).mean(1)
-    if reduction:
-        return losses.mean() if reduction == 1 else losses.sum()
-    return losses if x.ndim > 1 else losses.squeeze(0)
+    return _reduced(losses if reduction or x.ndim > 1 else losses.squeeze(0), reduction)
 
 
 def _fmax(x: Tensor, other: Tensor, *, sign: int = 1) -> Tensor:
@@ -138,91 +137,49 @@ def _cdist(a: Tensor, b: Tensor, p: float = 2.0, compute_mode: int | None = None
 def _vector_norm(
     x: Tensor, ord: float = 2.0, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Tensor:
-    """Return a norm of an order above 1, whose gradient is zero where it is."""
-    sizes = (x if dtype is None else x.to(dtype)).abs()
-    dims = list(range(x.ndim)) if dim is None else dim
-    if ord == inf:
-        return sizes.amax(dims, keepdim)
-    refuse_if(ord <= 1, "its gradient has no limit where it is zero")
+    """Return a norm of an order from 1, whose gradient is zero where it is."""
+    x = x if dtype is None else x.to(dtype)
+    sizes, dims = x if ord == 2 else x.abs(), list(range(x.ndim)) if dim is None else dim
+    if ord in {1, inf}:
+        return sizes.sum(dims, keepdim) if ord == 1 else sizes.amax(dims, keepdim)
+    refuse_if(ord < 1, "its gradient has no limit where it is zero")
     total = sizes.pow(ord).sum(dims, keepdim)
     is_zero = total == 0
     return torch.where(is_zero, 1, total).pow(1 / ord).masked_fill(is_zero, 0)
 
 
-def _fill_diagonal(x: Tensor, fill_value: float, wrap: bool = False) -> Tensor:
-    rows, columns, *more = x.shape
-    refuse_if(more or (wrap and rows > columns), "only one diagonal of a matrix is filled")
-    return torch.where(torch.arange(rows)[:, None] == torch.arange(columns), fill_value, x)
+def _cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    """Divide by lengths, of which the least are taken for longer without a change of their gradients."""
+    a, b = torch.broadcast_tensors(x1, x2)  # type: ignore[no-untyped-call]
+    lengths = [torch.linalg.vector_norm(x, dim=dim) for x in (a, b)]
+    first, second = (x + (x.clamp(min=eps) - x).detach() for x in lengths)
+    result: Tensor = (a * b).sum(dim) / (first * second)
+    return result
 
 
-def _diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
-    """Read a diagonal of matrices, which is every so many elements of their rows behind each other."""
-    laid = x.movedim((dim1, dim2), (-2, -1))
-    *_, rows, columns = laid.shape
-    first = offset if offset >= 0 else -offset * columns
-    count = max(0, min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns))
-    return laid.flatten(-2)[..., first : first + count * (columns + 1) : columns + 1][..., :count]
+def _logsumexp(x: Tensor, dim: list[int], keepdim: bool = False) -> Tensor:
+    """Take the maximum out, whose own gradient cancels."""
+    maxima = [x.amax(dim, kept).detach() for kept in (True, keepdim)]
+    maxima = [maximum.masked_fill(maximum.isinf(), 0) for maximum in maxima]
+    return (x - maxima[0]).exp().sum(dim, keepdim).log() + maxima[1]
 
 
-def _diagonal_scatter(x: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
-    laid = x.movedim((dim1, dim2), (-2, -1))
-    rows, columns = torch.arange(laid.shape[-2]), torch.arange(laid.shape[-1])
-    places = (rows + min(0, offset)).clamp(0, src.shape[-1] - 1)
-    is_written = rows[:, None] + offset == columns
-    return torch.where(is_written, src[..., places][..., None], laid).movedim((-2, -1), (dim1, dim2))
+def _weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
+    """Give each slice of a weight a length of its own; with dimension -1 the whole."""
+    over = [other for other in range(v.ndim) if dim == -1 or other != dim % v.ndim]
+    return v * (g / v.square().sum(over, keepdim=True).sqrt())
 
 
-def _scatter_reduce(
-    x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
-) -> Tensor:
-    """Combine what is written to each place, with what is there or without; a row of all that may come to it."""
-    dim %= max(1, x.ndim)
-    extents = zip(x.shape, src.shape, strict=True)
-    is_whole = index.shape == src.shape and all(a == b for d, (a, b) in enumerate(extents) if d != dim)
-    refuse_if(not is_whole, "only whole rows are scattered")
-    places = torch.arange(x.shape[dim]).view(-1, *(1 for _ in range(x.ndim - dim)))
-    hits = index.unsqueeze(dim) == places
-    count = hits.sum(dim + 1)
-    combine, nothing = COMBINED[reduce]
-    rows = torch.where(hits, src.unsqueeze(dim), nothing)
-    if include_self:
-        rows = torch.cat([x.unsqueeze(dim + 1), rows], dim + 1)
-    result = combine(rows, dim + 1)
-    if reduce == "mean":
-        result = result / (count + int(include_self)).clamp(min=1)
-    return torch.where(count == 0, x, result)
+def _kl_div(x: Tensor, target: Tensor, reduction: int = 1, *, log_target: bool = False) -> Tensor:
+    """Add up t log t - t x, of which t log t is zero where t is."""
+    shares = target.exp() if log_target else target
+    losses = shares * (target if log_target else target.masked_fill(target == 0, 1).log()) - shares * x
+    return _reduced(losses, reduction)
 
 
-def _index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
-    """Write at indices what has a gradient, of which what is overwritten has its share, too."""
-    refuse_if(accumulate, "what is added has its gradient")
-    places = list(indices)
-    written = with_gradient(
-        lambda x, values: aten.index_put(x, places, values.detach()),
-        lambda arriving, *_: aten.index_put(arriving, places, arriving.new_zeros(())),
-        lambda arriving, *_: aten.index(arriving, places),
-    )
-    return written(x, values.to(x.dtype).expand(aten.index(x, places).shape))
-
-
-def _scatter(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
-    """Write at indices along a dimension; as `_index_put`."""
-    written = with_gradient(
-        lambda x, src: x.scatter(dim, index, src.detach()),
-        lambda arriving, *_: arriving.scatter(dim, index, 0),
-        lambda arriving, *_: arriving.gather(dim, index),
-    )
-    return written(x, src)
-
-
-COMBINED: Mapping[str, tuple[Callable[..., Tensor], float]] = {
-    "sum": (torch.sum, 0.0),
-    "mean": (torch.sum, 0.0),
-    "prod": (torch.prod, 1.0),
-    "amax": (torch.amax, -inf),
-    "amin": (torch.amin, inf),
-}
-"""How elements are combined by a reduction's name, and what changes nothing."""
+def _reduced(losses: Tensor, reduction: int) -> Tensor:
+    """Return losses of elements as they are, averaged or added up."""
+    return losses.mean() if reduction == 1 else losses.sum() if reduction else losses
 
 
 def _embedding(
@@ -305,29 +262,28 @@ def _embedding_bag(
 
 WRITTEN_OUT: Mapping[str, Callable[..., Any]] = {
     **WRITTEN_FUNCTIONS,
+    **WRITTEN_PARTS,
     **WRITTEN_POOLS,
+    "_weight_norm": _weight_norm,
     "angle": with_gradient(_angle, lambda _, x: torch.zeros_like(x)),
     "cdist": _cdist,
-    "diagonal": _diagonal,
-    "diagonal_scatter": _diagonal_scatter,
+    "cosine_similarity": _cosine_similarity,
     "embedding": _embedding,
     "embedding_bag": _embedding_bag,
     "embedding_renorm": _embedding_renorm,
-    "fill_diagonal": _fill_diagonal,
     "aminmax": lambda x, *, dim=None, keepdim=False: tuple(
         function(x, list(range(x.ndim)) if dim is None else dim, keepdim) for function in (torch.amin, torch.amax)
     ),
     "fmax": _fmax,
     "fmin": partial(_fmax, sign=-1),
-    "index_put": _index_put,
+    "kl_div": _kl_div,
     "linalg_vector_norm": _vector_norm,
-    "scatter": _scatter,
-    "scatter_reduce": _scatter_reduce,
     "as_strided": _as_strided,
     "cummax": partial(_cumulative, sign=1),
     "cummin": partial(_cumulative, sign=-1),
     "cumprod": _cumprod,
     "logcumsumexp": _logcumsumexp,
+    "logsumexp": _logsumexp,
     "masked_scatter": _masked_scatter,
     "multi_margin_loss": _multi_margin_loss,
     "planner::ctc_loss": ctc_loss,
@@ -336,6 +292,7 @@ WRITTEN_OUT: Mapping[str, Callable[..., Any]] = {
     "randint_like": lambda x, *bounds, **named: _randint(*bounds, x.shape, dtype=named.get("dtype") or x.dtype),
     "randperm": _randperm,
     "rrelu": _rrelu,
+    "selu": lambda x: aten.elu(x, 1.6732632423543772, 1.0507009873554805),
     "std_mean": partial(_std_mean, deviation=torch.std),
     "var_mean": partial(_std_mean, deviation=torch.var),
 }

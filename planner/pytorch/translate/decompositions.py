@@ -28,7 +28,7 @@ PART_OF = "part of"
 """What says of a node of which operator it was last made."""
 
 PARTLY_CONVERTED = (
-    "clamp", "clamp_max", "clamp_min", "embedding", "index_put", "linalg_vector_norm", "scatter", "scatter_reduce",
+    "clamp", "clamp_max", "clamp_min", "embedding", "index_put", "scatter", "scatter_reduce",
 )  # fmt: skip
 """Operators that are written out where their converters refuse them, once: some by themselves."""
 

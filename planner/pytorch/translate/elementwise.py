@@ -76,11 +76,6 @@ def _elu(t: Translation, call: TracedCall) -> Value:
     return unary(t, "elu", call["self"], alpha=call.number("alpha"), scale=call.number("scale"))
 
 
-@converter("selu")
-def _selu(t: Translation, call: TracedCall) -> Value:
-    return unary(t, "elu", call["self"], alpha=1.6732632423543772, scale=1.0507009873554805)
-
-
 @converter("softplus")
 def _softplus(t: Translation, call: TracedCall) -> Value:
     """Scale before and after; beyond the threshold PyTorch's result differs by less than rounding."""

@@ -16,7 +16,7 @@ from planner.pytorch.state.contents import Content, value_of
 from planner.pytorch.translate.call import TracedCall, converter, of_vectors, refuse_if
 from planner.pytorch.translate.comparing import masked, negated
 from planner.pytorch.translate.operations import as_dtype, binary, contract, reduce, unary
-from planner.pytorch.translate.shapes import expanded, joined, range_of, sliced, taken
+from planner.pytorch.translate.shapes import expanded, joined, sliced, taken
 from planner.pytorch.translate.translation import Translation
 
 
@@ -165,18 +165,6 @@ def selected(t: Translation, value: Value, dim: int, indices: Value) -> Value:
     return view(t, rows, (*value.shape[:dim], *indices.shape, *value.shape[dim + 1 :]))
 
 
-@converter("unfold")
-def _unfold(t: Translation, call: TracedCall) -> Value:
-    """Put windows of a dimension side by side in its place, and their elements last."""
-    value, size, step = call["self"], call.integer("size"), call.integer("step")
-    value = value if value.rank else value.repeated(0)
-    dim = call.dim(value.rank, "dimension")
-    places = torch.arange(value.shape[dim]).unfold(0, size, step)
-    windows = selected(t, value, dim, value_of(t, Content(places)))
-    windows = windows.permuted([*(other for other in range(windows.rank) if other != dim + 1), dim + 1])
-    return view(t, windows, call.shapes[0])
-
-
 @converter("gather")
 @of_vectors
 def _gather(t: Translation, call: TracedCall) -> Value:
@@ -278,28 +266,3 @@ def _grouped_product(t: Translation, call: TracedCall) -> Value:
     membership = joined(t, [first, steps], 1)
     every = contract(t, rows, matrices, [(1, 1)])
     return contract(t, every, membership, [(1, 1)], [(0, 0)])
-
-
-@converter("slice_scatter")
-def _slice_scatter(t: Translation, call: TracedCall) -> Value:
-    value = call["self"]
-    dim = call.dim(value.rank)
-    refuse_if(call.integer("step") != 1, "a slice with steps that is written to")
-    return _written(t, value, call["src"], dim, range_of(call, value.shape[dim]))
-
-
-@converter("select_scatter")
-def _select_scatter(t: Translation, call: TracedCall) -> Value:
-    value = call["self"]
-    dim = call.dim(value.rank)
-    row = call.integer("index") % value.shape[dim]
-    return _written(t, value, call["src"].repeated(dim), dim, range(row, row + 1))
-
-
-def _written(t: Translation, value: Value, source: Value, dim: int, where: range) -> Value:
-    """Return the value with a range of a dimension replaced."""
-    parts = [sliced(t, value, dim, range(where.start))] if where.start else []
-    parts.append(source)
-    if where.stop < value.shape[dim]:
-        parts.append(sliced(t, value, dim, range(where.stop, value.shape[dim])))
-    return joined(t, parts, dim)

@@ -190,17 +190,3 @@ def _smooth_l1(t: Translation, call: TracedCall) -> Value:
     refuse_if(not is_kept, f"{call.op} that is straight from {limit:g} on has no operator here")
     pair = [unary(t, "scale", call[name], factor=1 / limit) for name in ("self", "target")]
     return _of_elements(t, call, "smooth_l1_loss", pair, limit * limit if is_huber else limit)
-
-
-@converter("kl_div")
-def _kl_div(t: Translation, call: TracedCall) -> Value:
-    """Add up t log t - t x, of which t log t is zero where t is."""
-    logs, target = call["self"], call["target"]
-    if call.flag("log_target"):
-        entropy = binary(t, "mul", unary(t, "exp", target), target)
-        target = unary(t, "exp", target)
-    else:
-        safe = masked(t, target, unary(t, "eq_scalar", target, value=0.0), 1.0)
-        entropy = binary(t, "mul", target, unary(t, "log", safe))
-    loss = binary(t, "sub", entropy, binary(t, "mul", target, logs))
-    return _reduced(t, call, loss)

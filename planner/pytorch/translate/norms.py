@@ -184,12 +184,3 @@ def _instance_norm(t: Translation, call: TracedCall) -> Value:
     refuse_if(is_other, "instance_norm by running statistics: expected track_running_stats=False")
     call.ignore("momentum")
     return _normalized(t, call, call["input"].shape, range(2, call["input"].rank), (1,))
-
-
-@converter("_weight_norm")
-def _weight_norm(t: Translation, call: TracedCall) -> Value:
-    """Give each slice of a weight a length of its own; with dimension -1 the whole."""
-    v, dim = call["v"], call.integer("dim")
-    over = [other for other in range(v.rank) if dim == -1 or other != dim % v.rank]
-    length = unary(t, "sqrt", reduce(t, "sum", unary(t, "square", v), over, keep=True))
-    return binary(t, "mul", v, binary(t, "div", call["g"], length))

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from numpy import broadcast_shapes
-
 from planner.pytorch.rewrite.axes import Value
 from planner.pytorch.rewrite.views import densely, single
-from planner.pytorch.translate.call import TracedCall, converter, of_vectors, refuse_if
+from planner.pytorch.translate.call import TracedCall, converter, of_vectors
 from planner.pytorch.translate.comparing import in_wider_dtype, masked
 from planner.pytorch.translate.indexing import extreme
 from planner.pytorch.translate.operations import as_dtype, binary, reduce, unary
-from planner.pytorch.translate.shapes import expanded, taken
+from planner.pytorch.translate.shapes import taken
 from planner.pytorch.translate.translation import Translation
 
 
@@ -88,45 +86,7 @@ def _cumsum(t: Translation, call: TracedCall) -> Value:
     return t.alike(t.emit("cumsum", value.tensor, dim=axis, extents=extents), value)
 
 
-@converter("logsumexp")
-def _logsumexp(t: Translation, call: TracedCall) -> Value:
-    """Take the maximum out, whose own gradient cancels."""
-    value, keep = call["self"], call.flag("keepdim")
-    dims = _dims(call, value)
-    maxima = [unary(t, "stop_gradient", reduce(t, "amax", value, dims, kept)) for kept in (True, keep)]
-    maxima = [masked(t, maximum, unary(t, "isinf", maximum), 0.0) for maximum in maxima]
-    total = reduce(t, "sum", unary(t, "exp", binary(t, "sub", value, maxima[0])), dims, keep)
-    return binary(t, "add", unary(t, "log", total), maxima[1])
-
-
-def length(t: Translation, value: Value, dims: Sequence[int], keep: bool = False) -> Value:
-    """Return the root of the sum of squares over dimensions."""
-    return _root(t, reduce(t, "sum", unary(t, "square", value), dims, keep))
-
-
 def _root(t: Translation, squares: Value) -> Value:
     """Return the square root, whose gradient is zero where it is, as that of PyTorch's lengths and deviations."""
     zero = unary(t, "eq_scalar", squares, value=0.0)
     return masked(t, unary(t, "sqrt", masked(t, squares, zero, 1.0)), zero, 0.0)
-
-
-@converter("linalg_vector_norm")
-def _vector_norm(t: Translation, call: TracedCall) -> Value:
-    value, order = as_dtype(t, call["self"], call.dtypes[0]), call.number("ord")
-    dims, keep = _dims(call, value), call.flag("keepdim")
-    refuse_if(order not in (1, 2), f"linalg_vector_norm of order {order:g}: expected 1 or 2")
-    return length(t, value, dims, keep) if order == 2 else reduce(t, "sum", unary(t, "abs", value), dims, keep)
-
-
-@converter("cosine_similarity")
-def _cosine_similarity(t: Translation, call: TracedCall) -> Value:
-    """Divide by lengths, of which the least are taken for longer without a change of their gradients."""
-    operands, least = (call["x1"], call["x2"]), call.number("eps")
-    shape = broadcast_shapes(*(value.shape for value in operands))
-    left, right = (expanded(t, value, shape) for value in operands)
-    dims = _dims(call, left)
-    product = reduce(t, "sum", binary(t, "mul", left, right), dims)
-    lengths = [length(t, value, dims) for value in (left, right)]
-    missing = [unary(t, "stop_gradient", binary(t, "sub", unary(t, "clamp", x, min=least), x)) for x in lengths]
-    divisors = [binary(t, "add", *pair) for pair in zip(lengths, missing, strict=True)]
-    return binary(t, "div", product, binary(t, "mul", *divisors))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import prod
 
 import torch
@@ -245,18 +244,3 @@ def _flip(t: Translation, call: TracedCall) -> Value:
     value = densely(t, call["self"])
     dims = tuple(dim % value.rank for dim in call.integers("dims"))
     return t.plain(t.emit("flip", value.tensor, dims=dims, sizes=tuple(value.shape[dim] for dim in dims)))
-
-
-@converter("roll")
-def _roll(t: Translation, call: TracedCall) -> Value:
-    """Put the last elements of a dimension before the others."""
-    value, shifts, dims = call["self"], call.integers("shifts"), call.integers("dims")
-    if not dims:
-        flat = replace(call, arguments={**call.arguments, "self": view(t, value, (prod(value.shape),)), "dims": (0,)})
-        return view(t, _roll(t, flat), value.shape)
-    for shift, numbered in zip(shifts, dims, strict=True):
-        dim = numbered % value.rank
-        extent = value.shape[dim]
-        if start := -shift % extent:
-            value = joined(t, [sliced(t, value, dim, range(*ends)) for ends in ((start, extent), (0, start))], dim)
-    return value
