@@ -21,7 +21,7 @@ def _simulated(report: Report) -> str:
     what = f"{report.model} on {report.machine} with {report.workers} worker{'s' * (report.workers != 1)}"
     parts = [f"{what}: a step, simulated message by message, takes {_pace(report)}"]
     if report.communication_share is not None:
-        parts.append(f"{percent(report.communication_share)} of it communication that nothing hides")
+        parts.append(f"{percent(report.communication_share)} of it exposed communication")
     return f"{', '.join(parts)}; {_fit(report)}."
 
 

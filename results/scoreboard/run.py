@@ -9,11 +9,14 @@ from planner.files import write_json
 from results.experiment import Pages, publish, read_data, table
 from results.scoreboard import picture, tables
 from results.scoreboard.scored import score
+from results.scoreboard.scores import percentile
 from results.scoreboard.sets import find_sets, own_sets, read_set
-from tensor_partitioner.page.published import PATH, PublishedScore
+from tensor_partitioner.decision.published import PATH, PublishedScore
 
 HERE = Path(__file__).parent
 DIGITS = 5
+STEPS = 20
+"""Between the percentiles of a set's ratios that are published."""
 KEPT = (
     "line", "label", "part", "batch", "devices", "parallel", "machine", "measured_s", "predicted_s", "null_s",
     "calculon_s", "error", "measured_bytes", "predicted_bytes", "why",
@@ -33,7 +36,9 @@ def kept(data: dict[str, Any]) -> dict[str, Any]:
         if prediction["line"] in worst:
             row["shares"] = prediction["shares"]
         rows.append(row)
-    rounded: dict[str, Any] = _rounded(data | {"predictions": rows})
+    sizes = [prediction["size"] for prediction in data["predictions"] if prediction.get("size")]
+    experts = bool(sizes) and all(size["experts"] > 1 for size in sizes)
+    rounded: dict[str, Any] = _rounded(data | {"predictions": rows, "experts": experts})
     return rounded
 
 
@@ -69,6 +74,11 @@ def published(data: dict[str, Any]) -> tuple[PublishedScore, ...]:
     for scored in data["sets"]:
         scores = scored["scores"].get("test", {}).get("time", {})
         if scores.get("rows"):
+            ratios = [
+                row["measured_s"] / row["predicted_s"]
+                for row in scored["predictions"]
+                if row["part"] == "test" and "measured_s" in row and "predicted_s" in row
+            ]
             entries.append(
                 PublishedScore(
                     source=scored["source"],
@@ -77,6 +87,8 @@ def published(data: dict[str, Any]) -> tuple[PublishedScore, ...]:
                     mean=scores["error_mean"],
                     p90=scores["error_p90"],
                     bias=scores["bias_mean"],
+                    experts=scored["experts"],
+                    ratios=tuple(round(percentile(ratios, share / STEPS), 4) for share in range(STEPS + 1)),
                 )
             )
     return tuple(entries)

@@ -20,7 +20,20 @@ from simulator.projection.memory import (
     other_lines,
     with_fragmentation,
 )
-from simulator.projection.result import Projection, StageLine
+from simulator.projection.result import (
+    BUBBLE,
+    GRADIENTS,
+    HOST,
+    IDEAL,
+    INEFFICIENCY,
+    MODEL_PARALLEL,
+    RECOMPUTATION,
+    SHARDING,
+    STRAGGLERS,
+    UPDATE,
+    Projection,
+    StageLine,
+)
 from simulator.projection.stages import (
     MOST_IN_FLIGHT,
     PHASES,
@@ -35,9 +48,6 @@ from simulator.projection.stages import (
 )
 from simulator.projection.steps import Job, Steps, Turn, lasting
 
-WAITING = "waiting for the slowest device"
-EXCHANGES = "tensor, context and expert parallel exchanges"
-
 
 def project(job: Job) -> Projection:
     """Project a step; PlanError where a schedule or a cut cannot be."""
@@ -46,7 +56,7 @@ def project(job: Job) -> Projection:
     if factor == 1:
         return step
     slow = _Projecting(job.on_slower(factor)).result()
-    return replace(slow, shares={**step.shares, WAITING: slow.seconds - step.seconds})
+    return replace(slow, shares={**step.shares, STRAGGLERS: slow.seconds - step.seconds})
 
 
 def stages_of(job: Job) -> list[range]:
@@ -178,15 +188,15 @@ class _Projecting:
         queued_s = sum(step.queued_s for step in seconds[stage]) if steps.scatters else busy_s
         in_turn_s = count * queued_s if self._parallel.pp > 1 or steps.scatters else end.pipeline_s
         return {
-            "kernels at the roof": count * roof_s,
-            "kernels below the roof": count * (device_s - exchanged_s - roof_s - again_s),
-            "recomputation": count * again_s,
-            EXCHANGES: count * exchanged_s + end.inner_s,
-            "weights gathered and gradients scattered, exposed": count * (busy_s - queued_s),
-            "waiting for the host": in_turn_s - count * device_s,
-            "pipeline bubble and messages": end.pipeline_s - count * busy_s if self._parallel.pp > 1 else 0.0,
-            "gradients reduced, exposed": end.exposed_s,
-            "optimizer": end.update_s,
+            IDEAL: count * roof_s,
+            INEFFICIENCY: count * (device_s - exchanged_s - roof_s - again_s),
+            RECOMPUTATION: count * again_s,
+            MODEL_PARALLEL: count * exchanged_s + end.inner_s,
+            SHARDING: count * (busy_s - queued_s),
+            HOST: in_turn_s - count * device_s,
+            BUBBLE: end.pipeline_s - count * busy_s if self._parallel.pp > 1 else 0.0,
+            GRADIENTS: end.exposed_s,
+            UPDATE: end.update_s,
         }
 
     def _memory(self, stage: int) -> tuple[MemoryLine, ...]:

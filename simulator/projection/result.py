@@ -7,6 +7,19 @@ from dataclasses import dataclass
 
 from simulator.projection.memory import MemoryLine
 
+IDEAL, INEFFICIENCY, RECOMPUTATION = "ideal compute", "kernel inefficiency", "recomputation"
+"""Causes of a step's seconds: its kernels at the best rates that large ones attain, what they take longer, repeated."""
+
+MODEL_PARALLEL, SHARDING = "exposed model parallel communication", "exposed ZeRO/FSDP communication"
+"""Activations exchanged by tensor, context and expert parallel workers; weights gathered, gradients scattered."""
+
+GRADIENTS, HOST, BUBBLE, UPDATE = "exposed gradient all-reduce", "host overhead", "pipeline bubble", "optimizer"
+"""A bubble includes the messages between stages."""
+
+STRAGGLERS = "waiting for the slowest device"
+INEFFICIENCY_AND_WAITING, COMMUNICATION = "kernel inefficiency and waiting", "exposed communication"
+"""Causes of a step that was simulated message by message."""
+
 
 @dataclass(frozen=True, slots=True)
 class Projection:
@@ -77,7 +90,7 @@ class Projection:
     @property
     def roof_factor(self) -> float:
         """How many times as long it takes as its kernels at the best rates that large ones attain."""
-        return self.seconds / self.shares["kernels at the roof"]
+        return self.seconds / self.shares[IDEAL]
 
 
 @dataclass(frozen=True, slots=True)

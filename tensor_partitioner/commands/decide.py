@@ -26,14 +26,13 @@ from tensor_partitioner.commands.console import WRITTEN, command_errors, operato
 from tensor_partitioner.commands.help import Command
 from tensor_partitioner.commands.planning_options import DECIDED, MODEL_HELP, begin, given_options, with_model_options
 from tensor_partitioner.commands.projecting import saved_for
+from tensor_partitioner.decision.answer import Answer
 from tensor_partitioner.decision.checks import is_alike
 from tensor_partitioner.decision.deciding import BUDGET_S, decide
 from tensor_partitioner.decision.precision import hint
 from tensor_partitioner.decision.record import Decision
 from tensor_partitioner.decision.sources import plan_named, source_of
-from tensor_partitioner.decision.tables import candidates_table
 from tensor_partitioner.decision.typed import STACK
-from tensor_partitioner.decision.why import left_open, not_their_best
 from tensor_partitioner.replicas import searched_plan
 from topologies import available
 
@@ -118,12 +117,9 @@ def main(source: str, **options: Any) -> None:
         write_json(options["json_path"], decision)
     if options["page_path"] is not None:
         _write_page(decision, source, options)
-    if options["show_all"]:
-        stdout().print(candidates_table(decision.candidates))
-    stdout().print(*display.tables(decision), sep="\n")
-    stdout().print(_searched(decision), soft_wrap=True)
-    advice = hint(decision.model.dtype, cluster(options["topo"]).built.devices[0])
-    stdout().print(*filter(None, (advice, decision.verdict)), sep="\n", soft_wrap=True)
+    stdout().print(Answer(decision, options["show_all"]))
+    if advice := hint(decision.model.dtype, cluster(options["topo"]).built.devices[0]):
+        stdout().print(advice, soft_wrap=True)
     if not decision.best.fits:
         raise JobError(f"{source}: nothing fits in the memory of {decision.machine.name}")
     if options["output"] is not None:
@@ -170,22 +166,6 @@ def planned_for_time(source: str, options: Mapping[str, Any]) -> tuple[Plan, str
     """Return the plan of the fastest way that fits on all of a machine's devices, and the verdict; pins are words."""
     decision = _decided(source, {**options, "stack": STACK, "budget": BUDGET_S})
     return saved_for(plan_of(decision, source, options), decision.stack), decision.verdict
-
-
-def _searched(decision: Decision) -> str:
-    search = decision.search
-    least = "nothing is faster" if decision.best.fits else "nothing fits"
-    left = left_open(search) if search.unfinished else least
-    looked, how = "projected", f"of the software stack {decision.stack}"
-    if decision.stack == OURS:
-        looked, how = "simulated", "worker by worker"
-    parts = (
-        f"{search.projected} of {search.considered} candidates {looked} in {display.seconds(search.seconds)}",
-        f"{search.bounded_away} excluded by bounds" if search.bounded_away else "",
-        f"{search.impossible} cannot divide the model" if search.impossible else "",
-    )
-    told = f"{', '.join(filter(None, parts))}; in our model, {how}, {left}."
-    return f"{told} {not_their_best(decision)}".rstrip()
 
 
 def plan_of(decision: Decision, source: str, options: Mapping[str, Any]) -> Plan:

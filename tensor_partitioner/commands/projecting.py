@@ -24,7 +24,7 @@ from planner.plans.plan_json import load_plan
 from planner.plans.rewriting import without_copies
 from simulator.baselines.largest_batch import largest_batch
 from simulator.projection.cluster import Cluster, cluster
-from simulator.projection.result import Projection
+from simulator.projection.result import IDEAL, Projection
 from simulator.projection.stack import OURS, STACKS
 from simulator.systems import TooFewSamplesError
 from tensor_partitioner import display
@@ -214,7 +214,7 @@ def _job(source: str, asked: Mapping[str, Any]) -> tuple[Source, int, Parallel]:
 
 def said(source: str, parallel: Parallel | None, machine: str, step: Projection, stack: str) -> str:
     """Say in one sentence what a step under a stack shows."""
-    cause = max((c for c in step.shares if c != "kernels at the roof"), key=step.shares.__getitem__)
+    cause = max((c for c in step.shares if c != IDEAL), key=step.shares.__getitem__)
     how = "" if parallel is None else f" as {str(parallel) or 'dp=1'}"
     needed, there = (display.quantity(nbytes, "B") for nbytes in (step.needed_bytes, step.capacity_bytes))
     by = display.quantity(-step.margin_bytes, "B")
@@ -222,7 +222,7 @@ def said(source: str, parallel: Parallel | None, machine: str, step: Projection,
     return (
         f"{source} on {machine}{how}, run by {stack}, takes "
         f"{display.seconds(step.seconds)} a step, {display.number(step.samples_per_s)} "
-        f"samples/s at {step.utilisation:.0%} of the {step.dtype} peak; most beyond the kernels' best goes to {cause} "
+        f"samples/s, {step.utilisation:.0%} MFU ({step.dtype}); the largest loss is {cause} "
         f"({step.shares[cause] / step.seconds:.0%}); {fit}."
     )
 

@@ -23,6 +23,7 @@ from simulator.projection.stack import OURS, Stack, stack_named
 from tensor_partitioner.decision.bounds import UNDIVIDED, Bounds
 from tensor_partitioner.decision.candidates import ParallelSpace, candidate_name, family
 from tensor_partitioner.decision.checks import is_alike, require_few, require_types
+from tensor_partitioner.decision.published import band, published_scores
 from tensor_partitioner.decision.record import ALL_ALIKE, FAMILIES, SEARCHED, Decision, RankedCandidate, SearchFacts
 from tensor_partitioner.decision.recording import Projected, machine_facts, model_facts, ranked, warning
 from tensor_partitioner.decision.searching import Search
@@ -232,7 +233,7 @@ class _Deciding:
     def _record(self, batch: int, projected: Sequence[Projected], search: Search) -> Decision:
         inner, blocks = self._single
         operations = batch * self._operations
-        model = model_facts(self.source.name, inner, blocks, batch, operations)
+        model = model_facts(self.source, inner, blocks, batch, operations)
         machine = machine_facts(self.cluster, inner.dtype)
         told = ranked(projected, model, inner.replica.graph)
         if not told:
@@ -259,6 +260,7 @@ class _Deciding:
             candidates=told,
             commands=tuple(commands(self.source, batch, machine, told[0], stack=self.stack, pins=self.pins)),
             one_device_s=alone_s,
+            band=None if self._simulates else band(published_scores(), experts=experts_of(inner.replica.graph) > 1),
         )
 
     def _alone_s(self, batch: int, best: RankedCandidate, operations: float) -> float | None:

@@ -60,7 +60,7 @@ class RankedCandidate(msgspec.Struct, frozen=True, kw_only=True):
 class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The model: parameters, samples of a step, tokens of a sample, operations of its products, what it computes in.
 
-    `weights` is the dtype of its weights; "" where that is the same, or not said.
+    `weights` is the dtype of its weights; "" where that is the same, or not said. `optimizer` is its name.
     """
 
     name: str
@@ -71,6 +71,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     operations: float
     dtype: str
     weights: str = ""
+    optimizer: str = "none"
 
     @property
     def precision(self) -> str:
@@ -113,7 +114,8 @@ class SearchFacts(msgspec.Struct, frozen=True, kw_only=True):
 class Decision(msgspec.Struct, Shown, frozen=True, kw_only=True):
     """What to do, and why: the candidates best first, those that fit before those that do not.
 
-    `one_device_s` are the seconds of a step on one device alone, where it is as fast as all.
+    `one_device_s` are the seconds of a step on one device alone, where it is as fast as all. `band` is what 90% of
+    published runs of such models took at least and at most, over their predictions.
     """
 
     format: str = FORMAT
@@ -125,6 +127,7 @@ class Decision(msgspec.Struct, Shown, frozen=True, kw_only=True):
     candidates: tuple[RankedCandidate, ...]
     commands: tuple[str, ...]
     one_device_s: float | None = None
+    band: tuple[float, float] | None = None
 
     @property
     def best(self) -> RankedCandidate:

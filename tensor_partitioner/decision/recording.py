@@ -11,11 +11,10 @@ from planner.graph.facts import sequence_length, weight_dtype
 from planner.graph.ir import Graph
 from simulator.projection.block import Block
 from simulator.projection.cluster import Cluster
-from simulator.projection.projection import EXCHANGES
-from simulator.projection.result import Projection
+from simulator.projection.result import BUBBLE, COMMUNICATION, GRADIENTS, MODEL_PARALLEL, SHARDING, Projection
 from tensor_partitioner.decision.record import FAMILIES, MachineFacts, ModelFacts, RankedCandidate, SearchFacts
-from tensor_partitioner.decision.why import COMMUNICATING, left_open, why, why_searched
-from tensor_partitioner.replicas import Inner
+from tensor_partitioner.decision.why import left_open, why, why_searched
+from tensor_partitioner.replicas import Inner, Source
 
 Projected = tuple[str, str, float, Projection]
 """A candidate's name, its family, its bound in seconds, and its projection."""
@@ -26,11 +25,11 @@ def warning(search: SearchFacts) -> str:
     return f"Time ran out: {left_open(search)}. " if search.unfinished else ""
 
 
-def model_facts(name: str, inner: Inner, blocks: Sequence[Block], batch: int, operations: float) -> ModelFacts:
+def model_facts(source: Source, inner: Inner, blocks: Sequence[Block], batch: int, operations: float) -> ModelFacts:
     """Record a model, of which one device does all the work."""
     graph = inner.replica.graph
     return ModelFacts(
-        name=name,
+        name=source.name,
         parameters=sum(block.parameters for block in blocks),
         batch=batch,
         sequence=sequence_length(graph),
@@ -38,6 +37,7 @@ def model_facts(name: str, inner: Inner, blocks: Sequence[Block], batch: int, op
         operations=operations,
         dtype=inner.dtype,
         weights=weight_dtype(graph) or "",
+        optimizer=str(dict(source.options).get("optimizer") or ("its own" if graph.updates else "none")),
     )
 
 
@@ -66,12 +66,7 @@ def ranked(projected: Sequence[Projected], model: ModelFacts, graph: Graph) -> t
 def _candidate(name: str, kind: str, bound_s: float, projection: Projection, model: ModelFacts) -> RankedCandidate:
     """Record a candidate."""
     shares, tokens = projection.shares, model.sequence
-    exposed = (
-        COMMUNICATING,
-        EXCHANGES,
-        "weights gathered and gradients scattered, exposed",
-        "gradients reduced, exposed",
-    )
+    exposed = (COMMUNICATION, MODEL_PARALLEL, SHARDING, GRADIENTS)
     return RankedCandidate(
         name=name,
         parallel=None if kind in FAMILIES.values() else name,
@@ -86,7 +81,7 @@ def _candidate(name: str, kind: str, bound_s: float, projection: Projection, mod
         capacity_bytes=projection.capacity_bytes,
         margin_bytes=projection.margin_bytes,
         exposed_s=sum(shares.get(cause, 0.0) for cause in exposed),
-        bubble_s=shares.get("pipeline bubble and messages", 0.0),
+        bubble_s=shares.get(BUBBLE, 0.0),
         roof_factor=projection.roof_factor,
         micro_batches=projection.micro_batches,
         shares=dict(shares),

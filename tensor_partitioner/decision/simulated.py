@@ -10,9 +10,8 @@ from planner.layout import by_axis
 from planner.plans.plan import Plan
 from planner.report.tables import fullest
 from simulator.projection.memory import MemoryLine
-from simulator.projection.result import Projection, StageLine
+from simulator.projection.result import COMMUNICATION, IDEAL, INEFFICIENCY_AND_WAITING, Projection, StageLine
 from simulator.report import simulate
-from tensor_partitioner.decision.why import COMMUNICATING, COMPUTING
 from topologies import Machine
 from topologies.machine import Device
 
@@ -42,6 +41,7 @@ def simulated_step(plan: Plan, batch: int, machine: Machine, work: Work) -> Proj
     seconds, exposed_s, least_s = step.seconds_per_step or 0.0, step.exposed_seconds or 0.0, work.seconds(devices)
     memory = fullest(step)
     assert memory is not None
+    shares = {IDEAL: least_s, INEFFICIENCY_AND_WAITING: seconds - exposed_s - least_s, COMMUNICATION: exposed_s}
     return Projection(
         seconds=seconds,
         samples=batch,
@@ -51,7 +51,7 @@ def simulated_step(plan: Plan, batch: int, machine: Machine, work: Work) -> Proj
         hardware_operations=work.operations,
         dtype=work.dtype,
         peak_flop_per_s=fmean(device.peak(work.dtype) for device in devices),
-        shares={"kernels at the roof": least_s, COMPUTING: seconds - exposed_s - least_s, COMMUNICATING: exposed_s},
+        shares=shares,
         memory=tuple(MemoryLine(what, nbytes) for what, nbytes in memory.by_kind.items()),
         capacity_bytes=memory.capacity_bytes or float("inf"),
         stages=(StageLine("-", "-", seconds - exposed_s, 0.0, memory.peak_bytes),),

@@ -1,21 +1,15 @@
-"""Tables of projections and decisions."""
+"""Tables of projections."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 
 from rich.table import Table
 
 from simulator.projection.result import Projection
 from tensor_partitioner import display
-from tensor_partitioner.decision.record import Decision, RankedCandidate
 
-SPARED = ("samples/s", "bubble", "exposed", "of peak", "memory")
-"""Columns that follow from others or are said in the reason, which a narrow terminal does without."""
-
-OVERFULL = "out of memory"
-AT_MOST = "≤ "
 LEAST_SHARE = 1e-4
 """Of a step: causes of less are not told."""
 
@@ -37,12 +31,12 @@ def step_table(step: Projection) -> Table:
     rows = (
         ("a step", display.seconds(step.seconds)),
         ("samples/s", display.number(step.samples_per_s)),
-        (f"of a device's {step.dtype} peak", display.percent(step.utilisation)),
+        (f"MFU ({step.dtype})", display.percent(step.utilisation)),
         ("Tflop/s a device", f"{step.flop_per_s_per_device / 1e12:.4g}"),
         ("devices", str(step.devices)),
         ("micro-batches", str(step.micro_batches)),
         ("memory", f"{_bytes(step.needed_bytes)} of {_bytes(step.capacity_bytes)}, {margin}"),
-        ("over the roof", f"{step.roof_factor:.3g} times its kernels at their best"),
+        ("step / ideal compute", f"{step.roof_factor:.3g}"),
     )
     return display.facts("projected", rows)
 
@@ -65,36 +59,3 @@ def memory_table(step: Projection) -> Table:
     lines = [(line.what, _bytes(line.nbytes)) for line in step.memory]
     left = ("to spare", _bytes(step.margin_bytes)) if step.fits else ("too much", _bytes(-step.margin_bytes))
     return display.table("memory of the fullest device", ("of what", "bytes"), [*lines, left])
-
-
-@display.tables.register
-def _(shown: Decision) -> Sequence[Table]:
-    """Show the best candidate of every family, and where the first one's time goes."""
-    return candidates_table(shown.of_families(), of_kinds=True), shares_table(
-        shown.best.shares, shown.best.seconds_per_step
-    )
-
-
-def candidates_table(candidates: Iterable[RankedCandidate], *, of_kinds: bool = False) -> Table:
-    """Rank candidates, with the reason why each loses to the first.
-
-    Those that stand for their kinds take "≤" seconds, but the first: others of a kind that were left out may be faster.
-    """
-    rows = (
-        (
-            candidate.family,
-            candidate.name,
-            AT_MOST * (of_kinds and number > 0 and candidate.parallel is not None)
-            + display.seconds(candidate.seconds_per_step),
-            display.number(candidate.samples_per_s),
-            display.percent(candidate.utilisation),
-            display.seconds(candidate.exposed_s),
-            display.seconds(candidate.bubble_s),
-            _bytes(candidate.needed_bytes),
-            _bytes(candidate.margin_bytes) if candidate.fits else OVERFULL,
-            candidate.why or "the fastest that fits",
-        )
-        for number, candidate in enumerate(candidates)
-    )
-    columns = ("how", "--parallel", "a step", "samples/s", "of peak", "exposed", "bubble", "memory", "to spare", "why")
-    return display.table("ways to train it, best first", columns, rows, text=("--parallel", "why"), spare=SPARED)

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from functools import singledispatch
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 
 from tensor_partitioner.display.fitted import FittedTable
@@ -25,7 +25,7 @@ _UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 @singledispatch
-def tables(shown: object) -> Sequence[Table]:
+def tables(shown: object) -> Sequence[RenderableType]:
     """Return the tables that show an object; TypeError for one that has none and is no record."""
     if not is_dataclass(shown):
         raise TypeError(f"{type(shown).__name__}: no tables are registered for it")
@@ -57,14 +57,14 @@ def console(**options: Any) -> Console:
     return Console(highlight=False, markup=False, emoji=False, force_jupyter=False, **options)
 
 
-def as_text(*shown: Table) -> str:
+def as_text(*shown: RenderableType) -> str:
     """Return tables as plain text."""
     text = io.StringIO()
     console(file=text, width=WIDTH, color_system=None).print(*shown, sep="\n")
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 
-def as_html(*shown: Table) -> str:
+def as_html(*shown: RenderableType) -> str:
     """Return tables as a piece of HTML."""
     recording = console(file=io.StringIO(), width=WIDTH, record=True)
     recording.print(*shown, sep="\n")
@@ -86,21 +86,19 @@ def _filled(
     return result
 
 
-def table(  # noqa: PLR0913 -- the settings by their names
+def table(
     title: str | None,
     columns: Sequence[str],
     rows: Iterable[Sequence[str]],
     *,
     keys: int = 1,
     text: Sequence[str] = (),
-    spare: Sequence[str] = (),
 ) -> Table:
     """Build a plain table: the first column, and those of `text`, to the left, the others to the right.
 
     The first `keys` columns name a row: where the table is too wide, they stand again in each of its parts.
-    Where it is too wide those of `spare` are left out, the first of them first.
     """
-    return _filled(FittedTable(title and printable(title), keys, spare=spare), columns, rows, left=(columns[0], *text))
+    return _filled(FittedTable(title and printable(title), keys), columns, rows, left=(columns[0], *text))
 
 
 def facts(title: str, rows: Iterable[tuple[str, str]]) -> Table:

@@ -1,6 +1,6 @@
 """A table that is cut into parts, one below the other, where it is wider than what it is shown on.
 
-No figure is ever broken: columns that can be spared go first, then names fold, then whole columns go below, with the
+No figure is ever broken: names fold first, then whole columns go below, with the
 names of the rows beside them again.
 """
 
@@ -14,16 +14,15 @@ from rich.table import Column, Table
 
 FRAME = 3  # what a column takes besides its cells; the last border takes one more
 TEXT = 24  # wider cells hold text, which may be folded to so many characters; figures and what they are of may not
-READ = 48  # text that is folded to no less reads well
 LEAST = 12  # the fewest characters that a column of names gets
 
 
 class FittedTable(Table):
-    """A table whose first `keys` columns name its rows; those headed by one of `spare` go, in its order, for room."""
+    """A table whose first `keys` columns name its rows."""
 
-    def __init__(self, title: str | None, keys: int, *, show_header: bool = True, spare: Sequence[str] = ()) -> None:
+    def __init__(self, title: str | None, keys: int, *, show_header: bool = True) -> None:
         super().__init__(title=title, title_justify="left", title_style="bold", show_header=show_header)
-        self.keys, self.spare = keys, spare
+        self.keys = keys
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Show it whole where there is room, else in parts."""
@@ -31,17 +30,7 @@ class FittedTable(Table):
         if not self.show_header or sum(widths) + FRAME * len(widths) < options.max_width:
             yield from super().__rich_console__(console, options)
             return
-        yield from self._parts(options.max_width - 1, self._kept(options.max_width - 1))
-
-    def _kept(self, room: int) -> list[Column]:
-        """Return the columns without those spared that there is no room for."""
-        kept = self.columns
-        for heading in self.spare:
-            widths = (width if width <= TEXT else min(width, READ) for width in map(_width, kept))
-            if sum(width + FRAME for width in widths) <= room:
-                break
-            kept = [column for column in kept if column.header != heading]
-        return kept
+        yield from self._parts(options.max_width - 1, self.columns)
 
     def _parts(self, room: int, columns: Sequence[Column]) -> Iterator[Table]:
         """Yield tables of at most `room` characters and a border that together show these columns."""

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from planner.parallel import Parallel
 from planner.plans.phases import read_schedule
+from simulator.projection.result import IDEAL, INEFFICIENCY, INEFFICIENCY_AND_WAITING
 from tensor_partitioner.decision.record import Decision
 from tensor_partitioner.decision.why import left_open, not_their_best
 from tensor_partitioner.display import number, percent, quantity, seconds
@@ -29,7 +30,8 @@ ZERO = {
     3: "Weights, gradients and optimizer's state are shared out over {dp} data parallel groups and gathered layer by "
     "layer (FSDP, ZeRO-3).",
 }
-OF_PEAK = "model operations a second over the data sheet's"
+OF_PEAK = "model FLOP/s over the peak in the data sheet"
+KERNELS = (IDEAL, INEFFICIENCY, INEFFICIENCY_AND_WAITING)
 RECOMPUTED = {
     "none": "Nothing is computed twice.",
     "selective": "Some of a layer, such as the insides of attention, is computed again in the backward pass.",
@@ -97,10 +99,10 @@ def cards_of(decision: Decision) -> tuple[tuple[str, str, str], ...]:
     best = decision.best
     margin = f"{quantity(abs(best.margin_bytes), 'B')} {'to spare' if best.fits else 'too much'}"
     tokens = "" if best.tokens_per_s is None else f"{quantity(best.tokens_per_s, 'tokens/s')}"
-    share = sum(best.shares[cause] for cause in best.shares if cause.startswith("kernels")) / best.seconds_per_step
+    share = sum(best.shares.get(cause, 0.0) for cause in KERNELS) / best.seconds_per_step
     return (
         ("One step", seconds(best.seconds_per_step), f"{number(best.samples_per_s)} samples/s, {tokens}".rstrip(", ")),
-        (f"Of the devices' {decision.model.dtype} peak", percent(best.utilisation), OF_PEAK),
+        ("MFU", percent(best.utilisation), OF_PEAK),
         ("Memory of the fullest device", quantity(best.needed_bytes, "B"), margin),
         ("Computing", percent(share), "of the step; the rest is communication, waiting and update"),
         *_beside(decision),

@@ -18,12 +18,12 @@ from simulator.report import Settings, simulation_of
 from simulator.simulation import Simulation
 from simulator.systems import plan_program
 from tensor_partitioner.decision.precision import hint
+from tensor_partitioner.decision.published import published_scores
 from tensor_partitioner.decision.record import Decision
 from tensor_partitioner.display import number, percent, product, quantity, seconds
 from tensor_partitioner.page.decisions import asked, cards_of, shown, split_of, trust_of
 from tensor_partitioner.page.inputs import machine_inputs, stack_inputs
 from tensor_partitioner.page.plans import plan_part
-from tensor_partitioner.page.published import published_scores
 from tensor_partitioner.page.records import Figure, Lanes, Page
 from tensor_partitioner.page.rendering import write
 from tensor_partitioner.page.runs import occupied, run_part, simulated_lanes, task_lanes

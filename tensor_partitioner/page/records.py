@@ -11,8 +11,8 @@ from planner.explanations.alternatives import Rejected
 from planner.explanations.summary_record import Summary
 from planner.parallel import Parallel
 from simulator.history import Span
+from tensor_partitioner.decision.published import PublishedScore
 from tensor_partitioner.decision.record import Decision
-from tensor_partitioner.page.published import PublishedScore
 from topologies.tree import TreeNode
 
 

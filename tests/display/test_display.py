@@ -1,6 +1,5 @@
 """Everything public prints as its tables, in a terminal and in a notebook, and nothing drives the terminal."""
 
-import io
 import re
 import traceback
 from dataclasses import fields, replace
@@ -12,7 +11,7 @@ import planner
 import simulator
 from planner.search import Searcher, SearchOptions, Ties
 from tensor_partitioner import display
-from tensor_partitioner.display import Shown, console, facts, printable, table
+from tensor_partitioner.display import Shown, facts, printable, table
 from topologies import load_topology
 
 GRAPH = planner.model("mlp-2-16", batch=8)
@@ -166,25 +165,3 @@ def test_options_show_themselves(shown):
     assert text.startswith(type(shown).__name__ + "\n")
     assert all(field.name in text for field in fields(shown) if field.repr)
     assert len(text.splitlines()) < 20
-
-
-@pytest.mark.parametrize(
-    ("room", "shown", "parts"),
-    [
-        (100, ("how", "step", "rate", "rest", "why"), 1),
-        (76, ("how", "step", "rest", "why"), 1),
-        (60, ("how", "step", "why"), 1),
-        (34, ("how", "step", "why"), 2),
-    ],
-)
-def test_columns_that_can_be_spared_go_for_room(room, shown, parts):
-    cells = ("data", "40.98 ms", "1562 /s", "9.37 GB", "more for " + " ".join(["weights"] * 4))
-    heads = ("how", "step", "rate", "rest", "why")
-    text = io.StringIO()
-    shown_table = table("ways", heads, [cells], text=("why",), spare=("rate", "rest"))
-    console(file=text, width=room, color_system=None).print(shown_table)
-    lines = text.getvalue().splitlines()
-    headings = [cell for line in lines if line.startswith("┃") for cell in line.strip("┃").split("┃")]
-    assert {heading.strip() for heading in headings} == {*shown}
-    assert sum(line.startswith("┏") for line in lines) == parts
-    assert max(map(len, lines)) <= room

@@ -19,10 +19,10 @@ from planner.failures import describe_failure
 from planner.report.schema import write_reports
 from tensor_partitioner.commands.report import main
 from tensor_partitioner.decision import decide
+from tensor_partitioner.decision.published import published_scores
 from tensor_partitioner.page.decisions import cards_of, shown
 from tensor_partitioner.page.inputs import machine_inputs
 from tensor_partitioner.page.pages import decision_content, plan_content
-from tensor_partitioner.page.published import published_scores
 from tensor_partitioner.page.rendering import html
 from tensor_partitioner.page.runs import RESOLUTION, SHOWN, run_part, simulated_lanes
 from tensor_partitioner.page.stages import schedule_lanes

@@ -13,6 +13,7 @@ from planner.parallel import Parallel
 from planner.program.calls import node_work
 from simulator.projection.kernels import fused, kernel_of, readers_of
 from simulator.projection.replica import replica
+from simulator.projection.result import IDEAL, INEFFICIENCY
 from simulator.projection.stack import STACKS, Kernels, Stack
 from tensor_partitioner.projection import project
 from topologies import load_topology
@@ -50,7 +51,7 @@ def test_causes_add_up_to_the_seconds_and_none_is_negative(way, stack):
         projected = step(way, stack=runs)
         assert sum(projected.shares.values()) == pytest.approx(projected.seconds, rel=1e-9)
         assert min(projected.shares.values()) >= -1e-9 * projected.seconds
-        assert projected.roof_factor == pytest.approx(projected.seconds / projected.shares["kernels at the roof"])
+        assert projected.roof_factor == pytest.approx(projected.seconds / projected.shares["ideal compute"])
         assert projected.roof_factor > 1
         lines = sum(line.nbytes for line in projected.memory)
         assert projected.margin_bytes == pytest.approx(projected.capacity_bytes - lines)
@@ -117,12 +118,12 @@ def test_zero_shares_out_states_gradients_and_weights():
 def test_gradients_that_are_shared_out_are_scattered_with_every_micro_batch():
     """DeepSpeed's stage 2 keeps a share of them alone, of one micro-batch, too; stage 1 reduces what has added up."""
     runs = Stack(Kernels("all"), host_s=0.0, gathers_ahead=False, overlaps_gradients=False)
-    cause = "weights gathered and gradients scattered, exposed"
+    cause = "exposed ZeRO/FSDP communication"
     once, four = (step("dp=8,zero=2,micro-batch=1", batch, runs, machine="dgx-a100") for batch in (8, 32))
     added_up = step("dp=8,zero=1,micro-batch=1", 32, runs, machine="dgx-a100")
-    assert once.shares["gradients reduced, exposed"] == added_up.shares[cause] == 0
+    assert once.shares["exposed gradient all-reduce"] == added_up.shares[cause] == 0
     assert four.shares[cause] == pytest.approx(4 * once.shares[cause], rel=1e-9)
-    assert once.shares[cause] == pytest.approx(added_up.shares["gradients reduced, exposed"], rel=0.05)
+    assert once.shares[cause] == pytest.approx(added_up.shares["exposed gradient all-reduce"], rel=0.05)
 
 
 def test_the_slowest_device_takes_all_with_it():
@@ -130,17 +131,17 @@ def test_the_slowest_device_takes_all_with_it():
         step("dp=8,micro-batch=1"),
         step("dp=8,micro-batch=1", stack=replace(STACKS["megatron"], straggler=2.0)),
     )
-    computed_s = sum(plain.shares[cause] for cause in plain.shares if cause.startswith("kernels"))
+    computed_s = sum(plain.shares[cause] for cause in plain.shares if cause in (IDEAL, INEFFICIENCY))
     waiting_s = slow.shares["waiting for the slowest device"]
     assert waiting_s == pytest.approx(computed_s + plain.shares["optimizer"], rel=0.02)
 
 
 def test_libraries_of_other_years_take_longer_for_what_a_device_computes():
     plain, older = (step("tp=8,micro-batch=1", stack=replace(STACKS["megatron"], kernel_times=of)) for of in (1.0, 2.0))
-    computed = ("kernels at the roof", "kernels below the roof", "optimizer")
+    computed = ("ideal compute", "kernel inefficiency", "optimizer")
     plain_s, older_s = (sum(projection.shares[cause] for cause in computed) for projection in (plain, older))
     assert older_s == pytest.approx(2 * plain_s, rel=1e-9)
-    launched_s = plain.shares["waiting for the host"]  # the first kernels', of which longer ones hide more
+    launched_s = plain.shares["host overhead"]  # the first kernels', of which longer ones hide more
     assert plain_s - launched_s <= older.seconds - plain.seconds <= plain_s
 
 
@@ -165,13 +166,13 @@ def test_a_projection_is_near_the_simulation_of_all_events(parallel):
     shares = project(name, PERCEPTRON, batch=samples, parallel=way, machine=machine, stack=LIKE_EVENTS).shares
     launches_s = len(graph.nodes) * spec.launch_latency_s
     logits_s = 2 * samples * width / (spec.memory_bandwidth_bytes_per_s * spec.efficiency.elementwise)
-    computed_s = shares["kernels at the roof"] + shares["kernels below the roof"] + shares["optimizer"]
+    computed_s = shares["ideal compute"] + shares["kernel inefficiency"] + shares["optimizer"]
     assert 0 <= events.compute_seconds[0] - computed_s <= launches_s + 2 * logits_s
     if way.tp > 1:
-        inside_s = shares["tensor, context and expert parallel exchanges"]
+        inside_s = shares["exposed model parallel communication"]
         assert inside_s == pytest.approx(events.exposed_seconds, rel=1e-9)
     else:
-        reduced_s, tensors = shares["gradients reduced, exposed"], len(graph.updates)
+        reduced_s, tensors = shares["exposed gradient all-reduce"], len(graph.updates)
         assert 0 <= events.exposed_seconds - reduced_s <= tensors * 120e-6
 
 
@@ -229,7 +230,7 @@ def test_exchanges_that_are_hidden_leave_a_piece_and_what_they_slow_down():
     plain, hiding = (
         step("tp=8,sp,micro-batch=1", 8, stack, **FLASH, machine="hgx-h100") for stack in ("megatron", "nemo")
     )
-    cause, slowdown = "tensor, context and expert parallel exchanges", STACKS["nemo"].slowdown
+    cause, slowdown = "exposed model parallel communication", STACKS["nemo"].slowdown
     left_s = plain.shares[cause] * (1 / 8 + (slowdown - 1) * 7 / 8)
     assert left_s <= hiding.shares[cause] < 1.2 * left_s  # beside the embedding there is little work
 
@@ -305,7 +306,7 @@ def test_a_loss_in_place_keeps_logits_as_they_are_and_has_no_gradients_beside_th
 
 
 def test_weights_gathered_after_the_layer_before_has_computed_are_waited_for():
-    composer, cause = STACKS["composer"], "weights gathered and gradients scattered, exposed"
+    composer, cause = STACKS["composer"], "exposed ZeRO/FSDP communication"
     ahead = replace(composer, gathers_ahead_backward=True)
     waits_s = [llama("dp=8,zero=3,micro-batch=1", 8, stack).shares[cause] for stack in (ahead, composer)]
     gathered_s = waits_s[1] - waits_s[0]

@@ -1,0 +1,161 @@
+"""A decision on a terminal: the answer in a few lines, then the candidates, each with why it loses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from textwrap import TextWrapper
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from tensor_partitioner import display
+from tensor_partitioner.decision.published import COVERAGE
+from tensor_partitioner.decision.record import Decision, RankedCandidate
+from tensor_partitioner.decision.why import left_open, not_their_best, one_device
+
+HEADING = 10
+"""Characters of the names of the answer's lines, and of a gap before what they say."""
+
+FIGURES = "  {:>11} {:>8} {:>9}  "
+"""Step, MFU and memory of a candidate."""
+
+MOST_LINES = 39
+"""On a terminal where not all candidates are asked for."""
+
+TOLD_SHARE = 0.01
+"""Of a step: causes of less are not told."""
+
+
+STANDARD = ("data (DDP)", "ZeRO-1", "FSDP (ZeRO-3)", "tensor")
+"""Families that are shown whatever is faster."""
+
+
+class _Wrapper(TextWrapper):
+    """Wraps a text between words, and degrees after commas."""
+
+    wordsep_simple_re = re.compile(r"(\s+|(?<=,)(?=[^\s\d]))")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a decision says, wrapped to the width of a terminal, with all candidates or those that 40 lines hold."""
+
+    decision: Decision
+    all_candidates: bool = False
+
+    def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
+        """Write it line by line."""
+        for number, line in enumerate(self.lines(options.max_width)):
+            yield Text(line, style="" if number else "bold")
+
+    def lines(self, width: int) -> list[str]:
+        """Return the lines, none longer than the width."""
+        decision = self.decision
+        answer = [title(decision), *(line for name, text in facts(decision) for line in _fact(name, text, width))]
+        rows = decision.candidates if self.all_candidates else decision.of_families()
+        if len(rows) == 1:
+            return answer
+        head = ["", FIGURES.format("step", "MFU", "memory") + "strategy, why it loses"]
+        room = len(rows) * MOST_LINES if self.all_candidates else MOST_LINES - len(answer) - len(head) - 2
+        told = {id(row): _row(row, width, at_most=row is not rows[0] and not self.all_candidates) for row in rows}
+        for row in sorted(rows, key=lambda row: (row is not rows[0], row.family not in STANDARD)):
+            room -= len(told[id(row)])
+            if room < 0:
+                del told[id(row)]
+        lines = [line for text in told.values() for line in text]
+        hidden = f"; --all shows {len(rows) - len(told)} more" if len(told) < len(rows) else ""
+        note = "" if self.all_candidates else not_their_best(decision).removesuffix(".") + hidden
+        return [*answer, *head, *lines, *_indented(note, width, 2)]
+
+
+@display.tables.register
+def _(shown: Decision) -> tuple[Answer, ...]:
+    """Show the answer, and the best candidate of every family."""
+    return (Answer(shown),)
+
+
+def title(decision: Decision) -> str:
+    """Say what is trained on what."""
+    model, machine = decision.model, decision.machine
+    return f"{model.name} on {machine.devices} x {machine.device}"
+
+
+def facts(decision: Decision) -> Iterator[tuple[str, str]]:
+    """Yield the lines of the answer: their names, and what they say."""
+    best = decision.best
+    if not best.fits:
+        yield "", decision.verdict
+        yield "search", searched(decision)
+        yield "assumed", assumed(decision)
+        return
+    yield "train as", one_device(decision.machine, best, decision.one_device_s) + best.family
+    yield "", f"--parallel {best.name}" if best.parallel is not None else best.name
+    yield "step", _pace(decision)
+    spare = display.quantity(best.margin_bytes, "B")
+    needed, capacity = (display.quantity(nbytes, "B") for nbytes in (best.needed_bytes, best.capacity_bytes))
+    yield "memory", f"{needed} of {capacity} on the fullest device, {spare} to spare"
+    yield "assumed", assumed(decision)
+    launch = next((line for line in decision.commands if line.startswith("export-plan")), decision.commands[-1])
+    yield "launch", launch
+    yield "search", searched(decision)
+    shares = sorted(best.shares.items(), key=lambda item: -item[1])
+    told = [(cause, seconds / best.seconds_per_step) for cause, seconds in shares]
+    yield "time", ", ".join(f"{cause} {share:.0%}" for cause, share in told if share >= TOLD_SHARE)
+
+
+def _pace(decision: Decision) -> str:
+    """Write a step's seconds, their band, tokens or samples a second, and the share of the peak."""
+    best = decision.best
+    parts = [display.seconds(best.seconds_per_step)]
+    if decision.band is not None:
+        low, high = (display.seconds(float(f"{ratio * best.seconds_per_step:.3g}")) for ratio in decision.band)
+        parts[0] += f" ({COVERAGE:.0%} of published runs: {low} to {high})"
+    parts.append(f"{display.number(best.samples_per_s)} samples/s")
+    if best.tokens_per_s is not None:
+        parts[1] = f"{display.number(best.tokens_per_s)} tokens/s"
+    return ", ".join((*parts, f"{best.utilisation:.1%} MFU"))
+
+
+def assumed(decision: Decision) -> str:
+    """Write what is trained, how, and by what software."""
+    model = decision.model
+    tokens = () if model.sequence is None else (f"sequence {model.sequence}",)
+    return ", ".join(
+        (f"batch {model.batch}", *tokens, model.precision, f"optimizer {model.optimizer}", f"stack {decision.stack}")
+    )
+
+
+def searched(decision: Decision) -> str:
+    """Say how many candidates there were, how many of them were priced, and whether any may be faster."""
+    search = decision.search
+    if search.unfinished:
+        proof = f"not finished: {left_open(search)}"
+    else:
+        proof = "proved: no candidate is predicted faster" if decision.best.fits else "proved: no candidate fits"
+    priced = f"{search.projected:,} of {search.considered:,} candidates priced in {display.seconds(search.seconds)}"
+    return f"{proof} ({priced}, the others excluded by bounds or impossible)"
+
+
+def _row(row: RankedCandidate, width: int, *, at_most: bool) -> list[str]:
+    """Return a candidate's lines: figures with its family, its degrees, why it loses."""
+    seconds = ("≤ " if at_most and row.parallel is not None else "") + display.seconds(row.seconds_per_step)
+    memory = display.quantity(row.needed_bytes, "B")
+    figures = FIGURES.format(seconds, f"{row.utilisation:.1%}", memory)
+    lines = [figures + row.family]
+    if len(figures) + len(row.family) > width:
+        lines = [figures.rstrip(), *_indented(row.family, width, 6)]
+    if row.name != row.family:
+        lines += _indented(row.name, width, 6)
+    return [*lines, *_indented(row.why, width, 6)]
+
+
+def _fact(name: str, text: str, width: int) -> list[str]:
+    lines = _indented(text, width, HEADING)
+    return [f"{name:<{HEADING}}{lines[0].lstrip()}", *lines[1:]]
+
+
+def _indented(text: str, width: int, indent: int) -> list[str]:
+    margin = " " * indent
+    return _Wrapper(width, initial_indent=margin, subsequent_indent=margin, break_on_hyphens=False).wrap(text)

@@ -1,0 +1,68 @@
+"""The answer on a terminal, and the band of published runs that it gives a step."""
+
+import pytest
+
+from tensor_partitioner.decision import Answer, decide
+from tensor_partitioner.decision.published import band, published_scores
+
+WIDTHS = (60, 80, 120)
+MOST_LINES = 40
+
+
+@pytest.fixture(scope="module", params=[("gpt2", "hgx-h100"), ("llama-2-70b", "hgx-h100-nodes-8")], ids=lambda p: p[0])
+def decision(request):
+    model, machine = request.param
+    return decide(model, machine, batch=256, budget_s=120)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_answer_comes_first_and_fits_a_terminal(decision, width):
+    lines = Answer(decision).lines(width)
+    assert len(lines) <= MOST_LINES
+    assert max(map(len, lines)) <= width
+    best = decision.best
+    assert best.parallel in "".join(line.strip() for line in lines[:8])
+    assert any("tokens/s" in line or "MFU" in line for line in lines[:8])
+    assert any(line.startswith("memory") for line in lines[:9])
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_degree_is_broken(decision, width):
+    words = {word for row in decision.candidates for word in row.name.split(",")}
+    lines = Answer(decision, all_candidates=True).lines(width)
+    shown = [
+        line.strip()
+        for line in lines
+        if line.strip().startswith(("dp=", "pp=", "cp=", "tp=")) and " " not in line.strip()
+    ]
+    assert shown
+    assert {word for line in shown for word in line.rstrip(",").split(",")} <= words
+
+
+def test_all_candidates_are_shown_where_asked(decision):
+    lines = Answer(decision, all_candidates=True).lines(200)
+    for row in decision.candidates:
+        assert any(line.strip() == row.name for line in lines)
+
+
+def test_standard_methods_are_shown_whatever_is_faster(decision):
+    shown = "\n".join(Answer(decision).lines(80))
+    for row in decision.of_families():
+        if row.family in ("data (DDP)", "FSDP (ZeRO-3)"):
+            assert row.name in shown.replace("\n      ", "")
+
+
+def test_a_band_holds_most_runs_of_a_source_that_it_is_not_made_of():
+    """Of dense models: 85% of runs of at least three quarters of the sources, each left out in turn."""
+    scores = [score for score in published_scores() if not score.experts]
+    shares = {}
+    for score in scores:
+        low, high = band(tuple(other for other in scores if other is not score), experts=False)
+        shares[score.source] = sum(low <= ratio <= high for ratio in score.ratios) / len(score.ratios)
+    assert sum(share >= 0.85 for share in shares.values()) >= 0.75 * len(shares)
+
+
+def test_bands_of_mixtures_are_their_own():
+    dense, experts = (band(published_scores(), experts=kind) for kind in (False, True))
+    assert 0.7 < dense[0] < 1 < dense[1] < 1.5
+    assert experts[1] > dense[1]
