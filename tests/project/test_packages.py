@@ -19,7 +19,7 @@ BESIDE_CODE = (
     "*.cuh",
     "export/*.txt",
     "export/*.proto",
-    "page/*.json",
+    "decision/*.json",
     "page/templates/*",
     "page/vendor/*",
 )

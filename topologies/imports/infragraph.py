@@ -144,11 +144,11 @@ class InfraGraphReader:
         for instance in self.infrastructure.instances:
             self.instances[instance.name] = instance
             for number in range(instance.count):
-                self._expand(_found("a device", self.devices, instance.device), f"{instance.name}.{number}", 0)
+                self._expand(_part_by_name("a device", self.devices, instance.device), f"{instance.name}.{number}", 0)
         links = {link.name: link for link in self.infrastructure.links}
         for edge in self.infrastructure.edges:
             ends = (self._instance_paths(edge.ep1), self._instance_paths(edge.ep2))
-            self._join(edge, ends, _found("a link", links, edge.link), BETWEEN)
+            self._join(edge, ends, _part_by_name("a link", links, edge.link), BETWEEN)
         if "xpu" not in self.types.values():
             raise TopologyError("expected components of choice xpu, found none")
         names = self._nodes(self._merged())
@@ -171,7 +171,7 @@ class InfraGraphReader:
             for number in range(component.count):
                 inner = f"{path}.{component.name}.{number}"
                 if component.choice == "device":
-                    self._expand(_found("a device", self.devices, component.name), inner, depth + 1)
+                    self._expand(_part_by_name("a device", self.devices, component.name), inner, depth + 1)
                 else:
                     self.types[inner] = component.choice
         if len(self.types) > MOST_EDGES:
@@ -187,12 +187,12 @@ class InfraGraphReader:
                 [f"{path}.{suffix}" for suffix in self._paths(device, f"{end.device}.{end.component}".lstrip("."))]
                 for end in (edge.ep1, edge.ep2)
             )
-            self._join(edge, (ends[0], ends[1]), _found("a link", links, edge.link), where)
+            self._join(edge, (ends[0], ends[1]), _part_by_name("a link", links, edge.link), where)
 
     def _instance_paths(self, end: _Endpoint) -> list[str]:
         name = _split(end.instance)[0]
-        instance = _found("an instance", self.instances, name)
-        within = self._paths(_found("a device", self.devices, instance.device), end.component)
+        instance = _part_by_name("an instance", self.instances, name)
+        within = self._paths(_part_by_name("a device", self.devices, instance.device), end.component)
         return [f"{name}.{number}.{suffix}" for number in _indices(end.instance, instance.count) for suffix in within]
 
     def _paths(self, device: _Device, text: str) -> list[str]:
@@ -205,7 +205,7 @@ class InfraGraphReader:
                 raise TopologyError(f"{device.name}: expected a component, found {name!r}")
             numbers = _indices(part, component.count)
             paths = [f"{before}.{name}.{number}" for before, number in product(paths, numbers)]
-            device = _found("a device", self.devices, name) if component.choice == "device" else device
+            device = _part_by_name("a device", self.devices, name) if component.choice == "device" else device
         return [path.lstrip(".") for path in paths]
 
     def _join(self, edge: _Edge, ends: tuple[list[str], list[str]], link: _Link, where: str) -> None:
@@ -345,7 +345,7 @@ def _text(link: _Link) -> str:
     return f"{link.name} {link.description}".lower()
 
 
-def _found(what: str, among: Mapping[str, T], name: str) -> T:
+def _part_by_name(what: str, among: Mapping[str, T], name: str) -> T:
     """Look up a part by its name; raises `TopologyError` where there is none."""
     if name not in among:
         raise TopologyError(f"expected {what} among {', '.join(among)}, found {name!r}")
