@@ -1,4 +1,4 @@
-"""What every system of `simulate --system` makes of a model on a p2.8xlarge: Tofu's Figures 8 and 9.
+"""What every system makes of a model on a p2.8xlarge: Tofu's Figures 8 and 9.
 
 A system is given the largest batch, a power of two, that fits in memory; ideal, whose memory is unlimited, the batch
 that the paper gives it, on each device; and swapping, which runs with batches far too large, the one of up to that with
@@ -17,10 +17,10 @@ from typing import Any
 
 import planner
 from results.experiment import read_data
-from simulator import SYSTEMS
-from simulator.baselines.largest_batch import largest_batch
+from results.wresnet_throughput.systems.largest_batch import largest_batch
+from results.wresnet_throughput.systems.registry import SYSTEMS
+from results.wresnet_throughput.systems.system import NoRoomError, SystemProgram, SystemRequest, TooFewSamplesError
 from simulator.interpreter import interpret
-from simulator.systems import NoRoomError, SystemProgram, SystemRequest, TooFewSamplesError
 from topologies import Machine, load_topology
 from topologies.host import with_host_memory
 
@@ -46,7 +46,7 @@ def deployer(system: str, model: str) -> Build:
         if batch < micro_batches:
             raise TooFewSamplesError(f"expected a sample for every micro-batch, found {batch}")
         graph = graph_of(model, batch, micro_batches)
-        return SYSTEMS[system].program(SystemRequest(graph, machine, DEVICES, plan=planner.plan))
+        return SYSTEMS[system].program(SystemRequest(graph, machine, DEVICES))
 
     return deploy
 

@@ -1,4 +1,4 @@
-"""Simulating a plan or a system, and the report of it, as the command `simulate` and `simulator.simulate` do it."""
+"""Simulating a plan, and the report of it, as the command `simulate` and `simulator.simulate` do it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from planner.errors import PlanError
 from planner.graph.facts import batch_size, contents, phases, weight_dtype
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
-from planner.report.schema import CollectiveUse, DataParallelism, DeviceMemory, Report, Setting, TaskSeconds, matrix
+from planner.report.schema import CollectiveUse, DataParallelism, Report, Setting, TaskSeconds, matrix
 from planner.report.task_seconds import task_seconds
 from simulator.breakdown import durations
 from simulator.interpreter import Operated, Switches
 from simulator.memory import Accounting
+from simulator.programs import PlanProgram, plan_program
 from simulator.simulation import Simulation, simulated
-from simulator.systems import SystemProgram, plan_program
 from topologies import Machine, load_topology
 
 COLLECTIVES = ("auto", "pairs", "library")
@@ -82,9 +82,7 @@ def simulate(  # noqa: PLR0913 -- the settings by their names
     beside = (
         None if data_parallel is None else data_parallelism(plan_of(data_parallel), plan.workers, machine, settings)
     )
-    return report(
-        program, plan.search.model or "plan", simulation_of(program, settings), settings.told(machine), beside
-    )
+    return report(plan, plan.search.model or "plan", simulation_of(program, settings), settings.told(machine), beside)
 
 
 def machine_of(machine: str | Machine) -> Machine:
@@ -94,18 +92,18 @@ def machine_of(machine: str | Machine) -> Machine:
     return load_topology(machine) if isinstance(machine, str) else machine
 
 
-def simulation_of(program: SystemProgram, settings: Settings, *, each_worker: bool = False) -> Simulation:
-    """Simulate a plan's or a system's program; only a plan's workers go through its phases together.
+def simulation_of(program: PlanProgram, settings: Settings, *, each_worker: bool = False) -> Simulation:
+    """Simulate a plan's program.
 
-    Of a plan's workers that do alike one is simulated; if `each_worker`, all are, and every message is recorded.
+    Of workers that do alike one is simulated; if `each_worker`, all are, and every message is recorded.
     """
-    graph, library = program.graph, settings.by_library(program.machine)
+    graph, library = program.plan.graph, settings.by_library(program.machine)
     lowered, alike = (program.program, None) if each_worker else program.in_classes(library=library)
     return simulated(
         lowered,
         program.machine,
         Switches(settings.overlap, record_messages=each_worker, library=library),
-        Accounting({} if program.plan is None else phases(graph), contents(graph)),
+        Accounting(phases(graph), contents(graph)),
         alike,
     )
 
@@ -126,7 +124,7 @@ def data_parallelism(plan: Plan, workers: int, machine: Machine, settings: Setti
 
 
 def report(  # noqa: PLR0913 -- what was simulated, the result, and what to tell of it
-    system: SystemProgram,
+    plan: Plan,
     name: str,
     simulation: Simulation,
     settings: Mapping[str, Setting],
@@ -134,43 +132,43 @@ def report(  # noqa: PLR0913 -- what was simulated, the result, and what to tell
     *,
     tasks: bool = False,
 ) -> Report:
-    """Make the report of one simulation; reports are matched by the plan's `name`.
-
-    Workers that stand for other parts of the machine are left out.
-    """
-    machine, program, plan = system.machine, simulation.program, system.plan
-    devices, batch, seconds = system.devices, system.samples, simulation.seconds
-    moved, classes = simulation.timeline.bytes[:devices, :devices], simulation.classes.workers[:devices].tolist()
-    searched = None if plan is None else plan.search
+    """Make the report of one simulation of a plan; reports are matched by the plan's `name`."""
+    machine, batch, seconds, timeline = (
+        simulation.machine,
+        batch_size(plan.graph),
+        simulation.seconds,
+        simulation.timeline,
+    )
+    classes = simulation.classes.workers.tolist()
     return Report(
         source="simulator",
         machine=machine.name,
         hardware=machine.description,
         plan=name,
-        model=(searched and searched.model) or system.graph.name or Path(name).stem,
-        searcher=str(settings.get("system", "unknown")) if searched is None else searched.searcher or "unknown",
-        placements="whole tensors" if searched is None else searched.placements or "unknown",
-        workers=devices,
-        ways=(devices,) if plan is None else tuple(plan.ways),
-        planned_bytes=matrix(program.bytes[:devices, :devices] if plan is None else plan.bytes),
-        bytes=matrix(moved),
-        wire_bytes=round(simulation.timeline.wire_bytes.sum()),
+        model=plan.search.model or plan.graph.name or Path(name).stem,
+        searcher=plan.search.searcher or "unknown",
+        placements=plan.search.placements or "unknown",
+        workers=plan.workers,
+        ways=tuple(plan.ways),
+        planned_bytes=matrix(plan.bytes),
+        bytes=matrix(timeline.bytes),
+        wire_bytes=round(timeline.wire_bytes.sum()),
         collectives=tuple(_collectives(simulation)),
-        classes=len(program.workers) - system.helpers,
-        arena_bytes=tuple(program.workers[index].arena_bytes for index in classes),
+        classes=len(simulation.program.workers),
+        arena_bytes=tuple(simulation.program.workers[index].arena_bytes for index in classes),
         batch=batch,
-        dtype=weight_dtype(system.graph),
+        dtype=weight_dtype(plan.graph),
         seconds_per_step=seconds,
         step_seconds=(seconds,),
         seconds_without_communication=simulation.seconds_without_communication,
         samples_per_s=batch / seconds if batch and seconds else None,
-        compute_seconds=tuple(simulation.timeline.compute_s[index] for index in classes),
+        compute_seconds=tuple(timeline.compute_s[index] for index in classes),
         links=simulation.links,
-        spending=simulation.breakdown[:devices],
+        spending=simulation.breakdown,
         bottlenecks=simulation.bottlenecks,
         data_parallel=beside,
-        tasks=tuple(_task_seconds(system, simulation)) if tasks else (),
-        devices=tuple(_memories(system, simulation)),
+        tasks=tuple(_task_seconds(simulation)) if tasks else (),
+        devices=simulation.memories,
         settings=settings,
     )
 
@@ -190,14 +188,7 @@ def _collectives(simulation: Simulation) -> Iterator[CollectiveUse]:
         )
 
 
-def _memories(system: SystemProgram, simulation: Simulation) -> Iterator[DeviceMemory]:
-    """Yield what fills the devices' memories; where these are taken to be unlimited, no capacity."""
-    for memory in simulation.memories:
-        if max(memory.workers) < system.devices:
-            yield memory if system.limited else structs.replace(memory, capacity_bytes=None, verdict="unknown")
-
-
-def _task_seconds(system: SystemProgram, simulation: Simulation) -> Iterator[TaskSeconds]:
+def _task_seconds(simulation: Simulation) -> Iterator[TaskSeconds]:
     of_class = list(map(task_seconds, simulation.program.workers, durations(simulation.timeline)))
-    for worker, index in enumerate(simulation.classes.workers[: system.devices].tolist()):
+    for worker, index in enumerate(simulation.classes.workers.tolist()):
         yield from (structs.replace(task, worker=worker) for task in of_class[index])

@@ -10,8 +10,8 @@ from typing import Any
 from planner.plans.plan import Plan
 from planner.program.tasks import Compute, Task
 from results.single_gpu import devices
+from simulator.programs import plan_program
 from simulator.report import Settings, report, simulation_of
-from simulator.systems import plan_program
 from topologies import Machine
 from topologies.imports.parts import Parts
 
@@ -43,7 +43,7 @@ def most_first(seconds: Mapping[str, float]) -> dict[str, float]:
 def predicted(plan: Plan, machine: Machine) -> dict[str, Any]:
     """Predict a step: its seconds, those of each class and operator, and the memory of the device, in bytes."""
     system, settings = plan_program(plan, machine, prefetch=1), Settings()
-    told = report(system, "plan", simulation_of(system, settings), settings.told(machine), tasks=True)
+    told = report(plan, "plan", simulation_of(system, settings), settings.told(machine), tasks=True)
     tasks = system.program.workers[0].tasks
     classes, operators = defaultdict[str, float](float), defaultdict[str, float](float)
     for record in told.tasks:

@@ -11,7 +11,7 @@ from results import bars
 from results.experiment import Pages, publish, read_published, table
 from results.throughput import HALVES, MACHINE, Row
 from simulator import simulated
-from simulator.systems import plan_program
+from simulator.programs import plan_program
 from topologies import load_topology
 
 HERE = Path(__file__).parent

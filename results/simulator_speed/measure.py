@@ -19,9 +19,9 @@ from simpy import Environment
 
 import planner
 from simulator.fairness import ActivityClass
+from simulator.programs import plan_program
 from simulator.report import Settings, simulation_of
 from simulator.sharing import Sharing
-from simulator.systems import plan_program
 from topologies import load_topology
 
 MACHINE = "p2.8xlarge"

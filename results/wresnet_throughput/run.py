@@ -8,7 +8,7 @@ from typing import Any
 from results.experiment import Pages, publish, read_published
 from results.throughput import known_rows, measured
 from results.throughput_pages import OTHERS, PAPER, blocks, picture
-from simulator import SYSTEMS
+from results.wresnet_throughput.systems.registry import SYSTEMS
 
 HERE = Path(__file__).parent
 PUBLISHED = read_published(HERE)

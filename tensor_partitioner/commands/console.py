@@ -64,7 +64,7 @@ operators_option = click.option(
     metavar="FILE.py",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="Run a Python file that registers operators, models, searchers or systems of your own; may be given again.",
+    help="Run a Python file that registers operators, models or searchers of your own; may be given again.",
 )
 """The option of every command that works with operators; its value goes to `load_operators`."""
 

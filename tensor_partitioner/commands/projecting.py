@@ -22,11 +22,9 @@ from planner.plans.named import NamedPlan, of_replica, priced_for, read_named
 from planner.plans.plan import Plan
 from planner.plans.plan_json import load_plan
 from planner.plans.rewriting import without_copies
-from simulator.baselines.largest_batch import largest_batch
 from simulator.projection.cluster import Cluster, cluster
 from simulator.projection.result import IDEAL, Projection
 from simulator.projection.stack import OURS, STACKS
-from simulator.systems import TooFewSamplesError
 from tensor_partitioner import display
 from tensor_partitioner.commands.console import stdout
 from tensor_partitioner.commands.planning_options import given_options, is_saved_plan, plan_model
@@ -51,28 +49,11 @@ MEMORY_HELP = f"Say line by line what fills the memory; not with --stack {OURS}.
 stack_option = click.option("--stack", type=click.Choice([*STACKS, OURS]), help=STACK_HELP)
 memory_option = click.option("--memory-report", is_flag=True, help=MEMORY_HELP)
 
-NAMED_SYSTEMS = {
-    "data-parallel": Parallel(dp=2),
-    "zero-1": Parallel(dp=2, zero=1),
-    "zero-2": Parallel(dp=2, zero=2),
-    "zero-3": Parallel(dp=2, zero=3),
-    "1f1b": Parallel(pp=2),
-}
-"""Systems that are named parallelism over all workers, as it is over two."""
 
-
-def named(source: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a command's options with the named parallelism that `--system` and `--recompute` spell under `parallel`.
-
-    With it there is no system: a system that is named parallelism and `--parallel` are one question.
-    """
-    options, system = dict(options), NAMED_SYSTEMS.get(options["system"])
-    if system is not None:
-        devices = load_plan(source).workers if is_saved_plan(source) else cluster(options["topo"]).devices
-        count = options["workers"] or devices
-        each = replace(system, pp=count) if system.pp > 1 else replace(system, dp=count)
-        options |= {"system": None, "parallel": each if count > 1 else Parallel(), "workers": None}
-    elif options["parallel"] is not None and options["recompute"] is not None:
+def named(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a command's options with what `--recompute` spells under `parallel`, too."""
+    options = dict(options)
+    if options["parallel"] is not None and options["recompute"] is not None:
         kind = next(name for name, spelled in RECOMPUTE.items() if spelled == options["recompute"])
         if options["parallel"].recompute == "none":
             options |= {"parallel": replace(options["parallel"], recompute=kind)}
@@ -91,14 +72,12 @@ def stack_of(source: str, options: Mapping[str, Any]) -> str:
     """Return the stack that a step is priced for, of a model or a saved plan with these options.
 
     That is the one asked for, or that a saved plan was priced for. Else it is PyTorch's for named parallelism where one
-    device stands for all, and for what a search or a system planned this project's own.
+    device stands for all, and for what a search planned this project's own.
     """
-    if options["system"] is not None and options["stack"] not in {None, OURS}:
-        raise click.UsageError(f"--system {options['system']}: expected --stack {OURS}, found {options['stack']}")
     if options["stack"] is not None:
         return str(options["stack"])
     saved = is_saved_plan(source)
-    if options["system"] is not None or not is_alike(cluster(options["topo"])):
+    if not is_alike(cluster(options["topo"])):
         return OURS
     if saved and (recorded := priced_for(source)):
         return recorded
@@ -119,15 +98,7 @@ def priced(source: str, options: Mapping[str, Any], stack: str) -> Projection:
     if options["workers"] not in {None, parallel.workers}:
         expected = f"expected the {parallel.workers} of --parallel {parallel}"
         raise click.UsageError(f"--workers: {expected}, found {options['workers']}")
-    if not options["largest_batch"]:
-        return project_source(*_job(source, options), machine, stack)
-
-    def step_of(batch: int) -> Projection:
-        if batch % (parallel.dp * (options["micro_batches"] or parallel.micro_batch or 1)):
-            raise TooFewSamplesError(f"expected a sample for every worker and micro-batch, found {batch}")
-        return project_source(*_job(source, {**options, "batch": batch}), machine, stack)
-
-    return largest_batch(step_of)[1]
+    return project_source(*_job(source, options), machine, stack)
 
 
 def _priced_plan(source: str, parallel: Parallel | None, machine: Cluster, stack: str) -> Projection:

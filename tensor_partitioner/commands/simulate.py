@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from planner.files import write_json
 from planner.model_source import source_files
 from planner.report.schema import write_reports
 from planner.report.sentences import finding
-from simulator.baselines.registry import SYSTEMS, system_named
 from simulator.projection.stack import OURS
 from simulator.report import COLLECTIVES
 from simulator.tracing import trace
@@ -25,7 +24,6 @@ from tensor_partitioner.commands.help import Command
 from tensor_partitioner.commands.planning_options import (
     MODEL_HELP,
     SEARCHED,
-    SEARCHING,
     begin,
     is_saved_plan,
     planning_options,
@@ -41,7 +39,7 @@ from topologies import available, load_topology
 MESSAGES = ("prefetch", "overlap", "collectives", "tasks", "trace_path")
 """The arguments that have a meaning where messages are simulated."""
 
-SIMULATING = ("source", "topo", "data_parallel", "operator_files", "system", "json_path", "sweep", "stack", *MESSAGES)
+SIMULATING = ("source", "topo", "data_parallel", "operator_files", "json_path", "sweep", "stack", *MESSAGES)
 """Those that have one where the plan is there already."""
 
 PRICED = "memory_report"
@@ -49,11 +47,6 @@ PRICED = "memory_report"
 
 ONE_PLAN = {"-o": "output", "--trace": "trace_path"}
 
-PER_DEVICE = tuple(name for name, system in SYSTEMS.items() if system.batch_per_device)
-SYSTEM_HELP = (
-    f"Run the model, or the plan's graph, by a system: {', '.join(SYSTEMS)}, or one of --operators; on all devices "
-    f"unless --workers says. With {', '.join(PER_DEVICE)}, every device has a --batch of its own."
-)
 DATA_PARALLEL_HELP = "Simulate data parallelism, too, for comparison."
 COLLECTIVES_HELP = "Messages between pairs, or a library's operations; auto: a library's on GPUs under NCCL."
 SWEEP_HELP = "Simulate with each of these values of an option, such as batch=8,16; of several, every combination."
@@ -65,7 +58,7 @@ memory does not hold what its workers need."""
 EXAMPLES = (
     "simulate plan.json --topo hgx-h100",
     "simulate gpt2 --workers 8 --batch 64 --topo dgx-a100 --json simulated.json",
-    "simulate gpt2 --topo dgx-a100 --system zero-3 --sweep batch=8,16,32",
+    "simulate gpt2 --topo dgx-a100 --parallel dp=8,zero=3 --sweep batch=8,16,32",
 )
 
 
@@ -77,8 +70,6 @@ EXAMPLES = (
 @click.option("--prefetch", type=click.IntRange(0), default=1, help="Start fetches so many units early.")
 @click.option("--overlap/--no-overlap", default=True, help="Let transfers overlap computation.")
 @click.option("--collectives", type=click.Choice(COLLECTIVES), default="auto", help=COLLECTIVES_HELP)
-@click.option("--system", metavar="NAME", help=SYSTEM_HELP)
-@click.option("--largest-batch", is_flag=True, help="With the largest batch, a power of two, that fits in memory.")
 @click.option("--data-parallel/--no-data-parallel", default=True, help=DATA_PARALLEL_HELP)
 @operators_option
 @click.option("--json", "json_path", type=WRITTEN, help="Write the report.")
@@ -97,13 +88,12 @@ def main(context: click.Context, /, source: str, **options: Any) -> None:
     if is_saved_plan(source):
         reason = f"{source} is a saved plan, which is not searched again"
         refuse_others(context, reason, allowed=(*SIMULATING, PRICED))
-    _check_system(context, options, dict(swept))
     if options["topo"] is None and "topo" not in dict(swept):
         raise click.UsageError("Missing option '--topo'.")
     if swept:
         _sweep(context, source, options)
         return
-    options = named(source, options)
+    options = named(options)
     stack = stack_of(source, options)
     _check_stack(context, stack, ())
     if stack == OURS:
@@ -114,20 +104,6 @@ def main(context: click.Context, /, source: str, **options: Any) -> None:
 
 def _note(text: str) -> None:
     click.echo(f"note: {text}", err=True)
-
-
-def _check_system(context: click.Context, options: dict[str, Any], swept: Mapping[str, Sequence[str]]) -> None:
-    for name in swept.get("system", [] if options["system"] is None else [options["system"]]):
-        system_named(name)
-    if options["system"] is not None or "system" in swept:
-        system, flags = options["system"] or "a system", dict(_given(context, swept))
-        if settled := [flag for name, flag in flags.items() if name in SEARCHING]:
-            raise click.UsageError(f"{system} settles by itself how it is planned: leave out {', '.join(settled)}")
-        if options["data_parallel"] and "data_parallel" in flags:
-            raise click.UsageError(f"data parallelism does not stand beside {system}: leave out --data-parallel")
-    if options["largest_batch"] and (options["batch"] is not None or "batch" in swept):
-        flag = "--sweep batch" if "batch" in swept else "--batch"
-        raise click.UsageError(f"--largest-batch finds the batch: expected no {flag}")
 
 
 def _check_stack(context: click.Context, stack: str, swept: Container[str]) -> None:
@@ -168,16 +144,13 @@ def _sweep(context: click.Context, source: str, options: dict[str, Any]) -> None
     cells = list(requests(context, SIMULATING if is_saved_plan(source) else None))
     for topo in dict.fromkeys(str(request.options["topo"]) for _, request in cells):
         load_topology(topo)  # what is wrong in a machine, or doubtful, is said once and before the rest
-    asked = [named(source, request.options) for _, request in cells]
+    asked = [named(request.options) for _, request in cells]
     stacks = [stack_of(source, options) for options in asked]
     if len(several := dict.fromkeys(stacks)) > 1:
         raise click.UsageError(f"--sweep: expected one stack for all, found {', '.join(several)}: give --stack {OURS}")
     for stack in several:
         _check_stack(context, stack, [name for name, _ in context.params["sweep"]])
-    if any(
-        options["data_parallel"] and options["system"] is None and stack == OURS
-        for options, stack in zip(asked, stacks, strict=True)
-    ):
+    if any(options["data_parallel"] and stack == OURS for options, stack in zip(asked, stacks, strict=True)):
         _note(ALSO_DATA_PARALLEL)
     with progress("simulating", len(cells)) as done:
         sweep = run(cells, options["operator_files"], done)

@@ -33,9 +33,9 @@ FORMAT = "sweep/1"
 
 NOT_SWEPT = (
     *("sweep", "ways", "shares", "ties", "untie", "operator_files"),
-    *("output", "json_path", "tasks", "trace_path", "plot_folder", "largest_batch"),
+    *("output", "json_path", "tasks", "trace_path", "plot_folder"),
 )
-"""Options that are of the whole command: that name files, have commas in their values, or find what may be swept."""
+"""Options that are of the whole command: that name files, or have commas in their values."""
 
 Combination = tuple[dict[str, str], SimulationRequest]
 """Values by option, as they were written, and what they ask for."""
@@ -137,7 +137,7 @@ def _prepare(operators: Sequence[Path]) -> None:
 def _cell(values: dict[str, str], request: SimulationRequest) -> Cell:
     """Simulate in a process of its own, from which an error comes back as what is said of it."""
     try:
-        options = named(request.source, request.options)
+        options = named(request.options)
         stack, parallel = stack_of(request.source, options), options["parallel"]
         if stack == OURS:
             return Cell(values=values, report=replace(request, options=options).run()[1])

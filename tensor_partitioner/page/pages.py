@@ -12,11 +12,11 @@ import numpy as np
 from planner.parallel import Parallel
 from planner.plans.plan import Plan
 from planner.report.schema import LinkUse, Report
+from simulator.programs import plan_program
 from simulator.projection.cluster import cluster
 from simulator.projection.stack import stack_named
 from simulator.report import Settings, simulation_of
 from simulator.simulation import Simulation
-from simulator.systems import plan_program
 from tensor_partitioner.decision.precision import hint
 from tensor_partitioner.decision.published import published_scores
 from tensor_partitioner.decision.record import Decision

@@ -11,7 +11,6 @@ from planner.errors import PlanError
 from planner.graph.checking import check
 from planner.graph.repeats import repeats_of
 from planner.parallel import Parallel
-from simulator.baselines.layers import layers_of
 from simulator.projection.cluster import cluster
 from tensor_partitioner.decision import decide
 from tensor_partitioner.projection import project_source
@@ -39,7 +38,7 @@ PROJECTED = (
 def figures(graph):
     """What a graph comes to, by what was asked; whatever has names is in the graph's order."""
     machine, model = load_topology("hgx-h100"), GraphModel(graph)
-    result = {"runs": [len(run) for run in repeats_of(graph).runs], "layers": [*layers_of(graph).values()]}
+    result = {"runs": [len(run) for run in repeats_of(graph).runs]}
     for way, stack in PROJECTED:
         result[way] = of_plan(lambda way=way, stack=stack: projected(model, way, stack))
     for options in ({"workers": 4}, {"parallel": "pp=2,tp=2"}):

@@ -343,8 +343,6 @@ EXTENSIONS = {
     "exit": (SEARCHER.format("lambda *_: exit(0)", ""), ("--search", "odd"), r"found that it calls sys\.exit\(0\)"),
     "rivals": (SEARCHER.format("print", ", rival_under=('speed',)"), (), r"expected a tuple of bytes, time.*'speed'"),
     "number": (SEARCHER.format("print", ", rival_under=3"), (), r"expected a tuple of bytes, time, found 3"),
-    "system": ("import simulator\nsimulator.register_system('odd')(3)\n", (), r"expected a function.*found 3"),
-    "nameless": ("import simulator\nsimulator.register_system(3)\n", (), r"expected the name of a system.*found 3"),
 }
 
 

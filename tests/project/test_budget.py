@@ -9,16 +9,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BUDGETS = {
-    "tensor_partitioner": 4303,
+    "tensor_partitioner": 4237,
     "tdl": 2666,
     "topologies": 2262,
     "planner": 20179,
-    "simulator": 3875,
+    "simulator": 3289,
     "executor": 8775,
 }
 """Lines that are neither blank, comment, docstring nor import, by package."""
 
-ALL = 42_060
+ALL = 41_408
 """Of all packages together, which only goes down."""
 
 LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.ENDMARKER}

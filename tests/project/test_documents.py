@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-import simulator
 from planner.plans.plan_json import load_plan
 from planner.report.schema import (
     Bottleneck,
@@ -29,7 +28,6 @@ README = (ROOT / "README.md").read_text()
 PAGES = {path.relative_to(ROOT / "docs").as_posix(): path.read_text() for path in (ROOT / "docs").rglob("*.md")}
 EXAMPLE = PAGES["explanation/worked-example.md"]
 REPORTS = PAGES["reference/reports.md"]
-SYSTEMS = PAGES["explanation/systems.md"]
 SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
 
 
@@ -107,8 +105,3 @@ def test_every_key_of_a_report_is_documented():
     assert documented("Report") == {"": sorted(Report.__struct_fields__)}
     assert documented("Parts of a report") == {name: sorted(kind.__struct_fields__) for name, kind in PARTS.items()}
     assert documented("Sweeps") == {"": sorted(Cell.__struct_fields__)}
-
-
-def test_every_system_is_explained():
-    rows = re.findall(r"^\| `([\w-]+)` \|", SYSTEMS, re.MULTILINE)
-    assert rows == list(simulator.SYSTEMS)

@@ -117,7 +117,6 @@ def test_an_option_is_written_once(name):
     [
         (lambda _: planner.model("wresnet-152-x"), "wresnet-152-10"),
         (lambda graph: planner.plan(graph, workers=2, searcher="recursiv"), "recursive"),
-        (lambda graph: simulator.simulate_system("op-placment", graph, "uniform-8"), "op-placement"),
         (lambda graph: simulator.simulate(planner.plan(graph, workers=2), "p2.8xlage"), "p2.8xlarge"),
     ],
 )

@@ -7,12 +7,9 @@ from itertools import product
 import pytest
 
 import planner
-from planner.errors import PlanError
-from planner.models import build
 from planner.plans.plan_json import load_plan
 from planner.report.schema import read_reports
-from simulator import simulate, simulate_system
-from simulator.baselines.registry import SYSTEMS
+from simulator import simulate
 from tensor_partitioner.commands.plan import main as plan
 from tensor_partitioner.commands.simulate import main
 from tensor_partitioner.commands.simulation_request import ALSO_DATA_PARALLEL
@@ -97,7 +94,6 @@ def test_from_python_the_same_is_found(saved, tmp_path):
     [
         ("--batch", "8"), ("--workers", "4"), ("--ways", "4"), ("--placements", "S"), ("--seed", "1"), ("-o", "p.json"),
         ("--objective", "bytes"), ("--memory", "1GiB"), ("--optimizer", "sgd"), ("--search", "joint"),
-        ("--largest-batch",),
     ],
 )  # fmt: skip
 def test_a_saved_plan_is_not_planned_again(saved, capsys, option):
@@ -141,11 +137,7 @@ def test_a_sweep_is_every_combination(tmp_path, capsys):
         (("--sweep", "ways=4,2"), r"--sweep ways: expected one of"),
         (("--sweep", "batch=8", "--trace", "t.json"), r"many plans: expected no --trace"),
         (("--sweep", "batch=8", "-o", "p.json"), r"many plans: expected no -o"),
-        (("--sweep", "batch=8,16", "--largest-batch"), r"finds the batch: expected no --sweep batch"),
         (("--batch", "8", "--sweep", "batch=8,16"), r"--sweep batch: .* alone, found --batch besides"),
-        (("--sweep", "largest-batch=true,false"), r"--sweep largest-batch: expected one of .*batch"),
-        (("--sweep", "system=zero-1,tofu"), r"one stack for all, found compile, ours: give --stack ours"),
-        (("--sweep", "system=tofu", "--stack", "compile"), r"--system tofu: expected --stack ours, found compile"),
     ],
 )
 def test_what_a_sweep_refuses(arguments, message, capsys):
@@ -157,153 +149,6 @@ def test_what_a_sweep_refuses(arguments, message, capsys):
 def test_a_sweep_of_a_saved_plan_leaves_its_graph_alone(saved, capsys):
     assert run(saved, "--topo", "uniform-8", "--sweep", "batch=8,16") == 2
     assert re.search(
-        r"--sweep batch: expected one of collectives, data-parallel, overlap, prefetch, stack, system, topo\n",
+        r"--sweep batch: expected one of collectives, data-parallel, overlap, prefetch, stack, topo\n",
         capsys.readouterr().err,
     )
-
-
-@pytest.mark.parametrize("system", ["ideal", "op-placement"])
-def test_a_system_runs_a_model_and_a_plan(saved, system, tmp_path, capsys):
-    of_model, of_plan = tmp_path / "one.json", tmp_path / "other.json"
-    assert run(*MODEL, "--system", system, "--json", of_model, "--trace", tmp_path / "t.json") == 0
-    assert run(saved, "--topo", "uniform-8", "--system", system, "--json", of_plan) == 0
-    (built,), (loaded,) = read_reports(of_model), read_reports(of_plan)
-    assert built.seconds_per_step == loaded.seconds_per_step
-    assert (built.settings["system"], built.workers, built.data_parallel) == (system, 4, None)
-    assert built.batch == (4 * 8 if system == "ideal" else 8)
-    assert built.samples_per_s == pytest.approx(built.batch / built.seconds_per_step)
-    assert {device.verdict for device in built.devices} == {"unknown" if system == "ideal" else "fits"}
-    assert not capsys.readouterr().err
-
-
-def test_a_system_runs_on_all_devices_and_swaps_to_their_host(tmp_path):
-    path = tmp_path / "r.json"
-    assert run("mlp-2-16", "--batch", 8, "--topo", "p2.8xlarge", "--system", "swapping", "--json", path) == 0
-    (report,) = read_reports(path)
-    assert (report.workers, report.batch, len(report.devices)) == (8, 64, 8)
-
-
-def test_a_system_that_is_a_plan_is_saved(tmp_path):
-    path = tmp_path / "r.json"
-    assert run(*MODEL, "--system", "tofu", "--no-data-parallel", "-o", tmp_path / "tofu.json", "--json", path) == 0
-    assert read_reports(path)[0].data_parallel is None
-    assert load_plan(tmp_path / "tofu.json").search.placements == "S"
-
-
-NAMED = {"data-parallel": "dp=4", "zero-1": "dp=4,zero=1", "zero-3": "dp=4,zero=3", "1f1b": "pp=4"}
-
-
-@pytest.mark.parametrize("stack", ["compile", "megatron", "ours"])
-@pytest.mark.parametrize("system", NAMED)
-def test_systems_that_are_named_parallelism_are_that(saved, system, stack, tmp_path):
-    """Whatever spells it, and whatever it is a model or a plan's graph, a question has one answer."""
-    spelled = (("--system", system), ("--parallel", NAMED[system], "--workers", "4")), ("--stack", stack, "--json")
-    asked = [(*MODEL, *how) for how in spelled[0]] + [(saved, "--topo", "uniform-8", *spelled[0][0])]
-    answers = []
-    for number, question in enumerate(asked):
-        file = tmp_path / f"{number}.json"
-        assert run(*question, *spelled[1], file) == 0
-        answer = json.loads(file.read_text())
-        answers.append({name: answer[name] for name in answer if name not in ("model", "plan", "searcher")})
-    assert answers[0] == answers[1] == answers[2]
-
-
-def test_the_largest_batch_is_found(tmp_path):
-    """Of a model that is planned, of one that a system runs, and among those that micro-batches divide."""
-    ours, pipelined = ("--stack", "ours"), ("--system", "1f1b", "--micro-batches", 16)
-    searched, data = ("--search", "data-parallel", "--workers", 8), ("--system", "data-parallel")
-    for options in (searched, (*data, *ours), (*pipelined, *ours)):
-        path, asked = tmp_path / "r.json", ("mlp-4-64", "--topo", "p2.8xlarge", *options)
-        assert run(*asked, "--largest-batch", "--json", path) == 0
-        (report,) = read_reports(path)
-        assert not report.overfull
-        assert run(*asked, "--batch", 2 * report.batch) == 1
-
-
-@pytest.mark.parametrize("options", [("--system", "data-parallel"), ("--parallel", "pp=4", "--micro-batches", "16")])
-def test_the_largest_batch_is_found_for_a_stack(options, tmp_path):
-    path, asked = tmp_path / "r.json", ("mlp-4-64", "--topo", "p2.8xlarge", *options)
-    assert run(*asked, "--largest-batch", "--json", path) == 0
-    step = json.loads(path.read_text())
-    assert step["fits"]
-    assert run(*asked, "--batch", step["samples"]) == 0
-    assert run(*asked, "--batch", 2 * step["samples"]) == 1
-
-
-def test_where_memory_is_unlimited_there_is_no_largest_batch(capsys):
-    assert run("mlp-1-64", "--topo", "p2.8xlarge", "--largest-batch", "--system", "ideal") == 2
-    assert capsys.readouterr().err == "error: memory is unlimited here, so that every batch fits: give --batch\n"
-
-
-REFUSED = {
-    "what a system settles": (
-        ("--system", "tofu", "--placements", "S,R"),
-        "tofu settles by itself how it is planned: leave out --placements",
-    ),
-    "what a system settles, swept": (
-        ("--sweep", "system=tofu,zero-1", "--sweep", "seed=1,2", "--ways", "4"),
-        "a system settles by itself how it is planned: leave out --ways, --seed",
-    ),
-    "data parallelism beside it": (
-        ("--system", "tofu", "--data-parallel"),
-        "data parallelism does not stand beside tofu: leave out --data-parallel",
-    ),
-    "no plan": (("--system", "ideal", "-o", "p.json"), "-o: expected a system that is a plan, found ideal"),
-    "no host": (("--system", "swapping"), "uniform-8: expected a switch called cpu"),
-    "two batches": (("--system", "ideal", "--largest-batch"), "--largest-batch finds the batch: expected no --batch"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_makes_no_sense_of_systems(case, capsys):
-    options, message = REFUSED[case]
-    assert run(*MODEL, *options) == 2
-    shown = capsys.readouterr().err
-    assert message in shown
-    assert shown.count("\n") == 1
-
-
-OWN_SYSTEM = """
-from simulator import plan_program, register_system
-
-@register_system("whole-batch", is_plan=True)
-def whole_batch(request):
-    return plan_program(request.search(searcher="model-parallel"), request.machine, request.prefetch)
-
-@register_system("nothing")
-def nothing(request):
-    return None
-"""
-
-
-@pytest.fixture
-def own_system(tmp_path):
-    file = tmp_path / "own_system.py"
-    file.write_text(OWN_SYSTEM)
-    known = dict(SYSTEMS)
-    yield file
-    SYSTEMS.clear()
-    SYSTEMS.update(known)
-
-
-def test_a_system_of_a_users_file(own_system, tmp_path, capsys):
-    path, saved = tmp_path / "r.json", tmp_path / "p.json"
-    assert run(*MODEL, "--operators", own_system, "--system", "whole-batch", "--json", path, "-o", saved) == 0
-    (report,), plan = read_reports(path), load_plan(saved)
-    assert (report.settings["system"], report.searcher) == ("whole-batch", "model-parallel")
-    assert report.total_bytes == plan.total_bytes
-    assert run(*MODEL, "--operators", own_system, "--sweep", "system=whole-batch,tofu") == 0
-    assert run(*MODEL, "--operators", own_system, "--system", "nothing") == 2
-    assert "nothing: expected a SystemProgram from the system, found None" in capsys.readouterr().err
-
-
-def test_a_system_that_there_is_not(tmp_path, capsys):
-    for option in (("--system", "none"), ("--sweep", "system=tofu,none")):
-        assert run(*MODEL, *option) == 2
-        assert re.fullmatch(r"error: .*expected a system among ideal, .*, found 'none'\n", capsys.readouterr().err)
-    file = tmp_path / "clash.py"
-    file.write_text("from simulator import register_system\nregister_system('tofu')")
-    assert run(*MODEL, "--operators", file, "--system", "tofu") == 2
-    assert re.search(r"clash\.py:2: loading: .*tofu: name clash", capsys.readouterr().err)
-    with pytest.raises(PlanError, match="expected what searches plans for this system"):
-        simulate_system("tofu", build("mlp-2-16", batch=8), "uniform-8", 4)

@@ -13,8 +13,8 @@ from planner.program.needs import needed_bytes
 from planner.report.schema import read_reports
 from planner.search import SearchOptions, search
 from simulator import Switches, simulated
+from simulator.programs import plan_program
 from simulator.report import report
-from simulator.systems import plan_program
 from tensor_partitioner.commands.simulate import main
 from tensor_partitioner.display.progress import STATUS
 from topologies import full_text, load_topology
@@ -74,9 +74,8 @@ def test_a_hierarchy_is_never_faster_than_a_switch(machine):
 
 def test_report(machine, tmp_path):
     plan = planned("mlp-3-64")
-    deployment = plan_program(plan, machine, 1)
-    simulation = simulated(deployment.program, machine)
-    outcome = report(deployment, "some.json", simulation, {"prefetch": 1})
+    simulation = simulated(plan_program(plan, machine, 1).program, machine)
+    outcome = report(plan, "some.json", simulation, {"prefetch": 1})
     assert (outcome.machine, outcome.plan, outcome.batch, outcome.dtype) == ("p2.8xlarge", "some.json", 16, "float32")
     assert outcome.samples_per_s == pytest.approx(16 / simulation.seconds)
     assert outcome.bytes == outcome.planned_bytes

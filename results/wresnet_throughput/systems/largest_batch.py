@@ -3,30 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar
 
 from planner.errors import InputError
-from simulator.systems import NoRoomError, TooFewSamplesError
+from results.wresnet_throughput.systems.system import NoRoomError, SystemProgram, TooFewSamplesError
 
 MOST = 1 << 30
 
 
-class Sized(Protocol):
-    """What is made for a batch, in memory that may be limited."""
-
-    @property
-    def too_large(self) -> object:
-        """Say if, or where, memory does not hold it."""
-
-    @property
-    def limited(self) -> object:
-        """Say if, or where, memory is limited."""
-
-
-S = TypeVar("S", bound=Sized)
-
-
-def largest_batch(build: Callable[[int], S]) -> tuple[int, S]:
+def largest_batch(build: Callable[[int], SystemProgram]) -> tuple[int, SystemProgram]:
     """Return the largest power of two, and what is built for that batch.
 
     Larger batches need more memory. Raises a NoRoomError where no batch fits, an InputError where every batch would:
@@ -44,11 +28,11 @@ def largest_batch(build: Callable[[int], S]) -> tuple[int, S]:
         if program.too_large:
             break
         if not program.limited:
-            raise InputError("memory is unlimited here, so that every batch fits: give --batch")
+            raise InputError("memory is unlimited here, so that every batch fits")
         fitting = batch, program
         batch *= 2
     if fitting is None:
         raise NoRoomError("expected a batch that fits in memory, found none")
     if batch > MOST:
-        raise InputError(f"more than {MOST:,} samples fit in memory: give --batch")
+        raise InputError(f"more than {MOST:,} samples fit in memory")
     return fitting

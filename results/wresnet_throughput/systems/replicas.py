@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from planner.program.tasks import Program
-from simulator.baselines.flow import worker_program
-from simulator.systems import SystemProgram, SystemRequest
+from results.wresnet_throughput.systems.flow import worker_program
+from results.wresnet_throughput.systems.system import SystemProgram, SystemRequest
 
 
 def small_batch(request: SystemRequest) -> SystemProgram:
@@ -17,7 +17,7 @@ def small_batch(request: SystemRequest) -> SystemProgram:
     replicas = tuple(replace(worker, worker=number) for number in range(request.devices))
     silent = np.zeros((request.devices,) * 2, dtype=np.int64)
     program = Program((request.devices,), replicas, {}, {}, silent)
-    return SystemProgram(request.graph, program, request.machine, request.samples_of_replicas)
+    return SystemProgram(program, request.machine, request.samples_of_replicas)
 
 
 def ideal(request: SystemRequest) -> SystemProgram:

@@ -16,11 +16,18 @@ import numpy as np
 from planner.graph.facts import phases
 from planner.program.needs import needed_bytes
 from planner.program.tasks import Buffer, Message, Program, Receive, Send, Task, Wait, WorkerProgram
-from simulator.baselines.flow import Flow, blocks_in_order, flow_of, layer_by_layer, next_transfer, worker_program
-from simulator.baselines.layers import layers_of
-from simulator.baselines.placement import devices_of_tasks
+from results.wresnet_throughput.systems.flow import (
+    Flow,
+    blocks_in_order,
+    flow_of,
+    layer_by_layer,
+    next_transfer,
+    worker_program,
+)
+from results.wresnet_throughput.systems.layers import layers_of
+from results.wresnet_throughput.systems.placement import devices_of_tasks
+from results.wresnet_throughput.systems.system import NoRoomError, SystemProgram, SystemRequest
 from simulator.interpreter import interpret
-from simulator.systems import NoRoomError, SystemProgram, SystemRequest
 from tensor_partitioner.display.progress import tracked
 from topologies import Device, Machine
 from topologies.host import with_host_memory
@@ -242,7 +249,7 @@ def swapping(request: SystemRequest) -> SystemProgram:
     choices = tracked("choosing what to swap when", tuple(product(orders, AHEAD)))
     program = _program(min(choices, key=seconds), capacity, request.devices)
     machine = with_host_memory(request.machine, request.devices)
-    return SystemProgram(request.graph, program, machine, request.samples_of_replicas, helpers=2)
+    return SystemProgram(program, machine, request.samples_of_replicas, helpers=2)
 
 
 def _program(choice: tuple[Flow, float], capacity_bytes: float, devices: int) -> Program:

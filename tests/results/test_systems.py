@@ -14,14 +14,15 @@ from planner.models import build
 from planner.program.arena import Storage
 from planner.program.lower import lower
 from planner.program.tasks import Compute, Kernel, SlicedCall, WorkerProgram
-from simulator import SYSTEMS, Switches, interpret, simulate_system
-from simulator.baselines.flow import flow_of, in_order_of_start, seconds_alone, worker_program
-from simulator.baselines.largest_batch import MOST, largest_batch
-from simulator.baselines.layers import layers_of
-from simulator.baselines.spread import spread
-from simulator.baselines.swapping import AHEAD, SOON, Cache, room_bytes
+from results.wresnet_throughput.systems.flow import flow_of, in_order_of_start, seconds_alone, worker_program
+from results.wresnet_throughput.systems.largest_batch import MOST, largest_batch
+from results.wresnet_throughput.systems.layers import layers_of
+from results.wresnet_throughput.systems.registry import SYSTEMS
+from results.wresnet_throughput.systems.spread import spread
+from results.wresnet_throughput.systems.swapping import AHEAD, SOON, Cache, room_bytes
+from results.wresnet_throughput.systems.system import NoRoomError, SystemRequest
+from simulator import Switches, interpret, simulated
 from simulator.lifetimes import holders
-from simulator.systems import NoRoomError, SystemRequest
 from tests.cross.loopback import Loopback
 from tests.simulator.programs import buffer, peak_live_bytes, star
 from topologies import load_topology
@@ -51,7 +52,7 @@ def graph(request):
 
 
 def built(system, graph, machine, devices=4):
-    return SYSTEMS[system].program(SystemRequest(graph, machine, devices, plan=planner.plan))
+    return SYSTEMS[system].program(SystemRequest(graph, machine, devices))
 
 
 def seconds(deployment):
@@ -251,7 +252,8 @@ def test_swapping_is_held_up_by_the_link_that_all_share(graph, machine):
     assert min(moved.values()) > 0
     assert seconds(deployed[8]) > max(seconds(deployed[1]), moved[8] / 10e9)
     assert not deployed[8].too_large
-    memories = simulate_system("swapping", graph, small, 2).devices
+    simulation = simulated(deployed[8].program, deployed[8].machine)
+    memories = [memory for memory in simulation.memories if max(memory.workers) < 8]
     assert all(sum(memory.by_kind.values()) == memory.peak_bytes <= memory.capacity_bytes for memory in memories)
     assert min(min(memory.by_kind.values()) for memory in memories) >= 0
 
@@ -364,5 +366,5 @@ def test_no_batch_fits(machine):
 
 def test_a_batch_without_end_is_not_looked_for(machine):
     fitting = built("small-batch", build("mlp-2-64", batch=8), machine)
-    with pytest.raises(InputError, match=f"more than {MOST:,} samples fit in memory: give --batch"):
+    with pytest.raises(InputError, match=f"more than {MOST:,} samples fit in memory"):
         largest_batch(lambda _: fitting)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from planner.errors import InputError, PlanError
+import planner
+from planner.errors import InputError
 from planner.graph.facts import batch_size
 from planner.graph.ir import Graph
 from planner.graph.order import in_structural_order
@@ -16,7 +17,6 @@ from planner.plans.plan import Plan
 from planner.program.lower import Lowering
 from planner.program.needs import needed_bytes
 from planner.program.tasks import Program
-from simulator.classes import WorkerClasses, classes, each_alone
 from topologies import Machine
 
 
@@ -30,27 +30,22 @@ class TooFewSamplesError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class SystemRequest:
-    """A graph to train on some of a machine's devices; `prefetch` is how early plans fetch.
+    """A graph to train on some of a machine's devices.
 
     The graph's batch is that of all devices together or, for replicas that know nothing of each other, of one device.
-    `plan` is what systems that are plans search with: `planner.plan`, or anything that takes the same arguments.
     """
 
     graph: Graph
     machine: Machine
     devices: int
-    prefetch: int = 1
-    plan: Callable[..., Plan] | None = None
 
     def __post_init__(self) -> None:
         """Forget in which order the graph was written."""
         object.__setattr__(self, "graph", in_structural_order(self.graph))
 
     def search(self, **options: Any) -> Plan:
-        """Search a plan of the graph for the devices; PlanError without a `plan` to search with."""
-        if self.plan is None:
-            raise PlanError("expected what searches plans for this system, as in plan=planner.plan, found none")
-        return self.plan(self.graph, self.devices, **options)
+        """Search a plan of the graph for the devices."""
+        return planner.plan(self.graph, self.devices, **options)
 
     @property
     def samples_of_replicas(self) -> int | None:
@@ -63,15 +58,13 @@ class SystemRequest:
 class SystemProgram:
     """What trains a graph on a machine: a program, or how a plan is lowered to one; and the samples of a step.
 
-    `plan` is there where the system is a plan. `helpers` are workers behind those on devices, which stand for other
-    parts of the machine. `limited` is False where memory is taken to be unlimited.
+    `helpers` are workers behind those on devices, which stand for other parts of the machine. `limited` is False where
+    memory is taken to be unlimited.
     """
 
-    graph: Graph
     source: Program | Lowering
     machine: Machine
     samples: int | None
-    plan: Plan | None = None
     helpers: int = 0
     limited: bool = True
 
@@ -79,22 +72,6 @@ class SystemProgram:
     def program(self) -> Program:
         """The program of all workers."""
         return self.source if isinstance(self.source, Program) else self.source.program()
-
-    @property
-    def devices(self) -> int:
-        """How many of the machine's devices compute."""
-        return len(self.program.workers) - self.helpers if self.plan is None else self.plan.workers
-
-    def in_classes(self, *, library: bool) -> tuple[Program, WorkerClasses]:
-        """Return the classes of workers and the program of a worker of each; with a `library`, collectives are its.
-
-        Workers of what is no plan are each alone, as are those on devices of which tasks were measured one by one.
-        """
-        measured = any(device.spec.measured is not None for device in self.machine.devices[: self.devices])
-        if measured or isinstance(self.source, Program):
-            return self.program, each_alone(len(self.program.workers), self.machine)
-        alike = classes(self.source.likeness, self.machine, library=library)
-        return self.source.program(alike.representatives.tolist()), alike
 
     @property
     def too_large(self) -> tuple[str, ...]:
@@ -108,17 +85,7 @@ class SystemProgram:
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A way to train a graph on a machine.
-
-    `batch_per_device` is True where the graph's batch is one device's, `is_plan` where the program is always a plan's.
-    """
+    """A way to train a graph on a machine; `batch_per_device` is True where the graph's batch is one device's."""
 
     program: Callable[[SystemRequest], SystemProgram]
     batch_per_device: bool = False
-    is_plan: bool = False
-
-
-def plan_program(plan: Plan, machine: Machine, prefetch: int) -> SystemProgram:
-    """Lower a plan for a machine; TopologyError where that has too few devices."""
-    machine.require_devices(plan.workers)
-    return SystemProgram(plan.graph, Lowering(plan, prefetch), machine, batch_size(plan.graph), plan=plan)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from planner.graph.facts import no_data_parallelism
+from planner.graph.facts import batch_size, no_data_parallelism
 from planner.plans.plan import Plan
-from simulator.systems import System, SystemRequest, TooFewSamplesError, plan_program
+from planner.program.lower import Lowering
+from results.wresnet_throughput.systems.system import System, SystemProgram, SystemRequest, TooFewSamplesError
+
+PREFETCH = 1
 
 
 def data_parallel(stage: int = 0) -> Callable[[SystemRequest], Plan]:
@@ -38,4 +41,10 @@ def pipeline(request: SystemRequest) -> Plan:
 
 def plan_system(search: Callable[[SystemRequest], Plan]) -> System:
     """Make a system of what finds a plan."""
-    return System(lambda request: plan_program(search(request), request.machine, request.prefetch), is_plan=True)
+
+    def program(request: SystemRequest) -> SystemProgram:
+        request.machine.require_devices(request.devices)
+        plan = search(request)
+        return SystemProgram(Lowering(plan, PREFETCH), request.machine, batch_size(plan.graph))
+
+    return System(program)

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from planner.graph.facts import batch_size
 from planner.program.tasks import Compute
-from simulator.baselines.flow import Flow, flow_of, in_order_of_start, seconds_alone, worker_program
-from simulator.baselines.layers import layers_of
-from simulator.baselines.spread import spread
-from simulator.systems import SystemProgram, SystemRequest
+from results.wresnet_throughput.systems.flow import Flow, flow_of, in_order_of_start, seconds_alone, worker_program
+from results.wresnet_throughput.systems.layers import layers_of
+from results.wresnet_throughput.systems.spread import spread
+from results.wresnet_throughput.systems.system import SystemProgram, SystemRequest
 
 PARTS_OF_COPY = 3  # a Send, a Receive and a Wait
 
@@ -21,7 +21,7 @@ def op_placement(request: SystemRequest) -> SystemProgram:
     device_of = devices_of_tasks(flow, lambda node: layers[node] % request.devices)
     order = in_order_of_start(flow.after, device_of, seconds_alone(flow.worker, request.machine))
     program = spread(flow, device_of, order, request.devices)
-    return SystemProgram(request.graph, program, request.machine, batch_size(request.graph))
+    return SystemProgram(program, request.machine, batch_size(request.graph))
 
 
 def devices_of_tasks(flow: Flow, device_of_node: Callable[[str], int]) -> list[int]:

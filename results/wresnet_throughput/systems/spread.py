@@ -13,7 +13,7 @@ import numpy as np
 
 from planner.program.arena import Storage, plan_arena
 from planner.program.tasks import Buffer, Message, Program, Receive, Send, Task, Wait, WorkerProgram
-from simulator.baselines.flow import PERSISTENT, Flow, next_transfer
+from results.wresnet_throughput.systems.flow import PERSISTENT, Flow, next_transfer
 
 Version = tuple[int, int | None]  # a block, and the task that made what is in it
 
