@@ -73,7 +73,8 @@ def _nodes_of_every_micro_batch(graph: Graph) -> set[str]:
         is_copy = node.op == "cast" and graph.tensors[node.inputs[0]].dtype == node.attrs["dtype"]
         if is_copy or not tensors.isdisjoint(node.inputs):
             tensors.update(name for name in node.outputs if name not in sums)
-    return {node.name for node in graph.nodes if not (sums | tensors).isdisjoint(node.outputs)}
+    every = sums | tensors
+    return {node.name for node in graph.nodes if not every.isdisjoint(node.outputs)}
 
 
 def accumulate(builder: GraphBuilder, gradients: Mapping[str, str], loss: str) -> tuple[dict[str, str], str]:

@@ -83,15 +83,14 @@ def without_intermediates(shares: Sequence[NodeShare], fusion: Fusion) -> tuple[
     """
     forward = [share for share in shares if share.phase == FORWARD]
     backward = [share for share in shares if share.phase == BACKWARD]
-    readers = readers_of(shares)
+    readers, read_forward = readers_of(shares), Counter(name for share in forward for name in share.reads)
     kept = {name for share in backward for name in share.reads}
     again: set[str] = set()
     for run in fused(forward, fusion, readers):
         written = {name for share in run for name in share.writes}
-        read = {name for share in run for name in share.reads}
-        if len(run) > 1 and all(share.category == "elementwise" for share in run) and read - written <= kept:
-            outside = {name for share in forward if share not in run for name in share.reads}
-            again |= (written & read) - outside
+        read = Counter(name for share in run for name in share.reads)
+        if len(run) > 1 and all(share.category == "elementwise" for share in run) and read.keys() - written <= kept:
+            again |= {name for name in written & read.keys() if read[name] == read_forward[name]}
     if not again:
         return tuple(shares)
     return tuple(
