@@ -5,7 +5,7 @@ Values are multiples of 1/8 in [-2, 2]: sums are exact, and maxima and compariso
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,3 +94,44 @@ def draw_case(generate: Generate, draw: Draw) -> Case:
 
 REGISTERED: dict[str, Generate] = {}
 """Generators that users' files add, by operator; the catalog's own stand in `executor.verification.cases`."""
+
+
+def same_shape(draw: Draw, count: int, **attributes: Value) -> Case:
+    """Operands of one shape, of both signs."""
+    shape = draw.shape()
+    return Case(tuple(draw.array(*shape) for _ in range(count)), attributes)
+
+
+def positive_shape(draw: Draw) -> Case:
+    """One operand above zero."""
+    return Case((draw.positive(*draw.shape()),))
+
+
+def binary(draw: Draw) -> Case:
+    """Two operands, the second above zero."""
+    return spread(draw, [draw.array(*draw.shape())], Draw.positive)
+
+
+def spread(draw: Draw, arrays: Sequence[Array], last: Callable[..., Array]) -> Case:
+    """Operands of one shape with a last one; this, the one before it, or both may lack some of the dimensions."""
+    *full, a = arrays
+    shape, way = a.shape, draw.size(0, 3)
+    attributes: dict[str, Value] = {}
+    dims = every = tuple(range(len(shape)))
+    if way > 1:
+        a_dims = draw.subset(len(shape))
+        attributes["a_dims"] = a_dims
+        dims = tuple(draw.generator.permutation([dim for dim in every if dim not in a_dims or draw.flag()]).tolist())
+        a = a.transpose(*a_dims, *(dim for dim in every if dim not in a_dims))
+        a = a.reshape(*(shape[dim] for dim in a_dims), -1)[..., 0]
+    if way in (1, 3):
+        dims = draw.subset(len(shape)) if way == 1 else dims
+        attributes["dims"] = dims
+    else:
+        dims = every
+    return Case((*full, a, last(draw, *(shape[dim] for dim in dims))), attributes)
+
+
+def groups(side: str) -> tuple[tuple[str, ...], ...]:
+    """Read dimensions such as "n (cyx)" as groups of variables."""
+    return tuple(tuple(group.strip("()")) for group in side.split())

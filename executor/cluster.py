@@ -34,7 +34,7 @@ class Cluster(ABC):
     ranks_on_host: int
     cores: int
     library: str = field(default="arrays", kw_only=True)
-    """Whose kernels jobs run; see `executor.fastest`."""
+    """Whose kernels jobs run; see `executor.kernel_calls`."""
 
     @property
     def crowded(self) -> bool:

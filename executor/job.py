@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.backend import synchronize
+from executor.backend import HOST_CLOCK, clock_of, synchronize
 from executor.check import check
 from executor.checkpoint import Checkpoint, Saver
-from executor.clocks import HOST_CLOCK, clock_of
 from executor.cluster import Cluster
 from executor.data import DataSet
 from executor.kernels import LIBRARIES

@@ -14,8 +14,7 @@ import numpy as np
 
 from executor.backend import device_place
 from executor.cluster import Cluster
-from executor.fastest import AUTO
-from executor.kernel_calls import kernel_calls
+from executor.kernel_calls import AUTO, kernel_calls
 from executor.kernels import LIBRARIES
 from executor.kernels.call import NARROW
 from executor.kernels.optimizer import KERNELS as UPDATES

@@ -11,19 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from executor.arena import Memory
-from executor.backend import asnumpy
-from executor.clocks import HOST_CLOCK, Clock
+from executor.backend import HOST_CLOCK, Clock, asnumpy
 from executor.cluster import Cluster, HostArray
 from executor.data import DataSet, HeldOut, data_tensors
-from executor.fastest import kernel_set
+from executor.kernel_calls import kernel_set
 from executor.process.launch import agree
 from executor.schedules import CONSTANT, Rate, Schedule
 from executor.transport import Transport
 from executor.values import Tile, fill, indices, stream
 from executor.weights import Weights
 from executor.worker import Worker
-from planner.graph.averages import inference_graph
 from planner.graph.ir import Graph, Tensor
+from planner.graph.training_mode import inference_graph
 from planner.layout import Region
 from planner.layout.region import whole
 from planner.plans.plan import Plan

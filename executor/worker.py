@@ -11,8 +11,7 @@ from types import ModuleType
 import numpy as np
 
 from executor.arena import Arena, Memory
-from executor.backend import on_one_stream, synchronize
-from executor.clocks import HOST_CLOCK, Clock
+from executor.backend import HOST_CLOCK, Clock, on_one_stream, synchronize
 from executor.exchange import Action, in_order, nothing
 from executor.kernel_calls import KernelCalls, kernel_calls
 from executor.kernels import LIBRARIES, KernelSet

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from planner.planning import plan
     from planner.plans.plan import Plan
     from planner.plans.plan_json import load_plan as load
-    from planner.plans.search_record import SearchRecord
+    from planner.plans.records import SearchRecord
     from planner.program.lower import lower
     from planner.report.schema import Report
     from planner.search import SEARCHERS, SearchOptions, Ties
@@ -41,7 +41,7 @@ _HOMES = {
     "planner.planning": ("plan",),
     "planner.plans.plan": ("Plan",),
     "planner.plans.plan_json": ("load",),
-    "planner.plans.search_record": ("SearchRecord",),
+    "planner.plans.records": ("SearchRecord",),
     "planner.program.lower": ("lower",),
     "planner.report.schema": ("Report",),
     "planner.search": ("SEARCHERS", "SearchOptions", "Ties"),

@@ -16,11 +16,9 @@ from planner.graph.ir import Graph
 from planner.graph.order import in_structural_order
 from planner.parallel import GRADIENTS, WEIGHTS, Parallel
 from planner.plans.check import check_workers
-from planner.plans.gathered import gather_for_each_pass
 from planner.plans.phases import ACCUMULATION, DEFAULT, INTERLEAVED, SCHEDULE_NAMES, read_schedule
 from planner.plans.plan import Plan
-from planner.plans.scattered import scatter_each_micro_batch
-from planner.plans.shared_reads import gather_once
+from planner.plans.rewriting import gather_for_each_pass, gather_once, scatter_each_micro_batch
 from planner.search import SearchOptions, best_plan
 from planner.search.coarse.coarsen import Coarsenings
 from planner.search.memory import parse_memory

@@ -17,12 +17,12 @@ from typing import Any
 
 import planner
 from results.experiment import read_data
+from results.wresnet_throughput.systems.host import with_host_memory
 from results.wresnet_throughput.systems.largest_batch import largest_batch
 from results.wresnet_throughput.systems.registry import SYSTEMS
 from results.wresnet_throughput.systems.system import NoRoomError, SystemProgram, SystemRequest, TooFewSamplesError
 from simulator.interpreter import interpret
 from topologies import Machine, load_topology
-from topologies.host import with_host_memory
 
 MACHINE, HALVES = "p2.8xlarge", "p2.8xlarge-halves"
 DEVICES = 8

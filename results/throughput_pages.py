@@ -9,8 +9,8 @@ from typing import Any
 from results import bars
 from results.experiment import table
 from results.throughput import DEVICES, MACHINE, Row
+from results.wresnet_throughput.systems.host import with_host_memory
 from topologies import load_topology
-from topologies.host import with_host_memory
 
 PAPER = ("ideal", "small-batch", "swapping", "op-placement", "tofu")
 ALTERNATIVES = ("small-batch", "swapping", "op-placement")

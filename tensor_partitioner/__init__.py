@@ -11,9 +11,49 @@ Every name is that of a package, which is loaded when the name is asked for.
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tensor_partitioner.packages import require_packages
+DISTRIBUTION = "tensor-partitioner"
+REINSTALL = f"pip install --force-reinstall {DISTRIBUTION}"
+BESIDE = ("tdl", "topologies", "planner", "simulator", "executor")
+HOME = Path(__file__).resolve().parents[1]
+"""The folder in which they all lie."""
+
+
+class PackageError(ImportError):
+    """A package of the project would be imported from elsewhere."""
+
+
+def require_packages() -> None:
+    """Raise a PackageError where something else would be imported by the name of one of the project's packages."""
+    for name in BESIDE:
+        spec = find_spec(name)
+        if spec is None:
+            raise PackageError(f"{name}: expected it in {HOME}, found none: {REINSTALL}")
+        place = Path(spec.origin or next(iter(spec.submodule_search_locations or ()))).resolve()
+        if place.parent != HOME / name:
+            raise PackageError(
+                f"{name}: expected {DISTRIBUTION}'s package in {HOME}, found another in its way, {place}: "
+                "rename it, uninstall it, or start from another folder"
+            )
+
+
+def overwritten(error: ImportError) -> str:
+    """Return what to say where another distribution put files into a package of the project; else nothing."""
+    name = (error.name or "").partition(".")[0]
+    if name not in BESIDE:
+        return ""
+    installed = import_module("importlib.metadata").packages_distributions().get(name, ())  # looks through all
+    others = sorted(set(installed) - {DISTRIBUTION})
+    if not others:
+        return ""
+    return (
+        f"{name}: {', '.join(others)} has put a package of this name into {HOME}: pip uninstall "
+        f"{' '.join(others)}, then {REINSTALL}"
+    )
+
 
 if TYPE_CHECKING:
     from planner import (

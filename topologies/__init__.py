@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from topologies.errors import TopologyError, TopologyWarning
     from topologies.kernels import Kernel, Product, Window
-    from topologies.level import Level, levels
     from topologies.library import available
     from topologies.load import full_text, load_topology, parse_topology
-    from topologies.machine import CATEGORIES, Device, Link, Machine, Memory, Resource, Route
+    from topologies.machine import CATEGORIES, Device, Level, Link, Machine, Memory, Resource, Route, levels
     from topologies.measured import Estimates, TransferAmounts
 
 _HOMES = {
     "topologies.errors": ("TopologyError", "TopologyWarning"),
     "topologies.kernels": ("Kernel", "Product", "Window"),
-    "topologies.level": ("Level", "levels"),
     "topologies.library": ("available",),
     "topologies.load": ("full_text", "load_topology", "parse_topology"),
-    "topologies.machine": ("CATEGORIES", "Device", "Link", "Machine", "Memory", "Resource", "Route"),
+    "topologies.machine": (
+        *("CATEGORIES", "Device", "Level", "Link", "Machine", "Memory", "Resource", "Route", "levels"),
+    ),
     "topologies.measured": ("Estimates", "TransferAmounts"),
 }
 __all__ = [
@@ -54,6 +54,6 @@ def __getattr__(name: str) -> object:
     """Return a public name from the module that has it."""
     for module, names in _HOMES.items():
         if name in names:
-            import_module("topologies.tables")  # where machines learn how to show themselves
+            import_module("topologies.tree")  # where machines learn how to show themselves
             return getattr(import_module(module), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,19 +1,39 @@
-"""What calibration measures with, and how long a piece of work takes by it."""
+"""What calibration measures with: clocks, programs of single tasks, and how long a library's operations take."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
+from math import prod
 
 import numpy as np
 
-from executor.clocks import Clock, EventClock, HostClock, elapsed_s
+from executor.backend import Clock, EventClock, HostClock, elapsed_s
 from executor.cluster import Cluster
 from executor.kernels import KERNELS, KernelCall, run
 from executor.values import ArrayModule
+from planner.graph.ir import ITEM_BYTES
+from planner.program.arena import align
+from planner.program.tasks import (
+    Buffer,
+    Compute,
+    Kernel,
+    Message,
+    Piece,
+    Receive,
+    Send,
+    SlicedCall,
+    Slices,
+    Task,
+    Wait,
+    WorkerProgram,
+)
+from topologies.collectives import ROUNDS
+from topologies.kernels import Product
+from topologies.schema import CollectiveEntry, Operation
 
 REPETITIONS, CALLS = 5, 2000
 BATCH_S, LARGEST_BATCH = 0.02, 200
@@ -76,3 +96,97 @@ def call_s(xp: ArrayModule, clock: Clock) -> float:
     element = xp.ones((1,), np.float32)
     call = KernelCall(xp, (element,), (xp.empty_like(element),), {"extents": {"i": 1}}, {"i": (0, 1)}, ((0,),))
     return elapsed_s(clock, partial(_repeated, partial(run, KERNELS["relu"], call), CALLS)) / CALLS
+
+
+FLOAT_BYTES, SMALL, LARGE_BYTES, LEAST_SHARE = 4, 256, 1 << 26, 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Seconds of an operation on a payload that is latency alone, and on one of so many bytes more."""
+
+    small_s: float
+    large_s: float
+    more_bytes: int
+
+
+def timed_collectives(bench: Bench, most_bytes: int = LARGE_BYTES) -> dict[Operation, Taken]:
+    """Time the operations of the ranks' library (collective); none where they have messages alone."""
+    ranks = bench.ranks
+    small, large = SMALL * ranks.size, most_bytes // FLOAT_BYTES // ranks.size * ranks.size
+    taken: dict[Operation, Taken] = {}
+    for operation in ROUNDS if ranks.size > 1 else ():
+        seconds = [_seconds(bench, operation, elements) for elements in (small, large)]
+        if seconds[0] is not None and seconds[1] is not None:
+            taken[operation] = Taken(seconds[0], seconds[1], (large - small) * FLOAT_BYTES)
+    return taken
+
+
+def _seconds(bench: Bench, operation: Operation, elements: int) -> float | None:
+    work = bench.ranks.collective(bench.transport, operation, bench.xp.zeros(elements, np.float32))
+    if work is None:
+        return None
+    seconds = []
+    for _ in range(1 + REPETITIONS):
+        bench.ranks.barrier()
+        seconds.append(elapsed_s(bench.clock, work))
+    return bench.shared(statistics.median(seconds[1:]), statistics.median)
+
+
+def collective_entries(
+    taken: Mapping[Operation, Taken], ranks: int, bandwidth_bytes_per_s: float
+) -> Iterator[CollectiveEntry]:
+    """Yield an entry of every operation as rings that attain a share of what the ranks' links do for messages.
+
+    Each link carries, for every round, the share of the payload that its rank lacks.
+    """
+    for operation, seconds in taken.items():
+        by_links_s = ROUNDS[operation] * (ranks - 1) / ranks * seconds.more_bytes / bandwidth_bytes_per_s
+        share = by_links_s / max(seconds.large_s - seconds.small_s, 1e-9)
+        yield CollectiveEntry(
+            algorithm="ring",
+            operations=(operation,),
+            latency_s=seconds.small_s,
+            hop_s=0.0,
+            bandwidth_share=min(1.0, max(LEAST_SHARE, share)),
+        )
+
+
+Array = tuple[str, tuple[int, ...], str, str]
+"""A buffer's name, shape, dtype and kind."""
+
+
+def product_program(dtype: str, m: int, n: int, k: int) -> WorkerProgram:
+    """Return the program of one product of [m, k] by [k, n] matrices."""
+    arrays = (("a", (m, k), dtype, "persistent"), ("b", (k, n), dtype, "persistent"), ("c", (m, n), dtype, "tensor"))
+    places = [(number, _whole(shape)) for number, (_, shape, _, _) in enumerate(arrays)]
+    ranges = {"i": (0, m), "j": (0, n), "k": (0, k)}
+    call = SlicedCall(tuple(places[:2]), tuple(places[2:]), ranges, ((0, 0), (0, 0)), None)
+    kernel = Kernel("product", "mm", {"extents": {"i": m, "j": n, "k": k}}, (call,))
+    touched = sum(prod(shape) * ITEM_BYTES[dtype] for _, shape, dtype, _ in arrays)
+    return _program(0, (Compute((kernel,), "matmul", 2.0 * m * n * k, touched, (Product(1, m, n, k),)),), *arrays)
+
+
+def exchange_program(rank: int, size: int, nbytes: int) -> WorkerProgram:
+    """Return the program of a rank that exchanges so many bytes with its neighbour, if it has one: 0 with 1, ..."""
+    everything = (slice(0, nbytes),)
+    message = Message(rank ^ 1, (Piece(everything, everything, nbytes),), nbytes, 0)
+    tasks = Send(0, 0, 2, (message,)), Receive(0, 1, 3, (message,), ()), Wait(0)
+    kinds = {"own": "persistent", "received": "fetch", "out": "staging", "in": "staging"}
+    arrays = [(name, (nbytes,), "uint8", kind) for name, kind in kinds.items()]
+    return _program(rank, tasks if rank ^ 1 < size else (), *arrays)
+
+
+def _program(worker: int, tasks: tuple[Task, ...], *arrays: Array) -> WorkerProgram:
+    """Lay buffers one behind the other, all for the whole program."""
+    buffers: list[Buffer] = []
+    offset = 0
+    for name, shape, dtype, kind in arrays:
+        nbytes = prod(shape) * ITEM_BYTES.get(dtype, 1)
+        buffers.append(Buffer(name, shape, dtype, nbytes, offset, 0, max(0, len(tasks) - 1), kind))
+        offset += align(nbytes)
+    return WorkerProgram(worker, tasks, tuple(buffers), offset)
+
+
+def _whole(shape: tuple[int, ...]) -> Slices:
+    return tuple(slice(0, extent) for extent in shape)

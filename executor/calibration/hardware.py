@@ -11,8 +11,8 @@ from functools import partial
 import numpy as np
 from scipy.optimize import nnls
 
+from executor.backend import HostClock
 from executor.calibration.bench import Bench, call_s, rate, streamed_bytes_per_s
-from executor.clocks import HostClock
 from executor.cluster import Cluster
 
 COPIED_BYTES = 64 << 20

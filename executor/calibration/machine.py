@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import structs
 from scipy.optimize import nnls
 
-from executor.calibration.collectives import LEAST_SHARE, collective_entries
+from executor.calibration.bench import LEAST_SHARE, collective_entries
 from executor.calibration.device import DeviceFigures
 from executor.calibration.hardware import Hardware
 from executor.calibration.timing import Timed

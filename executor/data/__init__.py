@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from executor.data.arrays import ROWS, user_arrays
-from executor.data.base import DataSet, HeldOut, Shuffled, data_tensors
-from executor.data.digits import digit_images
-from executor.data.synthetic import Random
-from executor.data.text import source_text
+from executor.data.base import ROWS, DataSet, HeldOut, Random, Shuffled, data_tensors, user_arrays
+from executor.data.bundled import digit_images, source_text
 from planner.errors import DataError
 from planner.graph.ir import Graph
 

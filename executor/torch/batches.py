@@ -14,7 +14,7 @@ from torch import nn
 
 from executor.cluster import Cluster, HostArray, raw_bytes
 from executor.data import HeldOut, data_tensors
-from executor.data.arrays import check_numbers
+from executor.data.base import check_numbers
 from executor.torch.state_files import array_of
 from executor.values import Array, ArrayModule, Tile, indices, rows
 from planner.errors import InputError

@@ -21,8 +21,7 @@ from executor.torch.tensors import tensor_of
 from executor.training import Trainer
 from planner.graph.entries import entries_of
 from planner.layout import Region, local_shape
-from planner.layout.grouping import coarser
-from planner.layout.region import boxes, whole
+from planner.layout.region import boxes, coarser, whole
 
 COMPLETE = ".metadata"
 """The file that `torch.distributed.checkpoint` writes last."""

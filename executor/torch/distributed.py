@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from datetime import timedelta
-from functools import cached_property
+from functools import cache, cached_property, lru_cache
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +17,137 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
 
 from executor.backend import array_module, require_dtypes
 from executor.cluster import HostArray
 from executor.process.environment import is_torchrun
 from executor.torch.batches import Batch, Tensors
 from executor.torch.checkpoints import Checkpoints, TrainingState
-from executor.torch.initial import Initial
 from executor.torch.optimizers import PlannedUpdates, torch_optimizer
 from executor.torch.ranks import cluster, join
-from executor.torch.sharded import sharded_state
+from executor.torch.state_files import array_of
 from executor.torch.tensors import tensor_of
 from executor.training import Trainer, rank_programs
+from executor.values import stream
 from executor.weights import Weights
+from executor.weights.files import InMemory, Kind, WeightsError
 from executor.weights.saving import state_dict
+from planner import layout as layouts
 from planner.errors import PlanError
+from planner.graph.entries import entries_of, groups
+from planner.graph.ir import Entry, Graph
+from planner.layout import Region
+from planner.layout.mesh_axes import AxisPlacement, StridedShard, interleaved_twice, mesh_axes, uneven
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
+
+
+class Initial(InMemory):
+    """A module's state dict, read as it is; a submodule on the meta device is initialized while its entries are read.
+
+    Its random numbers follow from the seed and its name, so that all ranks read parts of the same.
+    """
+
+    def __init__(self, module: nn.Module, graph: Graph, seed: int) -> None:
+        self._module = module
+        self._seed = seed
+        self._tensors: dict[str, torch.Tensor] = module.state_dict()
+        held = {name for name, entry in entries_of(graph).items() if entry.tensor}
+        self._tensors |= {
+            name: tensor.clone()
+            for name, tensor in self._tensors.items()
+            if name not in held  # needed to the end
+        }
+        self._initialized = lru_cache(1)(self._initialize)
+
+    @property
+    def kinds(self) -> Mapping[str, Kind]:
+        """Shape and dtype of every entry, by its name."""
+        return {
+            name: (tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+            for name, tensor in self._tensors.items()
+        }
+
+    def read(self, name: str, region: Region) -> HostArray:
+        """Return a region of an entry as a local array."""
+        tensor = self._tensors[name]
+        if tensor.is_meta:
+            owner, _, key = name.rpartition(".")
+            tensor = self._initialized(owner)[key]
+        return InMemory({name: array_of(tensor.cpu())}).read(name, region)
+
+    def _initialize(self, name: str) -> Mapping[str, torch.Tensor]:
+        """Return the initial parameters and buffers of one submodule, without its children's."""
+        submodule = copy.deepcopy(self._module.get_submodule(name))
+        initialize: Any = getattr(submodule, "reset_parameters", None)
+        if initialize is None:
+            raise WeightsError(
+                f"{name or 'the module'}: a {type(submodule).__name__} on the meta device without reset_parameters(), "
+                "which makes its weights: give distribute() a file of weights"
+            )
+        submodule.to_empty(device="cpu", recurse=False)
+        with torch.random.fork_rng([]):
+            torch.manual_seed(int(stream(self._seed, name)) % (1 << 63))
+            initialize()
+        return {**dict(submodule.named_parameters(recurse=False)), **dict(submodule.named_buffers(recurse=False))}
+
+
+def sharded_state(trainer: Trainer, names: Iterable[str] | None = None) -> Mapping[str, DTensor]:
+    """Return entries of the module's state dict that tensors of the graph hold, in the arena's memory (collective).
+
+    By default all. Raises a PlanError that names the entry where an extent is split unevenly, or interleaved in ways
+    that DTensor does not put together.
+    """
+    held = held_entries(trainer)
+    return {name: _sharded(trainer, name, held[name]) for name in (held if names is None else names)}
+
+
+def held_entries(trainer: Trainer) -> Mapping[str, Entry]:
+    """Return the entries of the module's state dict that tensors of the graph hold."""
+    return {name: entry for name, entry in entries_of(trainer.graph).items() if entry.tensor is not None}
+
+
+def _sharded(trainer: Trainer, name: str, entry: Entry) -> DTensor:
+    plan, tensor = trainer.programs.plan, trainer.graph.tensors[entry.tensor or ""]
+    layout = plan.layouts[tensor.name]
+    grouped = groups(entry.shape, tensor.shape)
+    assert grouped is not None, name  # a graph was checked for that
+    axes = mesh_axes(layout, plan.ways, tensor.shape, grouped)
+    reason = uneven(tensor.shape, layout, plan.ways) or interleaved_twice(axes)
+    if reason is not None:
+        raise PlanError(f"{name}: {reason}: DTensor has no such parts; state_dict() has it whole")
+    local = tensor_of(trainer.view(tensor.name))
+    local = local.view([prod(local.shape[axis] for axis in group) for group in grouped])
+    mesh = _mesh(local.device.type, tuple(axis.ways for axis in axes))
+    return DTensor.from_local(
+        local,
+        mesh,
+        [_placement(axis.placement) for axis in axes] or [Replicate()],
+        run_check=False,
+        shape=torch.Size(entry.shape),
+        stride=torch.empty(entry.shape, device="meta").stride(),
+    )
+
+
+@cache
+def _mesh(device: str, ways: tuple[int, ...]) -> DeviceMesh:
+    """Return all ranks as a mesh (collective, the first time)."""
+    return DeviceMesh(device, torch.arange(prod(ways)).reshape(ways or (1,)))
+
+
+def _placement(placement: AxisPlacement) -> Placement:
+    match placement:
+        case layouts.Shard(dim):
+            return Shard(dim)
+        case StridedShard(dim, split_factor):
+            return _StridedShard(dim, split_factor=split_factor)
+        case layouts.REPLICATE:
+            return Replicate()
+    raise ValueError(f"expected a weight that workers hold values of, found it {placement}")
+
 
 TIMEOUT = timedelta(minutes=30)
 """How long ranks wait for each other, as long as PyTorch's do."""

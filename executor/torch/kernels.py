@@ -18,21 +18,40 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # as PyTorch's users know it
 
 from executor.kernels import KERNELS, NATIVE, Kernel, KernelCall, KernelSet
-from executor.kernels.call import Range
+from executor.kernels.call import Action, Range
 from executor.kernels.matrix import letters_of_product
 from executor.kernels.window import Framed, Window, dilation, local_ranges, windows
 from executor.torch.attention import AT_ONCE, ATTENTION
 from executor.torch.computed import widened
 from executor.torch.elementwise import ELEMENTWISE
-from executor.torch.formats import PRODUCTS
-from executor.torch.graphs import captured
 from executor.torch.normal import NORMAL
-from executor.torch.normalization import NORMALIZATION
+from executor.torch.normalization import NORMALIZATION, RMS_NORM, SOFTMAX
 from executor.torch.pooling import POOLING
-from executor.torch.rms_norm import RMS_NORM
-from executor.torch.softmax import SOFTMAX
-from executor.torch.tensors import obstacle, tensor_of, tensors_of
+from executor.torch.tensors import PRODUCTS, obstacle, tensor_of, tensors_of
 from executor.torch.weight_updates import UPDATES
+from executor.values import ArrayModule
+from planner.errors import InputError
+
+
+def captured(xp: ArrayModule, queue: Action) -> Action:
+    """Capture what an action queues on CuPy's current stream, where PyTorch's is the same; return what launches it.
+
+    What the action allocates, in pools of its own, lives as long as what is returned. Nothing runs yet. It must have
+    run before, as kernels are compiled, and libraries make their workspaces, when they first run. Raises InputError for
+    an action that cannot be captured, such as one that waits for the device.
+    """
+    graph, pool, here = torch.cuda.CUDAGraph(), xp.cuda.MemoryPool(), torch.cuda.current_stream()
+    try:
+        with xp.cuda.using_allocator(pool.malloc), torch.cuda.graph(graph, stream=here, capture_error_mode="relaxed"):
+            queue()
+    except (RuntimeError, NotImplementedError) as error:
+        raise InputError(f"--graphs: a step cannot be captured: {str(error).splitlines()[0]}") from error
+    return partial(_launched, graph, pool)
+
+
+def _launched(graph: torch.cuda.CUDAGraph, _memory: object) -> None:
+    graph.replay()
+
 
 aten = torch.ops.aten
 

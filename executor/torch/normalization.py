@@ -1,13 +1,16 @@
-"""PyTorch's kernels for sums and batch norm, of a worker's share: statistics are of the whole batch."""
+"""PyTorch's kernels for sums, batch norm, RMS norm and softmax, of a worker's share."""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 
-from executor.kernels import KernelCall
+from executor.kernels import KERNELS, Kernel, KernelCall, run
+from executor.kernels.softmax import dim_of
 from executor.torch.computed import copy_all, sum_over, widened, written
+from executor.torch.tensors import tensors_of
 
 aten = torch.ops.aten
 
@@ -88,6 +91,148 @@ NORMALIZATION = written(
         "batch_norm_var": batch_norm_var,
         "batch_norm_backward_reduce": batch_norm_backward_reduce,
         "batch_norm_backward": batch_norm_backward,
+    }
+)
+"""Kernels by operator."""
+
+
+Tensors = list[torch.Tensor]
+
+
+def _inverse(call: KernelCall, square: torch.Tensor) -> torch.Tensor:
+    """1 / sqrt(mean of squares + eps) of every row, as it broadcasts against rows."""
+    return (widened(square) + call.number("eps")).rsqrt_().unsqueeze(-1)
+
+
+def mean_square(call: KernelCall, operands: Tensors, out: torch.Tensor) -> None:
+    """Sum of squares of every row, over the whole row's `count`."""
+    torch.div(widened(operands[0]).square().sum(-1), call.number("count"), out=out)
+
+
+def rms_norm(call: KernelCall, operands: Tensors, out: torch.Tensor) -> None:
+    """Compute x / sqrt(square + eps) * weight."""
+    x, square, weight = operands
+    torch.mul(x * _inverse(call, square), weight, out=out)
+
+
+def backward_weight(call: KernelCall, operands: Tensors, out: torch.Tensor) -> None:
+    """Gradient of the weight: sums of grad * normalized x."""
+    grad, x, square = operands
+    products = (x * _inverse(call, square)).mul_(grad)
+    sum_over(products.view(-1, products.shape[-1]), (0,), out)
+
+
+def backward_sum(call: KernelCall, operands: Tensors, out: torch.Tensor) -> None:
+    """Sum grad * weight * x for every row."""
+    grad, x, weight = operands
+    sum_over((grad * weight).mul_(x), (-1,), out)
+
+
+def backward(call: KernelCall, operands: Tensors, out: torch.Tensor) -> None:
+    """Gradient of the input, through the mean of squares as well."""
+    grad, x, square, weight, inner = operands
+    inverse = _inverse(call, square)
+    factor = inverse.square() * widened(inner).unsqueeze(-1) / -call.number("count")
+    torch.mul(torch.addcmul(grad * weight, x, factor), inverse, out=out)
+
+
+def rotary(call: KernelCall) -> None:
+    """Turn pairs of elements by their angles, of whole heads."""
+    (x, cos, sin), (out,), half = *tensors_of(call), call.integer("half")
+    if call.ranges["j"] != (0, 2 * half) or not x.shape[-1] == cos.shape[-1] == sin.shape[-1] == 2 * half:
+        run(KERNELS["rotary"], call)
+        return
+    low, high = widened(sin).chunk(2, -1)
+    signed = torch.cat((high, -low) if call.flag("inverse") else (-low, high), -1)
+    torch.addcmul(x * widened(cos), x.roll(half, -1), signed, out=out)
+
+
+RMS_NORM: dict[str, Kernel] = {
+    **written(
+        {
+            "mean_square": mean_square,
+            "rms_norm": rms_norm,
+            "rms_norm_backward_weight": backward_weight,
+            "rms_norm_backward_sum": backward_sum,
+            "rms_norm_backward": backward,
+        }
+    ),
+    "rotary": rotary,
+}
+"""Kernels by operator."""
+
+
+SHORT = range(8, 32)
+"""Elements of rows of which PyTorch finds the greatest one by one on a processor, half as fast as of both halves."""
+
+
+def amax(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
+    """Greatest of the elements along `dims`."""
+    (x,), dims = operands, call.integers("dims")
+    if call.xp is np and dims == (x.ndim - 1,) and x.shape[-1] in SHORT:
+        half = (x.shape[-1] + 1) // 2
+        x = torch.maximum(x[..., :half], x[..., -half:])
+    out.copy_(x.amax(dims) if dims else x)
+
+
+def sum_exp(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
+    """Sum of exp(x - maximum) over this run's part of every row."""
+    (x, maximum), dim = operands, dim_of(call, operands[0].ndim)
+    sum_over((x - maximum.unsqueeze(dim)).exp_(), (dim,), out)
+
+
+def softmax(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
+    """exp(x - maximum) / total."""
+    x, maximum, total = operands
+    dim = dim_of(call, x.ndim)
+    torch.div((x - maximum.unsqueeze(dim)).exp_(), total.unsqueeze(dim), out=out)
+
+
+def softmax_backward_sum(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
+    """Sum of gradient times result over this run's part of every row."""
+    sum_over(widened(operands[0]) * operands[1], (dim_of(call, operands[0].ndim),), out)
+
+
+def softmax_backward(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
+    """Compute result * (gradient - inner)."""
+    grad, result, inner = operands
+    torch.mul(grad - inner.unsqueeze(dim_of(call, grad.ndim)), result, out=out)
+
+
+def _places(call: KernelCall, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return where labels are among this run's classes, of others any place, and whether they are among them."""
+    start, stop = call.ranges["c"]
+    places = labels.long() - start
+    return places.clamp(0, stop - start - 1), (places >= 0) & (places < stop - start)
+
+
+def cross_entropy(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
+    """Negative log-likelihood of the labels that are among this run's classes."""
+    (x, maximum, total, labels), dim = operands, dim_of(call, operands[0].ndim)
+    places, here = _places(call, labels)
+    losses = widened(total).log() + maximum - x.gather(dim, places.unsqueeze(dim)).squeeze(dim)
+    torch.div(losses.where(here, 0).sum(), call.number("count"), out=out)
+
+
+def cross_entropy_backward(call: KernelCall, operands: list[torch.Tensor], out: torch.Tensor) -> None:
+    """(softmax - one-hot label) * factor."""
+    (x, *rows), dim = operands, dim_of(call, operands[0].ndim)
+    maximum, total, labels = (row.unsqueeze(dim) for row in rows)
+    gradient = (x - maximum).exp_().div_(total)
+    places, here = _places(call, labels)
+    gradient.scatter_add_(dim, places, here.to(gradient.dtype).neg_())
+    torch.mul(gradient, call.number("factor"), out=out)
+
+
+SOFTMAX = written(
+    {
+        "amax": amax,
+        "sum_exp": sum_exp,
+        "softmax": softmax,
+        "softmax_backward_sum": softmax_backward_sum,
+        "softmax_backward": softmax_backward,
+        "cross_entropy": cross_entropy,
+        "cross_entropy_backward": cross_entropy_backward,
     }
 )
 """Kernels by operator."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from math import inf
 from os import cpu_count
 from typing import Any
 
@@ -12,26 +14,71 @@ import numpy as np
 import torch
 from rich.table import Table
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 
 from executor.backend import asnumpy
 from executor.check import Difference, least_precise, tolerance, with_rounding
 from executor.cluster import HostArray, single_rank
 from executor.torch.batches import Batch
-from executor.torch.rounding import Rounded
 from executor.torch.state_files import array_of
 from executor.training import Trainer, rank_programs
 from executor.weights import Weights
 from planner.errors import GraphError
-from planner.graph.dropout import counter
 from planner.graph.infer import describe
 from planner.graph.ir import Graph
 from planner.graph.optimizers import DECAYED, Optimizer
+from planner.graph.training_mode import counter
 from planner.plans.plan import undivided
 from planner.pytorch.arguments import Arguments
 from planner.pytorch.capture.trace import Step
 from planner.pytorch.defects import contained
 from planner.pytorch.user_model import UserModel, imported, user_model
 from tensor_partitioner import display
+
+
+class Rounded(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Within, every result of an operator is moved by up to the distance of two numbers of its size.
+
+    Errors of equal numbers are equal, as they are of one kernel, so that ties stay; whole numbers are exact. `sample`
+    tells one choice of errors from others.
+    """
+
+    def __init__(self, sample: int = 0) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._moved = partial(_moved, sample)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Run an operator; what it writes in place, and views, are as they are."""
+        result = func(*args, **(kwargs or {}))
+        is_alias = any(returned.alias_info is not None for returned in func._schema.returns)
+        return result if is_alias or _is_exact(func._schema.name, args) else tree_map(self._moved, result)
+
+
+def _is_exact(name: str, arguments: Sequence[Any]) -> bool:
+    """Return True for an operator that chooses or moves elements, whose results are compared with these."""
+    return name.removeprefix("aten::") in EXACT or any(
+        argument in EXTREME for argument in arguments if isinstance(argument, str | float)
+    )
+
+
+EXACT = ("amax", "amin", "aminmax", "max", "min", "gather", "index", "index_select", "tril", "triu", "flip", "clone")
+
+EXTREME = ("amax", "amin", inf, -inf)
+"""Arguments by which other operators choose."""
+
+
+def _moved(sample: int, value: Any) -> Any:
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        return value
+    if value.layout is not torch.strided or value.is_nested or value._is_zerotensor():
+        return value
+    by_chance = torch.sin(torch.frexp(value.double()).mantissa * 2**52 + sample)
+    moved = value * (1 + torch.finfo(value.dtype).eps * by_chance)
+    return torch.where(value == value.round(), value, moved.to(value.dtype))
+
 
 LEAST: Mapping[str, float] = {"bfloat16": 4e-2, "float16": 5e-3, "float32": 1e-4, "float64": 1e-10}
 """Differences that other kernels than PyTorch's may always make, relative to a tensor's largest value."""

@@ -71,7 +71,7 @@ def plain_arena(xp: ArrayModule, nbytes: int, _comm: object) -> Arena:
 
 
 REGISTERED: dict[str, TransportSpec] = {}
-"""Transports that users' files add, by name; those of MPI's ranks stand in `executor.transport.choice`."""
+"""Transports that users' files add, by name; those of MPI's ranks stand in `executor.mpi`."""
 
 
 class TransportError(InputError):

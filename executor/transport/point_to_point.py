@@ -1,9 +1,10 @@
-"""The transport of nonblocking MPI messages, packed contiguously; works across machines."""
+"""The transport of nonblocking MPI messages, packed contiguously, and how ranks wait; works across machines."""
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from mpi4py import MPI
 
@@ -12,8 +13,42 @@ from executor.exchange import Action
 from executor.shared_memory import neighbours
 from executor.transport.messages import Messages, Staged
 from executor.transport.staging import HostBytes, staging
-from executor.waiting import Requests, wait_for
 from planner.program.tasks import Compute
+
+Requests = list[MPI.Request]
+WaitFor = Callable[[Requests], None]
+
+FIRST_SLEEP_S = 20e-6
+LONGEST_SLEEP_S = 0.5e-3
+GROWTH = 1.1  # slow, so that large messages, which move only while their ranks look, keep moving
+
+
+def spin(requests: Requests) -> None:
+    """Wait at the lowest latency; the core is busy meanwhile."""
+    MPI.Request.Waitall(requests)
+
+
+def doze(requests: Requests) -> None:
+    """Wait with a growing sleep between looks, so that the ranks that have work get the cores."""
+    pause = FIRST_SLEEP_S
+    while not MPI.Request.Testall(requests):
+        time.sleep(pause)
+        pause = min(LONGEST_SLEEP_S, pause * GROWTH)
+
+
+def host_place(comm: MPI.Comm) -> tuple[int, int, int]:
+    """Return this rank's number among its host's ranks, how many those are, and on how many cores they may run."""
+    host = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    cores: set[int] = set().union(*host.allgather(os.sched_getaffinity(0)))
+    place = host.Get_rank(), host.Get_size(), len(cores)
+    host.Free()
+    return place
+
+
+def wait_for(crowded: bool) -> WaitFor:
+    """Return how to wait where ranks outnumber cores, or do not."""
+    return doze if crowded else spin
+
 
 CHUNK_BYTES = 1 << 18
 """What a message to another host is cut into: whole ones wait there until their receiver looks, small ones are on their

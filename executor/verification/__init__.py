@@ -20,12 +20,18 @@ import tdl
 from executor.cases import Case, Draw, Generate, draw_case
 from executor.kernels import KERNELS, Kernel
 from executor.kernels.call import OutputError
-from executor.verification.application import Application, Check, PartError, run_whole
+from executor.verification.application import (
+    Application,
+    Check,
+    PartError,
+    kernel_checks,
+    run_whole,
+    shape_checks,
+    whole_number_checks,
+)
 from executor.verification.cases import generators
 from executor.verification.gradients import gradient_checks
-from executor.verification.kernel import kernel_checks, shape_checks, whole_number_checks
-from executor.verification.splits import split_checks
-from executor.verification.strategies import strategy_checks
+from executor.verification.splits import split_checks, strategy_checks
 from planner.errors import GraphError
 from planner.graph.rules import RULES, Rule
 

@@ -12,8 +12,7 @@ from executor.weights.files import Arrays, InMemory, WeightsError, open_arrays
 from planner.graph.entries import content_digest, entries_of
 from planner.graph.ir import Entry, Graph, Tensor
 from planner.layout import Region
-from planner.layout.grouping import coarser
-from planner.layout.region import whole
+from planner.layout.region import coarser, whole
 
 SHOWN = 3
 """How many names an error lists."""

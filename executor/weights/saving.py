@@ -20,8 +20,7 @@ from executor.weights.loading import Weights
 from planner.files import named_errors, take_place
 from planner.graph.entries import entries_of
 from planner.graph.ir import Entry
-from planner.layout.grouping import coarser
-from planner.layout.region import holders
+from planner.layout.region import coarser, holders
 
 ALIGNMENT = 8
 """The header of a safetensors file is filled up to a multiple of so many bytes."""

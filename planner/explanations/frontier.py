@@ -10,7 +10,7 @@ from rich.table import Table
 
 import topologies
 from planner.errors import PlanError
-from planner.explanations.seconds import predicted
+from planner.explanations.summary import predicted
 from planner.graph.ir import Graph
 from planner.graph.order import in_structural_order
 from planner.parallel import Parallel

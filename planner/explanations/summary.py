@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -16,18 +17,172 @@ from numpy.typing import NDArray
 
 import topologies
 from planner.explanations.accounts import NODE, bytes_by, flows
-from planner.explanations.alike import pattern_of
-from planner.explanations.causes import bytes_by_cause
-from planner.explanations.engines import Engines
-from planner.explanations.seconds import PredictedSeconds, predicted
 from planner.explanations.summary_record import Cause, OperatorGroup, ParameterGroup, Spent, Summary
-from planner.explanations.words import Words, over_ways, placement_word
+from planner.explanations.words import (
+    CONVOLUTION,
+    POSITIONS,
+    SAMPLES,
+    Words,
+    bytes_by_cause,
+    is_copy_of_weights,
+    over_ways,
+    pattern_of,
+    placement_word,
+)
 from planner.graph.accumulation import accumulates
+from planner.graph.entries import groups
 from planner.graph.facts import phases
-from planner.graph.ir import ITEM_BYTES, Node
-from planner.layout import Strategy, elements, owned_by_all
+from planner.graph.ir import ITEM_BYTES, Entry, Node
+from planner.layout import PARTIAL, REPLICATE, TERMS, Placement, Shard, Strategy, elements, group_of, owned_by_all
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
+from planner.search.coarse.coarsen import TensorVariable, Ties
+from planner.search.costs.domains import Domain, Strategies
+from planner.search.objectives.roofline import kernels_of_nodes, slowest_worker_seconds
+from planner.search.objectives.timing import Time
+from planner.search.options import SearchOptions
+from planner.search.run import space_of
+from planner.search.space import Space, State
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedSeconds:
+    """Predicted seconds of an iteration: of computing by node, of messages by level of the machine, of latencies."""
+
+    compute_s: Mapping[str, float]
+    level_s: tuple[float, ...]
+    latency_s: float
+
+    @property
+    def seconds(self) -> float:
+        """All of them: nothing overlaps."""
+        return sum(self.compute_s.values()) + sum(self.level_s) + self.latency_s
+
+
+def predicted(plan: Plan, machine: topologies.Machine) -> PredictedSeconds | None:
+    """Return where the predicted seconds of an iteration go; None for plans in stages, of which that says nothing.
+
+    Raises a TopologyError for a machine that cannot run the plan.
+    """
+    if any(group_of(choice) is not None for strategy in plan.strategies.values() for choice in strategy):
+        return None
+    ties = Ties(elementwise=False, gradients=False, updates=False, unrolled=False, repeats=False)
+    space = space_of(plan.graph, SearchOptions(plan.ways, objective="time", machine=machine, ties=ties))
+    states = [_state(space, plan, v) for v in range(len(space.coarse.variables))]
+    domains = [space.domain(v, (state,)) for v, state in enumerate(states)]
+    objective = space.objective
+    if not isinstance(objective, Time):
+        raise TypeError(f"expected the objective time, found {objective}")
+    breakdown = objective.breakdown(space.coarse, domains, space.tables)
+    return PredictedSeconds(dict(_computing(space, domains, objective)), breakdown.level_s, breakdown.latency_s)
+
+
+def _computing(space: Space, domains: Sequence[Domain], objective: Time) -> Iterator[tuple[str, float]]:
+    """Yield every node's seconds, on the worker that takes longest over it, of all micro-batches."""
+    for v, kernel, count in kernels_of_nodes(space.coarse):
+        domain = domains[v]
+        if isinstance(domain, Strategies):
+            yield (
+                space.coarse.variables[v].members[0],
+                count * float(slowest_worker_seconds(kernel, domain, objective.workers)[0]),
+            )
+
+
+def _state(space: Space, plan: Plan, v: int) -> State:
+    """Return a variable's state in a plan; of a node that carries terms, the search says which operands'."""
+    variable = space.coarse.variables[v]
+    if isinstance(variable, TensorVariable):
+        return plan.layouts[variable.members[0]]
+    chosen, options = plan.strategies[variable.members[0]], space.options_at_every_step(v)
+    return tuple(_option(choice, of_step) for choice, of_step in zip(chosen, options, strict=True))
+
+
+def _option(choice: str, options: Sequence[str]) -> str:
+    if choice != TERMS:
+        return choice
+    return max((option for option in options if option.startswith(TERMS)), key=len, default=choice)
+
+
+COLUMN_PARALLEL, ROW_PARALLEL = "ColumnParallelLinear", "RowParallelLinear"
+EMBEDDING_PARALLEL = "VocabParallelEmbedding"
+FULLY_SHARDED, STATE_SHARDED, DATA_PARALLEL = "FSDP fully_shard", "ZeRO-1", "DDP"
+
+
+class Engines:
+    """The words of other engines for the parameters of a plan."""
+
+    def __init__(self, plan: Plan, words: Words, states: Mapping[str, tuple[str, ...]]) -> None:
+        self._plan, self._words, self._states = plan, words, states
+        self._entries = {entry.tensor: entry for entry in plan.graph.entries.values() if entry.tensor is not None}
+
+    def dtensor(self, weight: str) -> tuple[str, ...]:
+        """Return DTensor's placements, one for each step, of a parameter as its module has it."""
+        return tuple(self._placement(weight, placement) for placement in self._plan.layouts[weight])
+
+    def _placement(self, weight: str, placement: Placement) -> str:
+        if not isinstance(placement, Shard):
+            return {REPLICATE: "Replicate()", PARTIAL: "Partial()"}.get(placement, "")
+        shape, entry = self._plan.graph.tensors[weight].shape, self._entries.get(weight)
+        grouped = groups(entry.shape, shape) if isinstance(entry, Entry) else None
+        if grouped is None:
+            return f"Shard({placement.dim})"
+        dim, axes = next((dim, axes) for dim, axes in enumerate(grouped) if placement.dim in axes)
+        is_outermost = all(shape[axis] == 1 for axis in axes[: axes.index(placement.dim)])
+        return f"Shard({dim})" if is_outermost else f"_StridedShard({dim})"
+
+    def megatron(self, weight: str) -> str:
+        """Return the layer of Megatron-LM that splits a weight so; empty where no step is tensor parallel."""
+        return self._joined([self._layer(weight, step) for step in range(len(self._plan.ways))])
+
+    def fsdp(self, weight: str) -> str:
+        """Return what data parallelism with sharding calls it; empty where no step splits the samples."""
+        return self._joined([self._sharding(weight, step) for step in range(len(self._plan.ways))])
+
+    def _joined(self, words: list[str]) -> str:
+        """Write the words of all steps that have one; the ways only where others have none."""
+        named = [(word, way) for word, way in zip(words, self._plan.ways, strict=True) if word]
+        if len({word for word, _ in named}) == 1 and len(named) == len(words):
+            return named[0][0]
+        return over_ways([word for word, _ in named], [way for _, way in named]) if named else ""
+
+    def _layer(self, weight: str, step: int) -> str:
+        placement = self._plan.layouts[weight][step]
+        name, reader = self.read_by(weight)
+        if reader is None or not isinstance(placement, Shard) or self._plan.layouts[name][step] != placement:
+            return ""
+        variable, choice = (
+            self._words.variable_of(reader, name, placement.dim),
+            self._plan.strategies[reader.name][step],
+        )
+        if variable is None or variable != choice or not self._words.contracts(reader):
+            return ""
+        if self._words.looks_up(reader, variable):
+            return EMBEDDING_PARALLEL
+        signature = self._words.signatures[reader.name]
+        if signature.category == CONVOLUTION or any(self._words.looks_up(reader, name) for name in signature.extents):
+            return ""
+        return ROW_PARALLEL if variable in signature.description.reduction_variables else COLUMN_PARALLEL
+
+    def _sharding(self, weight: str, step: int) -> str:
+        placement, (_, reader) = self._plan.layouts[weight][step], self.read_by(weight)
+        if reader is None or self._words.of_choice(reader, self._plan.strategies[reader.name][step]) not in (
+            SAMPLES,
+            POSITIONS,
+        ):
+            return ""
+        if isinstance(placement, Shard):
+            return FULLY_SHARDED
+        if placement != REPLICATE:
+            return ""
+        states = [self._plan.layouts[state][step] for state in self._states.get(weight, ())]
+        return STATE_SHARDED if states and all(isinstance(state, Shard) for state in states) else DATA_PARALLEL
+
+    def read_by(self, weight: str) -> tuple[str, Node | None]:
+        """Return what the first operator reads that computes with a weight, the weight or a copy, and the operator."""
+        name = weight
+        while (reader := next(iter(self._words.readers(name)), None)) and is_copy_of_weights(reader, self._words):
+            name = reader.outputs[0]
+        return name, reader
 
 
 def summary(plan: Plan | str | Path, machine: topologies.Machine | None = None) -> Summary:

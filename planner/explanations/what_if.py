@@ -13,8 +13,7 @@ from rich.table import Table
 
 import topologies
 from planner.errors import PlanError
-from planner.explanations.alike import pattern_of
-from planner.explanations.words import Words, over_ways, placement_word
+from planner.explanations.words import Words, over_ways, pattern_of, placement_word
 from planner.graph.ir import ROLES, Graph
 from planner.graph.order import in_structural_order
 from planner.planning import Request, planned, request_of

@@ -7,14 +7,74 @@ without contracting it; the vocabulary is what whole numbers choose from.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 
 import tdl
-from planner.explanations.alike import Alike
+from planner.explanations.accounts import Movement
 from planner.graph.ir import FLOATING, Graph, Node
+from planner.graph.repeats import SegmentPlace, repeats_of
 from planner.layout import EVERYWHERE, PARTIAL, REPLICATE, TERMS, Placement, Shard, Signature, Strategy, Ways, group_of
 from planner.search.alternatives.labels import Labelling, Member, is_weight_or_state
 from planner.search.coarse.coarsen import CoarseGraph
+
+
+class Alike:
+    """Groups tensors and nodes that correspond to each other in the segments of a run; names are for people alone."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._repeats = repeats_of(graph)
+        self._places: Mapping[str, SegmentPlace] = {**self._repeats.tensors, **self._repeats.nodes}
+        self._layers = {number: self._named(segments) for number, segments in enumerate(self._repeats.runs)}
+
+    def group_of(self, name: str) -> Hashable:
+        """Return what a tensor or node has in common with those that correspond to it, and with no other."""
+        place = self._places.get(name)
+        return name if place is None else (self._repeats.run_of(place.segment), place.position)
+
+    def layer_of(self, name: str) -> str:
+        """Return what the part of the network is called that a tensor or node belongs to, as `h.*` or `embedding`."""
+        place = self._places.get(name)
+        return name.partition(".")[0] if place is None else self._layers[self._repeats.run_of(place.segment)]
+
+    def _named(self, segments: range) -> str:
+        """Return what the names of each segment begin with, as one pattern."""
+        names: dict[int, list[str]] = {segment: [] for segment in segments}
+        for name, place in self._repeats.nodes.items():
+            if place.segment in names:
+                names[place.segment].append(name)
+        begins = [_beginning(those).rpartition(".")[0] for those in names.values()]
+        pattern = pattern_of(begins)
+        return pattern if pattern.strip("*.") else "layers"
+
+
+def pattern_of(names: Sequence[str]) -> str:
+    """Return names as one glob: `h.*.mlp.weight`, `l*.mlp.up.w`.
+
+    >>> pattern_of(["h.0.mlp.w", "h.1.mlp.w"]), pattern_of(["l8.up", "l9.up", "l10.up"]), pattern_of(["wte"])
+    ('h.*.mlp.w', 'l*.up', 'wte')
+    """
+    parts = [name.split(".") for name in names]
+    if len({*map(len, parts)}) > 1:
+        return _joined(names)
+    return ".".join(_joined(those) for those in zip(*parts, strict=True))
+
+
+def _joined(texts: Iterable[str]) -> str:
+    """Return texts as one, with a star for what lies between their common beginning and end."""
+    different = sorted({*texts})
+    if len(different) == 1:
+        return different[0]
+    start = _beginning(different)
+    rests = [text[len(start) :][::-1] for text in different]
+    return f"{start}*{_beginning(rests)[::-1]}"
+
+
+def _beginning(texts: Iterable[str]) -> str:
+    """Return what all texts begin with."""
+    return "".join(letters[0] for letters in takewhile(lambda letters: len({*letters}) == 1, zip(*texts, strict=False)))
+
 
 SAMPLES, POSITIONS, HEADS, VOCABULARY = "samples", "positions", "heads", "vocabulary"
 REPLICATED, TERMS_OF_SUM, WHOLE = "replicated", "terms of a sum", "whole"
@@ -179,3 +239,35 @@ def over_ways(words: Sequence[str], ways: Sequence[int]) -> str:
     return (
         ", ".join(word if word.startswith(STAGE) else f"{word} over {way}" for word, way in together.items()) or WHOLE
     )
+
+
+GRADIENTS, WEIGHTS, STATE = "gradients' reduction", "weights gathered", "optimizer state"
+ACTIVATIONS, BACKWARD, LOSS, INPUTS = "activations", "gradients of activations", "loss", "inputs"
+
+KINDS = {"weight": WEIGHTS, "state": STATE, "loss": LOSS, "input": INPUTS, "buffer": INPUTS, "constant": INPUTS}
+"""What moves for what, by the role of the tensor; activations and gradients need a look."""
+
+
+def bytes_by_cause(movements: Iterable[Movement], words: Words) -> Counter[tuple[str, str]]:
+    """Return what moves by what it is for, and for which part of the network; the bytes sum to the plan's."""
+    copies = {name for node in words.graph.nodes if is_copy_of_weights(node, words) for name in node.outputs}
+    total: Counter[tuple[str, str]] = Counter()
+    for movement in movements:
+        if movement.nbytes:
+            kind = WEIGHTS if movement.tensor in copies else _kind(movement.tensor, words)
+            total[kind, words.alike.layer_of(movement.tensor)] += movement.nbytes
+    return total
+
+
+def _kind(name: str, words: Words) -> str:
+    role = words.graph.tensors[name].role
+    if role == "gradient":
+        return BACKWARD if words.has_samples(name) else GRADIENTS
+    return KINDS.get(role, ACTIVATIONS)
+
+
+def is_copy_of_weights(node: Node, words: Words) -> bool:
+    """Whether a node copies weights for a pass, as they are or in another precision, before others read them."""
+    tensors = words.graph.tensors
+    makes = tensors[node.outputs[0]].role == "activation" and bool(node.inputs)
+    return makes and not words.contracts(node) and all(tensors[name].role == "weight" for name in node.inputs)

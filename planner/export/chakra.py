@@ -1,4 +1,4 @@
-"""Programs as MLCommons' Chakra execution traces, schema 1.0, a file for each worker; and what such files move.
+"""Programs as MLCommons' Chakra execution traces, schema 1.0, a file for each worker.
 
 Computing is a COMP_NODE with its operations and bytes; a message a COMM_SEND_NODE and its peer's COMM_RECV_NODE; what
 all workers of a group do together a COMM_COLL_NODE, whose `pair_bytes` say, as an attribute of ours, what it sends
@@ -7,30 +7,82 @@ every member. A node depends on what its worker computed last, and on what it wa
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
-from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import Message
 from google.protobuf.proto import serialize_length_prefixed
-from numpy.typing import NDArray
 
-from planner.errors import InputError
-from planner.export.protobuf import messages, read_delimited
-from planner.files import read_input, write_file
+from planner.files import write_file
 from planner.graph.ir import ITEM_BYTES
 from planner.layout.communication import Collective, Group
 from planner.program.in_order import program_in_order
 from planner.program.tasks import Compute, Program, Receive, Send, Task, WorkerProgram
 
+Field = descriptor_pb2.FieldDescriptorProto
+LABELS = {"repeated": Field.LABEL_REPEATED, "": Field.LABEL_OPTIONAL}
+_COMMENT = re.compile(r"//[^\n]*")
+_BLOCK = re.compile(r"(message|enum)\s+(\w+)\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
+_ONEOF = re.compile(r"oneof\s+(\w+)\s*\{([^{}]*)\}")
+_FIELD = re.compile(r"(repeated|)\s*(\w+)\s+(\w+)\s*=\s*(\d+)\s*;")
+_VALUE = re.compile(r"(\w+)\s*=\s*(\d+)\s*;")
+_PACKAGE = re.compile(r"package\s+(\w+)\s*;")
+
+
+def messages(path: Path) -> Mapping[str, type[Message]]:
+    """Return the messages that a file defines, by name: fields of numbers, text and each other, lists, a oneof."""
+    text = _COMMENT.sub("", path.read_text())
+    package = _PACKAGE.search(text)
+    file = descriptor_pb2.FileDescriptorProto(name=path.name, package=package[1] if package else "", syntax="proto3")
+    for kind, name, body in _BLOCK.findall(text):
+        if kind == "enum":
+            values = (
+                descriptor_pb2.EnumValueDescriptorProto(name=value, number=int(number))
+                for value, number in _VALUE.findall(body)
+            )
+            file.enum_type.add(name=name, value=values)
+    enums = {enum.name for enum in file.enum_type}
+    for kind, name, body in _BLOCK.findall(text):
+        if kind == "message":
+            _add_message(file, name, body, enums)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    descriptors = (
+        pool.FindMessageTypeByName(f"{file.package}.{message.name}".lstrip(".")) for message in file.message_type
+    )
+    return {descriptor.name: message_factory.GetMessageClass(descriptor) for descriptor in descriptors}
+
+
+def _add_message(file: Any, name: str, body: str, enums: Iterable[str]) -> None:
+    message = file.message_type.add(name=name)
+    for oneof, inner in _ONEOF.findall(body):
+        message.oneof_decl.add(name=oneof)
+        for declared in _FIELD.findall(inner):
+            _add_field(message, file.package, declared, enums).oneof_index = len(message.oneof_decl) - 1
+    for declared in _FIELD.findall(_ONEOF.sub("", body)):
+        _add_field(message, file.package, declared, enums)
+
+
+def _add_field(message: Any, package: str, field: tuple[str, str, str, str], enums: Iterable[str]) -> Any:
+    label, kind, name, number = field
+    added = message.field.add(name=name, number=int(number), label=LABELS[label])
+    scalar = f"TYPE_{kind.upper()}"
+    if scalar in Field.Type.keys():  # noqa: SIM118 (a wrapper of protobuf's, not a dict)
+        added.type = Field.Type.Value(scalar)
+    else:
+        added.type = Field.TYPE_ENUM if kind in enums else Field.TYPE_MESSAGE
+        added.type_name = f".{package}.{kind}"
+    return added
+
+
 KINDS = messages(Path(__file__).parent / "chakra.proto")
 VERSION = "1.0"
 COMPUTE, SEND, RECEIVE, COLLECTIVE = 4, 5, 6, 7
-NAMES = {COMPUTE: "computing", SEND: "sending", RECEIVE: "receiving", COLLECTIVE: "collectives"}
 OPERATIONS = {
     "all-reduce": 0,
     "reduce": 1,
@@ -43,18 +95,6 @@ OPERATIONS = {
 
 GROUP = "process_group:"
 """What an attribute of a file's metadata is called that lists the ranks of a group, before the group's name."""
-
-
-RANK = "rank"
-"""The attribute of a file's metadata that says whose it is."""
-
-
-@dataclass(frozen=True, slots=True)
-class Traces:
-    """What the traces of all ranks say: how many nodes of each type, and bytes from rank (row) to rank (column)."""
-
-    nodes: Mapping[str, int]
-    bytes: NDArray[np.int64]
 
 
 def trace_path(path: Path, worker: int) -> Path:
@@ -87,7 +127,7 @@ class _Writer:
     def write(self) -> None:
         """Write the whole file."""
         metadata: Any = KINDS["GlobalMetadata"](version=VERSION)
-        metadata.attr.add(name=RANK, int32_val=self.worker.worker)
+        metadata.attr.add(name="rank", int32_val=self.worker.worker)
         for name, workers in sorted(self._groups().items()):
             metadata.attr.add(name=GROUP + name).int32_list.values.extend(workers)
         serialize_length_prefixed(metadata, self.stream)
@@ -174,60 +214,3 @@ def group_name(workers: Sequence[int]) -> str:
 def _group_of(together: Collective | None, worker: int) -> Group | None:
     groups = together.groups if together is not None else ()
     return next((group for group in groups if worker in group.workers), None)
-
-
-def read_traces(paths: Sequence[Path]) -> Traces:
-    """Read all ranks' files; InputError where one is none, or where what is sent is not what is received.
-
-    The ranks of a collective must all take part in it, in the same way.
-    """
-    readers = [_Reader(path, len(paths)) for path in paths]
-    nodes = sum((reader.nodes for reader in readers), Counter[str]())
-    shared = sum((reader.shared for reader in readers), Counter[tuple[str, int, int]]())
-    for (name, tag, _), count in shared.items():
-        if count != len(expected := name.split("-")):
-            raise InputError(f"collective {tag}: expected ranks {', '.join(expected)}, found {count} of them")
-    sent, received = (sum(getattr(reader, way) for reader in readers) for way in ("sent", "received"))
-    if (sent != received).any():
-        source, target = (int(ends[0]) for ends in np.nonzero(sent != received))
-        raise InputError(
-            f"rank {source} to {target}: expected as many bytes received as sent, found {received[source, target]:,} "
-            f"and {sent[source, target]:,}"
-        )
-    return Traces(dict(nodes), sent + sum(reader.together for reader in readers))
-
-
-class _Reader:
-    """Reads one rank's file, and counts its nodes and bytes, [ranks, ranks]; `together` are those of collectives."""
-
-    def __init__(self, path: Path, ranks: int) -> None:
-        self.nodes: Counter[str] = Counter()
-        self.shared: Counter[tuple[str, int, int]] = Counter()
-        self.sent, self.received, self.together = (np.zeros((ranks, ranks), dtype=np.int64) for _ in range(3))
-        kinds = chain([KINDS["GlobalMetadata"]], repeat(KINDS["Node"]))
-        metadata, *nodes = read_delimited(read_input(path), kinds, path)
-        if metadata.version != VERSION:
-            raise InputError(f"{path}: expected schema {VERSION}, found {metadata.version!r}")
-        named = {attribute.name: attribute for attribute in metadata.attr}
-        self.rank = named[RANK].int32_val if RANK in named else -1
-        if not 0 <= self.rank < ranks:
-            raise InputError(f"{path}: expected a rank of {ranks}, found {self.rank}")
-        self.groups = {
-            name.removeprefix(GROUP): tuple(attribute.int32_list.values)
-            for name, attribute in named.items()
-            if GROUP in name
-        }
-        for node in nodes:
-            self._count(node)
-
-    def _count(self, node: Any) -> None:
-        values = {attribute.name: getattr(attribute, attribute.WhichOneof("value")) for attribute in node.attr}
-        self.nodes[NAMES[node.type]] += 1
-        if node.type in (SEND, RECEIVE):
-            counted = self.sent if node.type == SEND else self.received
-            counted[values["comm_src"], values["comm_dst"]] += values["comm_size"]
-        elif node.type == COLLECTIVE:
-            name = values["pg_name"]
-            self.shared[name, values["comm_tag"], values["comm_type"]] += 1
-            for rank, nbytes in zip(self.groups[name], values["pair_bytes"].values, strict=True):
-                self.together[self.rank, rank] += nbytes

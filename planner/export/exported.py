@@ -13,8 +13,7 @@ from rich.table import Table
 
 from planner.errors import PlanError
 from planner.explanations.accounts import OPERATOR, bytes_by, flows
-from planner.export.meshes import Mesh, joined, mesh_of, only, split_once, uneven_split
-from planner.export.moves import Engine
+from planner.export.moves import Engine, Mesh, joined, mesh_of, only, split_once, uneven_split
 from planner.export.targets import Target, mesh_target
 from planner.graph.entries import entries_of, groups
 from planner.graph.ir import Graph

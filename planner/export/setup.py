@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -166,3 +167,14 @@ def only_schedules(setup: Setup, names: tuple[str, ...]) -> str:
 def first(*clauses: str) -> str:
     """Return the first clause that says something."""
     return next(filter(None, clauses), "")
+
+
+def write(setup: Setup, name: str) -> str:
+    """Return a script of the shell; `name` is what a plan's file is called that is yet to be made."""
+    saved = setup.saved or f"{name}.json"
+    command = "" if setup.saved else shlex.join(["plan", *setup.command, "-o", saved]) + "\n"
+    run = f"{setup.torchrun} -m executor {shlex.quote(saved)} --steps 100\n"
+    return f"#!/bin/sh\n# {setup.model}: written by export-plan --to torchrun\n{command}{run}"
+
+
+TORCHRUN = Launch("the executor", lambda setup: "", lambda setup: (), write, any_plan=True)

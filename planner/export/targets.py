@@ -12,8 +12,7 @@ from planner.errors import PlanError
 from planner.export.deepspeed import DEEPSPEED
 from planner.export.fsdp2 import FSDP2
 from planner.export.megatron import MEGATRON
-from planner.export.setup import Launch, Setup
-from planner.export.torchrun import TORCHRUN
+from planner.export.setup import TORCHRUN, Launch, Setup
 from planner.export.torchtitan import TORCHTITAN
 from planner.extensions import register_named
 from planner.layout import Signature

@@ -89,7 +89,7 @@ class Entry:
     """An entry of the state dict of the module that a graph was imported from: a parameter or a buffer.
 
     `tensor` is the graph's that has its elements, in the same order, perhaps with finer dimensions (see
-    `planner/layout/grouping.py`); several names of one weight name one tensor. None: the graph has no use for it, or
+    `planner/layout/region.py`); several names of one weight name one tensor. None: the graph has no use for it, or
     holds its content in nodes; `digest` is then that of the content, where it is known (see `content_digest`), and
     `counts` is by how much it grows in an iteration, if it counts them. `dtype` is the module's: its whole numbers may
     have 64 bits.

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 
 from planner.errors import GraphError
 from planner.graph.autodiff import gradients
-from planner.graph.averages import update_averages
 from planner.graph.build import GraphBuilder
-from planner.graph.dropout import count_iterations
 from planner.graph.ir import Graph
 from planner.graph.micro_batches import accumulate
 from planner.graph.optimizers import Optimizer, update_weights
 from planner.graph.recompute import recompute_activations
+from planner.graph.training_mode import count_iterations, update_averages
 
 RECOMPUTE = ("none", "selective", "segments")
 

@@ -1,8 +1,7 @@
 """Layouts: where every element of every tensor lies, who needs it, and what must move."""
 
-from planner.layout.axes import axes_name, by_axis, exchanged_by_axis
 from planner.layout.communication import Collective, Group, collective, collectives
-from planner.layout.exchange import Exchange
+from planner.layout.exchange import Exchange, axes_name, by_axis, exchanged_by_axis
 from planner.layout.geometry import (
     EVERYWHERE,
     SMALL_SUM,
@@ -19,7 +18,10 @@ from planner.layout.geometry import (
     production,
     store,
 )
-from planner.layout.placement import (
+from planner.layout.region import Region, elements, local_shape
+from planner.layout.signature import Signature, signatures
+from planner.layout.split import Runs, eligible, iteration_runs, part
+from planner.layout.ways import (
     PARTIAL,
     REPLICATE,
     At,
@@ -28,13 +30,10 @@ from planner.layout.placement import (
     PlacementSet,
     Replicate,
     Shard,
+    Ways,
     format_layout,
     parse_placement,
 )
-from planner.layout.region import Region, elements, local_shape
-from planner.layout.signature import Signature, signatures
-from planner.layout.split import Runs, eligible, iteration_runs, part
-from planner.layout.ways import Ways
 
 __all__ = [
     "EVERYWHERE",

@@ -7,17 +7,41 @@ several of them hold partial results of the same elements, and all are read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, wraps
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.layout.memo import remembered
 from planner.layout.region import Region, intersect, is_empty, lengths_in_common, subtract_all
 from planner.layout.split import REMEMBERED, Runs
 from planner.layout.ways import Ways
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V", bound=NDArray[Any])
+
+MEMO_BYTES = 1 << 28
+"""What the results of one function may take together; the oldest are forgotten."""
+
+
+def remembered(function: Callable[[K], V]) -> Callable[[K], V]:
+    """Return the function with its results remembered."""
+    results: dict[K, V] = {}
+    taken = 0
+
+    @wraps(function)
+    def recall(key: K) -> V:
+        nonlocal taken
+        if (result := results.get(key)) is None:
+            result = results[key] = function(key)
+            taken += result.nbytes
+            while taken > MEMO_BYTES and len(results) > 1:
+                taken -= results.pop(next(iter(results))).nbytes
+        return result
+
+    return recall
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,3 +122,34 @@ def _overlaps_in_one_dimension(rows: tuple[Runs, ...], columns: tuple[Runs, ...]
     table = lengths_in_common(left, right)
     at_left, at_right = ({runs: number for number, runs in enumerate(distinct)} for distinct in (left, right))
     return table[np.ix_([at_left[runs] for runs in rows], [at_right[runs] for runs in columns])]
+
+
+UNNAMED = "workers"
+"""The axis of steps that no plan names, as of one that a search found."""
+
+
+def by_axis(moved: NDArray[np.int64], ways: Ways) -> dict[str, int]:
+    """Return a k x k matrix of what workers send each other, added up by the axes along which the two differ.
+
+    >>> by_axis(np.array([[0, 1, 2, 4]] + [[0, 0, 0, 0]] * 3), Ways((2, 2), axes=("dp", "tp")))
+    {'dp': 2, 'tp': 1, 'dp x tp': 4}
+    """
+    digits, result = np.array(ways.digits_of_workers()), dict[str, int]()
+    axes = ways.axes or ("",) * len(ways)
+    kinds = sum((digits[:, None, step] != digits[:, step]) << step for step in range(len(axes)))
+    totals = np.bincount(np.ravel(kinds), moved.ravel())  # exact below 2^53
+    for kind in np.flatnonzero(totals).tolist():
+        name = axes_name(axis for step, axis in enumerate(axes) if kind >> step & 1)
+        result[name] = result.get(name, 0) + int(totals[kind])
+    return result
+
+
+@lru_cache(REMEMBERED)
+def exchanged_by_axis(exchange: Exchange) -> dict[str, int]:
+    """Return the elements that an exchange moves, by axes."""
+    return by_axis(exchange.moved(), exchange.ways)
+
+
+def axes_name(axes: Iterable[str]) -> str:
+    """Return what several axes are called together, each once."""
+    return " x ".join(dict.fromkeys(axis or UNNAMED for axis in axes))

@@ -10,7 +10,6 @@ from math import prod
 
 import tdl
 from planner.layout.exchange import Exchange
-from planner.layout.placement import REPLICATE, At, Layout, Partial, Placement, Replicate, Shard
 from planner.layout.region import Region, intersect, nothing
 from planner.layout.signature import Signature
 from planner.layout.split import (
@@ -23,7 +22,7 @@ from planner.layout.split import (
     normalize,
     runs_of_workers,
 )
-from planner.layout.ways import Ways
+from planner.layout.ways import REPLICATE, At, Layout, Partial, Placement, Replicate, Shard, Ways
 
 Strategy = tuple[str, ...]
 """One choice per step: an index variable, `*` (every part computes the same), `+` (every part computes with its

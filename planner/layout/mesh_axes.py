@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from planner.layout.placement import At, Layout, Placement, Shard
-from planner.layout.ways import Ways
+from planner.layout.ways import At, Layout, Placement, Shard, Ways
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from planner.errors import GraphError
 from planner.graph.build import GraphBuilder
-from planner.graph.dropout import dropout
 from planner.graph.ir import Value
+from planner.graph.training_mode import dropout
 from planner.models.layers import RELU_GAIN, add_bias, classify, layer_norm, softmax, uniform
 from planner.models.options import Tokens
 

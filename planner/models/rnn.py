@@ -26,7 +26,7 @@ class RnnOptions(Training):
     classes: int = option(512, "Classes to tell apart.")
 
 
-def build(layers: str, hidden: str, options: RnnOptions) -> Graph:
+def build_rnn(layers: str, hidden: str, options: RnnOptions) -> Graph:
     """Return the training graph of an unrolled LSTM: inputs "x.t" and "labels.t", the loss their mean over timesteps.
 
     The states before the first timestep are inputs of zeros. The metrics name the last timestep's logits and labels.

@@ -11,9 +11,10 @@ from typing import Any
 from planner.errors import GraphError
 from planner.graph.ir import Graph
 from planner.graph.optimizers import CONSTANTS, constants_of
-from planner.models import cnn, convolutional, gpt, llama, mlp, rnn, transformer, wresnet
+from planner.models import classifiers, llama, rnn, transformer
 from planner.models.options import CHOICES, Published, Scaled, Tokens, Training
 from tensor_partitioner.display import nearest
+from topologies import Machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class Family:
     @classmethod
     def of_sizes(
         cls,
-        sizes: Mapping[str, gpt.GptSize] | Mapping[str, llama.LlamaSize],
+        sizes: Mapping[str, transformer.GptSize] | Mapping[str, llama.LlamaSize],
         build: Callable[..., Graph],
         options: type[Training],
     ) -> Family:
@@ -55,16 +56,18 @@ _SIZES = rf"-({_NUMBER})-({_NUMBER}k?)"
 
 
 FAMILIES: dict[str, Family] = {
-    "mlp-L-H": Family(f"mlp{_SIZES}", "mlp-4-8192", mlp.build, mlp.MlpOptions),
-    "cnn-L-C": Family(f"cnn{_SIZES}", "cnn-5-2048", cnn.build, cnn.CnnOptions),
-    "wresnet-L-W": Family(wresnet.PATTERN, "wresnet-152-10", wresnet.build, wresnet.WresnetOptions),
-    "rnn-L-H": Family(f"rnn{_SIZES}", "rnn-8-8k", rnn.build, rnn.RnnOptions),
-    "alexnet": Family("alexnet", "alexnet", partial(convolutional.build, convolutional.ALEXNET, True), Scaled),
-    "vgg-16": Family("vgg-16", "vgg-16", partial(convolutional.build, convolutional.VGG_16, False), Scaled),
+    "mlp-L-H": Family(f"mlp{_SIZES}", "mlp-4-8192", classifiers.build_mlp, classifiers.MlpOptions),
+    "cnn-L-C": Family(f"cnn{_SIZES}", "cnn-5-2048", classifiers.build_cnn, classifiers.CnnOptions),
+    "wresnet-L-W": Family(classifiers.PATTERN, "wresnet-152-10", classifiers.build_wresnet, classifiers.WresnetOptions),
+    "rnn-L-H": Family(f"rnn{_SIZES}", "rnn-8-8k", rnn.build_rnn, rnn.RnnOptions),
+    "alexnet": Family("alexnet", "alexnet", partial(classifiers.build_pooled, classifiers.ALEXNET, True), Scaled),
+    "vgg-16": Family("vgg-16", "vgg-16", partial(classifiers.build_pooled, classifiers.VGG_16, False), Scaled),
     "classifier-C": Family(
-        rf"classifier-({_NUMBER})", "classifier-85742", wresnet.build_classifier, wresnet.Classifier
+        rf"classifier-({_NUMBER})", "classifier-85742", classifiers.build_classifier, classifiers.Classifier
     ),
-    "transformer-L-D": Family(f"transformer{_SIZES}", "transformer-24-2048", transformer.build, Tokens, repeats=True),
+    "transformer-L-D": Family(
+        f"transformer{_SIZES}", "transformer-24-2048", transformer.build_transformer, Tokens, repeats=True
+    ),
     "encoder-decoder-L-D": Family(
         f"encoder-decoder{_SIZES}",
         "encoder-decoder-6-1024",
@@ -72,7 +75,7 @@ FAMILIES: dict[str, Family] = {
         transformer.EncoderDecoder,
     ),
     "llama-L-D": Family(f"llama{_SIZES}", "llama-32-4096", llama.build_sized, llama.SizedOptions, repeats=True),
-    "gpt-SIZE": Family.of_sizes(gpt.SIZES, gpt.build, Published),
+    "gpt-SIZE": Family.of_sizes(transformer.SIZES, transformer.build_published, Published),
     "llama-SIZE": Family.of_sizes(llama.SIZES, llama.build, Published),
     "mixtral-SIZE": Family.of_sizes(llama.EXPERTS, llama.build_experts, llama.Experts),
 }
@@ -204,3 +207,37 @@ def _defaults(by_default: Mapping[object, list[str]]) -> str:
     texts = [f"{default} ({', '.join(names)})" for default, names in known.items()]
     texts += [f"by the model ({', '.join(names)})" for default, names in by_default.items() if default is None]
     return f"[default: {'; '.join(texts)}]"
+
+
+OPTIMIZER = "adamw"
+PRECISIONS = (("bfloat16", "mixed"), ("float16", "mixed-float16"))
+"""In which precision, as devices have it; float32 on those that have neither."""
+
+HALF_EPS = 1e-4
+"""Adam's in half precision, where less is nothing."""
+
+
+def trained_as(model: str, machine: Machine | None, given: Mapping[str, object] | None = None) -> dict[str, object]:
+    """Return a model's options: what is `given`, and of a model of the zoo what it is trained with besides.
+
+    Without a machine it is one whose devices multiply in bfloat16.
+    """
+    options = dict(given or {})
+    if not is_zoo_name(model):
+        return options
+    names = option_names(model)
+    if "dtype" in names:
+        options.setdefault("dtype", _precision(machine))
+    if "optimizer" in names:
+        constants = constants_of(str(options.setdefault("optimizer", OPTIMIZER)))
+        if options.get("dtype") == "mixed-float16" and "eps" in constants:
+            options.setdefault("eps", HALF_EPS)
+    return options
+
+
+def _precision(machine: Machine | None) -> str:
+    if machine is None:
+        return PRECISIONS[0][1]
+    specs = [device.spec for device in machine.devices]
+    rates = [spec.peak_flop_per_s.by_dtype() if not spec.is_host_rank else {} for spec in specs]
+    return next((name for dtype, name in PRECISIONS if all(dtype in of for of in rates)), "float32")

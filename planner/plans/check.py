@@ -27,7 +27,7 @@ from planner.layout.split import first_eligible
 from planner.layout.ways import STAGES
 from planner.plans.phases import INTERLEAVED, read_schedule, stages_of
 from planner.plans.plan import Plan
-from planner.plans.search_record import SearchRecord
+from planner.plans.records import SearchRecord
 
 MOST_BYTES = 1 << 60
 """What a plan may move at the very most, so that sums of what is counted stay within 64 bits."""

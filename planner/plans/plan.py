@@ -23,11 +23,11 @@ from planner.plans.records import (
     BytesRecord,
     PlanRecord,
     ReportedRecord,
+    SearchRecord,
     StepRecord,
     TrainingRecord,
     text_of,
 )
-from planner.plans.search_record import SearchRecord
 from planner.plans.traffic import Decisions, Traffic
 from tensor_partitioner.display import Shown, grid
 

@@ -1,18 +1,28 @@
-"""Rewriting the graph of a plan that was found: nodes that copy, with where their results lie and who computes them."""
+"""Rewrite a plan's graph: nodes that copy, with where their results lie and who computes them.
+
+*Gathered weights*, as FSDP2 gathers them: a copy is made for the forward pass and one for the backward pass, one weight
+ahead of where it is read first, and lives while its pass reads it. However many operators read a weight, it is gathered
+twice. *Scattered gradients*, as ZeRO-2 and FSDP2 do: the term of a micro-batch is reduced into the parts that workers
+store, which moves a gradient for each micro-batch. *Shared reads*, as Megatron-LM's sequence parallelism has them
+(Korthikanti and others 2022, section 4.2.2): what several nodes of a pass fetch alike is gathered once for all of them.
+"""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, count, product
+from operator import itemgetter
 
 from msgspec import structs
 
+from planner.graph.facts import copies_of_weights, phases
 from planner.graph.ir import Graph, Node
 from planner.graph.micro_batches import can_add_up
 from planner.layout import EVERYWHERE, REPLICATE, Layout, Region, Shard, Strategy, fetch
 from planner.plans.plan import Plan
+from planner.plans.traffic import NodeTraffic, Read
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,3 +132,130 @@ class Names:
         free = next(n for n in chain((name,), (f"{name}.{number}" for number in count(2))) if n not in self._taken)
         self._taken.add(free)
         return free
+
+
+PASSES = "forward", "backward"
+
+Gather = tuple[int, str, str, tuple[tuple[str, int], ...]]
+"""The place of the first node of a pass that begins with a weight, the weight, the pass, its nodes and operands."""
+
+
+def gather_for_each_pass(plan: Plan) -> Plan:
+    """Return the plan whose passes read copies of the weights that are stored in parts and read whole."""
+    phase, layouts = phases(plan.graph), dict(_layouts_of_readers(plan))
+    of_weights = (gather for weight in layouts for gather in _gathers(plan.graph, weight, phase))
+    gathers = sorted(of_weights, key=itemgetter(0))
+    places, names = _places(plan.graph, gathers, phase), Names(plan.graph)
+
+    def copying(first: int, weight: str, during: str, readers: tuple[tuple[str, int], ...]) -> Copying:
+        name, dtype = names.unused(f"{weight}.{during}"), plan.graph.tensors[weight].dtype
+        strategy = copied_where_stored(plan.layouts[weight], plan.strategies[plan.graph.nodes[first].name])
+        node = Node(name, "cast", (weight,), (name,), {"dtype": dtype})
+        return Copying(node, name, layouts[weight], strategy, readers, places[first, weight])
+
+    return with_copies(plan, [copying(*gather) for gather in gathers])
+
+
+def _layouts_of_readers(plan: Plan) -> Iterator[tuple[str, Layout]]:
+    """Yield the weights, and copies of weights in another dtype, that passes fetch, and how readers have them."""
+    phase, copies = phases(plan.graph), copies_of_weights(plan.graph)
+    for work in plan.traffic().work:
+        is_of_pass = phase[work.node.name] in PASSES and copies.isdisjoint(work.node.outputs)
+        for read in work.reads if is_of_pass else ():
+            is_weight = plan.graph.tensors[read.tensor].role == "weight" or read.tensor in copies
+            if is_weight and read.exchange is not None and (layout := layout_of(plan, read.tensor, read.need)):
+                yield read.tensor, layout
+
+
+def _gathers(graph: Graph, weight: str, phase: Mapping[str, str]) -> Iterator[Gather]:
+    """Yield a weight's copy for each pass that begins with its readers or with what differentiates these.
+
+    So a bias is gathered for the backward pass, too, which does not read it.
+    """
+    readers = [
+        (node.name, operand)
+        for node in graph.nodes
+        for operand, name in enumerate(node.inputs)
+        if name == weight and phase[node.name] in PASSES
+    ]
+    forward = {name for name, _ in readers if phase[name] == "forward"}
+    for during in PASSES:
+        own = tuple(reader for reader in readers if phase[reader[0]] == during)
+        places = (
+            place
+            for place, node in enumerate(graph.nodes)
+            if phase[node.name] == during and (weight in node.inputs or node.forward in forward)
+        )
+        if (first := next(places, None)) is not None:
+            yield first, weight, during, own
+
+
+def _places(graph: Graph, gathers: Sequence[Gather], phase: Mapping[str, str]) -> Mapping[tuple[int, str], int]:
+    """Return before which node each copy is made: the one that first reads the copy before it.
+
+    None of the backward pass is made before its first node.
+    """
+    backward = next(place for place, node in enumerate(graph.nodes) if phase[node.name] == "backward")
+    available = {name: place + 1 for place, node in enumerate(graph.nodes) for name in node.outputs}
+    firsts = sorted({first for first, *_ in gathers})
+    ahead = dict(zip(firsts, (0, *firsts), strict=False))
+    return {
+        (first, weight): max(backward if first >= backward else 0, ahead[first], available.get(weight, 0))
+        for first, weight, *_ in gathers
+    }
+
+
+def scatter_each_micro_batch(plan: Plan) -> Plan:
+    """Return the plan in which sums over micro-batches that are stored in parts are sums of these parts."""
+    names = Names(plan.graph)
+    copying = {work.node.name: list(_sums_of_parts(plan, work, names)) for work in plan.traffic().work}
+    nodes = (new for node in plan.graph.nodes for new in _scattering(node, copying[node.name]))
+    return rewritten(plan, nodes, (copy for copies in copying.values() for copy in copies))
+
+
+def _sums_of_parts(plan: Plan, work: NodeTraffic, names: Names) -> Iterator[Copying]:
+    """Yield a node for each result of which workers add up terms of the whole, though they store parts."""
+    for write in work.writes:
+        layout = plan.layouts[write.tensor]
+        if write.adds_up and any(isinstance(layout[step], Shard) for step in write.production.reducing):
+            name = names.unused(f"{write.tensor}.scattered")
+            node = Node(name, "clone", (name,), (write.tensor,), {}, forward=work.node.forward)
+            yield Copying(node, name, layout, copied_where_stored(layout, work.strategy))
+
+
+def _scattering(node: Node, copies: list[Copying]) -> Iterator[Node]:
+    """Yield a node that makes terms of a micro-batch alone, and those that add up parts of them."""
+    terms = {copy.node.outputs[0]: copy.new for copy in copies}
+    yield replace(node, outputs=tuple(terms.get(name, name) for name in node.outputs))
+    yield from (copy.node for copy in copies)
+
+
+def gather_once(plan: Plan) -> Plan:
+    """Return the plan in which what several nodes of a pass fetch alike is gathered once, into a copy.
+
+    It moves as many bytes or fewer. Partial sums and what is needed by other workers than those that a layout says are
+    fetched as before.
+    """
+    return with_copies(plan, tuple(_copies(plan)))
+
+
+def _copies(plan: Plan) -> Iterator[Copying]:
+    """Yield a copy for each group of nodes of a pass that fetch equal parts of a tensor."""
+    phase_of, names = phases(plan.graph), Names(plan.graph)
+    places = {node.name: place for place, node in enumerate(plan.graph.nodes)}
+    makers = {name: node for node in plan.graph.nodes for name in node.outputs}
+    groups = defaultdict[tuple[str, str, tuple[Region, ...]], list[Read]](list)
+    for work in plan.traffic().work:
+        for read in work.reads:
+            if read.exchange is not None or read.same_as is not None:
+                groups[read.tensor, phase_of[work.node.name], read.need].append(read)
+    for (tensor, phase, need), reads in groups.items():
+        layout = layout_of(plan, tensor, need)
+        if sum(read.exchange is not None for read in reads) < 2 or layout is None or tensor not in makers:
+            continue
+        maker, name = makers[tensor], names.unused(f"{tensor}.gathered.{phase}")
+        kin = None if phase == "forward" else maker.forward or maker.name
+        node = Node(name, "cast", (tensor,), (name,), {"dtype": plan.graph.tensors[tensor].dtype}, forward=kin)
+        strategy = copied_where_stored(plan.layouts[tensor], plan.strategies[reads[0].node])
+        readers = tuple((read.node, operand) for read in reads for operand in read.operands)
+        yield Copying(node, name, layout, strategy, readers, min(places[read.node] for read in reads))

@@ -6,6 +6,7 @@ Both the plan's byte count and the lowering start here, so who exchanges what wi
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,7 +17,6 @@ from numpy.typing import NDArray
 
 from planner.graph.ir import ITEM_BYTES, Graph, Node
 from planner.graph.micro_batches import BACKWARD, FORWARD
-from planner.graph.sharing import backward_groups
 from planner.layout import (
     TERMS,
     Exchange,
@@ -34,6 +34,27 @@ from planner.layout import (
     store,
 )
 from planner.plans.phases import ACCUMULATION, WEIGHTS, Phases, is_repeated, kind_of, phases_of_plan
+
+MOST_TOGETHER = 4
+"""What is fetched by so many nodes together is a cost of 2^n terms: of 50 slices of a gradient too many to count."""
+
+
+def backward_groups(graph: Graph) -> Mapping[tuple[str, str], int]:
+    """Return, per backward node and tensor that it reads, the number of its group among its forward node's.
+
+    >>> from planner.models import build
+    >>> backward_groups(build("mlp-2-4", batch=2))["fc2.grad_a", "fc2.grad"]
+    0
+    """
+    before: Counter[tuple[str, str]] = Counter()
+    groups: dict[tuple[str, str], int] = {}
+    for node in graph.nodes:
+        for tensor in dict.fromkeys(node.inputs) if node.forward is not None else ():
+            read = str(node.forward), tensor
+            groups[node.name, tensor] = before[read] // MOST_TOGETHER
+            before[read] += 1
+    return groups
+
 
 Moved = tuple[str, Exchange, int]
 """A tensor, an exchange of it, and how often it is made in an iteration."""

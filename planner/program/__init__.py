@@ -1,5 +1,31 @@
-"""Programs: what every worker does in one training iteration, lowered from a plan."""
+"""Programs: what every worker does in one training iteration, lowered from a plan; and how one is shown."""
 
-from planner.program import tables
+from __future__ import annotations
+
+from collections import Counter
+
+from rich.table import Table
+
+from planner.program.tasks import Program
+from tensor_partitioner import display
+from tensor_partitioner.display import exact_bytes, grid, table
+
+
+@display.tables.register
+def program_tables(program: Program) -> tuple[Table]:
+    """Show a program: its tasks by kind, which are every worker's, and each worker's buffers, arena and bytes."""
+    kinds = Counter(type(task).__name__ for task in program.workers[0].tasks)
+    tasks = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    title = f"program for {grid(program.ways)} workers: {tasks}"
+    rows = [
+        [
+            str(worker.worker),
+            str(len(worker.buffers)),
+            *map(exact_bytes, (worker.arena_bytes, int(sent), int(received))),
+        ]
+        for worker, sent, received in zip(program.workers, program.bytes.sum(1), program.bytes.sum(0), strict=True)
+    ]
+    return (table(title, ["worker", "buffers", "arena bytes", "bytes sent", "bytes received"], rows),)
+
 
 __all__ = ["tables"]  # it registers how programs show themselves

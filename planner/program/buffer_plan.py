@@ -19,8 +19,7 @@ from planner.plans.plan import Plan
 from planner.plans.traffic import NodeTraffic, Read, Traffic, Write
 from planner.program.buffers import BufferSpecs, Placed
 from planner.program.cut import Cut
-from planner.program.fusion import Unit, compute_units, is_direct
-from planner.program.in_place_sums import add_in_place
+from planner.program.fusion import Unit, add_in_place, compute_units, is_direct
 from planner.program.pipeline import Schedule
 from planner.program.schedule import End, Event, InSlot, ScheduledTransfer, StagesOfWorkers, in_common_order
 from planner.program.schedule import schedule as events_of

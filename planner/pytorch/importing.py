@@ -30,18 +30,18 @@ from planner.pytorch.rewrite.axes import Cuts, Value
 from planner.pytorch.rewrite.constants import (
     Known,
     differentiable,
+    fix_extents,
     folded,
+    is_open,
     needed_for_all,
     refuse_read_statistics,
     refuse_untracked,
     unreached,
 )
-from planner.pytorch.rewrite.extents import fix_extents, is_open
 from planner.pytorch.rewrite.masks import spread_selections
 from planner.pytorch.rewrite.views import laid_as
 from planner.pytorch.state.contents import DTYPES, as_value, is_known, known_dtype, state_init
-from planner.pytorch.state.shared_memory import refuse_shared_data, refuse_shared_memory
-from planner.pytorch.state.state_dict import entries
+from planner.pytorch.state.state_dict import entries, refuse_shared_data, refuse_shared_memory
 from planner.pytorch.translate import families  # noqa: F401  # for the converters that they enter
 from planner.pytorch.translate.call import CONVERTERS, TracedCall, UnsupportedError, refuse_unread
 from planner.pytorch.translate.decompositions import REFUSED, decompose

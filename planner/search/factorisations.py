@@ -20,7 +20,7 @@ from planner.graph.ir import Graph
 from planner.layout import Ways, eligible
 from planner.plans.check import check_plan, check_search, check_shares, check_workers
 from planner.plans.plan import Plan
-from planner.plans.search_record import Tried
+from planner.plans.records import Tried
 from planner.search.alternatives import data_parallel
 from planner.search.coarse.coarsen import Coarsenings
 from planner.search.costs.tables import Table, Tables

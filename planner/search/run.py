@@ -12,7 +12,7 @@ from planner.errors import PlanError
 from planner.graph.ir import Graph
 from planner.plans.check import check_countable
 from planner.plans.plan import Plan
-from planner.plans.search_record import Predicted, SearchRecord
+from planner.plans.records import Predicted, SearchRecord
 from planner.search.coarse.coarsen import Coarsenings, Name
 from planner.search.costs.tables import Tables
 from planner.search.joint import joint

@@ -13,7 +13,7 @@ from planner.errors import PlanError
 from planner.layout import PARTIAL, TERMS, Layout, Strategy, Ways
 from planner.parallel import Parallel
 from planner.plans.plan import Plan
-from planner.plans.search_record import SearchRecord
+from planner.plans.records import SearchRecord
 from planner.search.coarse.coarsen import CoarseGraph, TensorVariable
 from planner.search.costs.domains import (
     Domain,

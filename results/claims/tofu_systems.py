@@ -7,7 +7,7 @@ from typing import Any
 
 import planner
 from planner.explanations.accounts import stored
-from planner.models.wresnet import UNITS
+from planner.models.classifiers import UNITS
 from results.claims.claim import FAILS, GB, HOLDS, OTHER, PART, Answer, claim, data, span, within
 from topologies import load_topology
 

@@ -20,7 +20,9 @@ from math import prod
 
 from planner.layout.exchange import Exchange
 from planner.layout.geometry import Production, owned_by_all, steps_with, store
-from planner.layout.placement import (
+from planner.layout.region import nothing
+from planner.layout.split import eligible
+from planner.layout.ways import (
     PARTIAL,
     REPLICATE,
     At,
@@ -29,11 +31,9 @@ from planner.layout.placement import (
     Placement,
     Replicate,
     Shard,
+    Ways,
     format_layout,
 )
-from planner.layout.region import nothing
-from planner.layout.split import eligible
-from planner.layout.ways import Ways
 
 ATOMS: dict[tuple[type[Placement], type[Placement]], str] = {
     (Shard, Shard): "all-to-all",

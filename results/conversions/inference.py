@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import tdl
 from planner.layout.geometry import EVERYWHERE, TERMS
 from planner.layout.linear import linear_sets
-from planner.layout.placement import PARTIAL, REPLICATE, Placement, Shard
+from planner.layout.ways import PARTIAL, REPLICATE, Placement, Shard
 
 
 @dataclass(frozen=True, slots=True)

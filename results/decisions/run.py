@@ -24,7 +24,7 @@ from typing import Any
 import planner
 from planner.errors import GraphError, PlanError
 from planner.graph.ir import Graph
-from planner.models import FAMILIES, gpt, llama
+from planner.models import FAMILIES, llama, transformer
 from planner.parallel import Parallel
 from results.experiment import OverTimeError, Pages, cpu_limit, machine, publish, read_data, table
 from simulator.projection.cluster import cluster
@@ -46,7 +46,7 @@ TOKENS, OTHERS = {"batch": 256}, {"batch": 512}
 """Samples of a step over all devices: of models whose samples are sequences, and of others."""
 
 MODELS: dict[str, dict[str, Any]] = {
-    **dict.fromkeys((*gpt.SIZES, *llama.SIZES, *llama.EXPERTS), TOKENS),
+    **dict.fromkeys((*transformer.SIZES, *llama.SIZES, *llama.EXPERTS), TOKENS),
     **{family.example: TOKENS if family.pattern.startswith(SEQUENCES) else OTHERS for family in FAMILIES.values()},
 }
 """Every model of the zoo that has a name, and of families of any size the one that the zoo names as an example."""

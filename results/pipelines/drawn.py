@@ -31,7 +31,7 @@ from planner.models import build
 from planner.plans.check import check_plan
 from planner.plans.phases import read_schedule
 from planner.plans.plan import Plan
-from planner.plans.search_record import SearchRecord
+from planner.plans.records import SearchRecord
 from planner.program.lower import lower
 from planner.report.schema import Report, read_reports
 from planner.search.stages.staged import staged

@@ -18,7 +18,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from executor.transport.choice import TRANSPORTS
+from executor.mpi import TRANSPORTS
 from results.experiment import Pages, machine, publish, read_data, table
 from results.predicted_vs_measured import picture
 from results.predicted_vs_measured.cells import CALIBRATIONS, MODELS, Job

@@ -26,8 +26,8 @@ from torch.overrides import TorchFunctionMode
 from executor.check import relative_difference, tolerance, trained_alone
 from executor.cluster import single_rank
 from executor.torch.batches import Batch
-from executor.torch.rounding import Rounded
 from executor.torch.state_files import array_of
+from executor.torch.verification import Rounded
 from executor.training import Trainer, rank_programs
 from executor.weights import Weights
 from planner.errors import InputError

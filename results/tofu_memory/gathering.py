@@ -7,8 +7,8 @@ from functools import cached_property
 
 from planner.layout import REPLICATE, Exchange, Placement, owned_by_all
 from planner.layout.geometry import steps_with
-from planner.layout.placement import At, Partial
 from planner.layout.region import intersect
+from planner.layout.ways import At, Partial
 from planner.plans.plan import Plan
 from planner.plans.traffic import NodeTraffic, Traffic, Write
 

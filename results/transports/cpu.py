@@ -17,7 +17,6 @@ from typing import ParamSpec, TypeVar
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from executor import waiting
 from executor.cluster import Cluster
 from executor.data import Random
 from executor.mpi import job_cluster
@@ -59,7 +58,8 @@ WAITING = Stopwatch()
 
 def watch_waiting() -> None:
     """Time what transports wait with."""
-    point_to_point.wait_for = lambda crowded: WAITING.around(waiting.wait_for(crowded))  # type: ignore[attr-defined]
+    wait_for = point_to_point.wait_for
+    point_to_point.wait_for = lambda crowded: WAITING.around(wait_for(crowded))
     Progress.wait = WAITING.around(Progress.wait)  # type: ignore[method-assign]
 
 

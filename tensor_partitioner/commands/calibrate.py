@@ -17,10 +17,9 @@ import numpy as np
 import planner
 from executor.backend import BACKENDS, allow_tf32, array_module, on_one_stream
 from executor.calibration.bench import Bench
-from executor.calibration.device import device_figures, reserved_bytes
+from executor.calibration.device import device_figures, reserved_bytes, timed_products
 from executor.calibration.hardware import hardware_of
 from executor.calibration.machine import Job, Record, device_machine, host_machine, merged
-from executor.calibration.products import timed_products
 from executor.calibration.timing import FEWEST_ROUNDS, STABLE, Timed, timed
 from executor.cluster import Cluster
 from executor.needs import demand, is_pytorch, require_room
@@ -32,8 +31,7 @@ from planner.extensions import load_operators
 from planner.files import check_written, write_file
 from planner.plans.plan import Plan
 from planner.plans.plan_json import load_plan
-from tensor_partitioner.commands.console import WRITTEN, Finite, complete, operators_option, stdout
-from tensor_partitioner.commands.help import Command
+from tensor_partitioner.commands.console import WRITTEN, Command, Finite, complete, operators_option, stdout
 from tensor_partitioner.commands.on_ranks import command_main, job_cluster, limited_threads, rank_options, with_kernels
 from tensor_partitioner.display import percent, printable
 from tensor_partitioner.display.progress import tracked

@@ -7,12 +7,18 @@ from pathlib import Path
 import click
 
 from planner.failures import JOB_FAILED
-from planner.report.compare import bytes_table, compare, conclusion, memory_table, notes
-from planner.report.ranking import fastest, ranking_table
+from planner.report.compare import (
+    bytes_table,
+    compare,
+    conclusion,
+    fastest,
+    memory_table,
+    notes,
+    ranking_table,
+    task_tables,
+)
 from planner.report.schema import read_reports
-from planner.report.task_tables import task_tables
-from tensor_partitioner.commands.console import command_errors, stdout
-from tensor_partitioner.commands.help import Command
+from tensor_partitioner.commands.console import Command, command_errors, stdout
 from tensor_partitioner.display import printable
 
 EXAMPLES = (

@@ -14,25 +14,28 @@ from planner.errors import GraphError, PlanError
 from planner.failures import JobError
 from planner.files import write_json
 from planner.model_source import source_files
-from planner.models.trained import OPTIMIZER
+from planner.models.zoo import OPTIMIZER
 from planner.parallel import Parallel
 from planner.plans.plan import Plan
 from planner.search.pins import DEGREES, load_pins
 from simulator.projection.cluster import cluster
 from simulator.projection.stack import OURS, STACKS
 from tensor_partitioner import display
-from tensor_partitioner.commands.completion import MACHINES, MODELS
-from tensor_partitioner.commands.console import WRITTEN, command_errors, operators_option, stdout
-from tensor_partitioner.commands.help import Command
-from tensor_partitioner.commands.planning_options import DECIDED, MODEL_HELP, begin, given_options, with_model_options
+from tensor_partitioner.commands.console import WRITTEN, Command, command_errors, operators_option, stdout
+from tensor_partitioner.commands.planning_options import (
+    DECIDED,
+    MACHINES,
+    MODEL_HELP,
+    MODELS,
+    begin,
+    given_options,
+    with_model_options,
+)
 from tensor_partitioner.commands.projecting import saved_for
 from tensor_partitioner.decision.answer import Answer
-from tensor_partitioner.decision.checks import is_alike
 from tensor_partitioner.decision.deciding import BUDGET_S, decide
-from tensor_partitioner.decision.precision import hint
 from tensor_partitioner.decision.record import Decision
-from tensor_partitioner.decision.sources import plan_named, source_of
-from tensor_partitioner.decision.typed import STACK
+from tensor_partitioner.decision.sources import STACK, hint, is_alike, plan_named, source_of
 from tensor_partitioner.replicas import searched_plan
 from topologies import available
 
@@ -45,7 +48,6 @@ SHOWN_DEVICES = 16
 """Up to so many devices a page has the plan of the best, tensor by tensor."""
 
 STACK_HELP = f"The software that runs it; {OURS}: this project's executor, simulated worker by worker."
-SLIDERS_HELP = "Decide for other batches and more devices, too, for the page's sliders: a minute or more."
 BATCH = "of the zoo, the largest that fits with no accumulation, up to 4096 a device"
 HELP = f"""Decide how to train a MODEL on all devices of a machine: the fastest way, as we predict, whose memory fits.
 
@@ -104,12 +106,9 @@ def _with_options_of_plan(command: click.Command) -> click.Command:
 @click.option("-o", "output", type=WRITTEN, help="Write the plan of the best here.")
 @click.option("--json", "json_path", type=WRITTEN, help="Write the decision with all candidates, best first.")
 @click.option("--page", "page_path", type=WRITTEN, help="Write a page of it, one HTML file; needs the extra page.")
-@click.option("--sliders", is_flag=True, help=SLIDERS_HELP)
 def main(source: str, **options: Any) -> None:
     """Run the command; `HELP` says what it does."""
     begin(options, ("output", "json_path", "page_path"), source_files(source))
-    if options["sliders"] and options["page_path"] is None:
-        raise click.UsageError("--sliders are on a page: expected --page FILE, too")
     if options["page_path"] is not None and not is_alike(cluster(options["topo"])):
         raise click.UsageError(f"--page shows what is projected: expected alike devices, found {options['topo']}")
     decision = _decided(source, options)
@@ -131,9 +130,7 @@ def _write_page(decision: Decision, source: str, options: Mapping[str, Any]) -> 
     page, machine = import_module(PAGE), options["topo"]
     few = decision.best.fits and decision.machine.devices <= SHOWN_DEVICES
     plan = _plan_on_page(decision, source, options) if few else None
-    given = {name: value for name, value in given_options(options).items() if name != "batch"}
-    points = page.sweep(source, decision, machine, **given) if options["sliders"] else ()
-    page.write_page(decision, options["page_path"], machine=machine, plan=plan, points=points)
+    page.write_page(decision, options["page_path"], machine=machine, plan=plan)
 
 
 def _plan_on_page(decision: Decision, source: str, options: Mapping[str, Any]) -> Plan | None:

@@ -10,10 +10,10 @@ from functools import partial
 from importlib import import_module
 from typing import NoReturn
 
-from tensor_partitioner.packages import PackageError, overwritten, require_packages
+from tensor_partitioner import PackageError, overwritten, require_packages
 
 BAD_INPUT = 2
-RANKS = "executor.process.bootstrap"
+RANKS = "executor.process.guard"
 """Where the process of a rank is made ready, before NumPy is loaded."""
 
 

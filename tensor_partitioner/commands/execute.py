@@ -39,10 +39,9 @@ from planner.graph.opaque_ops import calls_pytorch
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_from_file
 from planner.report.schema import Report, Setting, write_reports
-from planner.report.sentences import finding
+from planner.report.tables import finding
 from tensor_partitioner import display
-from tensor_partitioner.commands.console import WRITTEN, collect_seldom, complete, operators_option, stdout
-from tensor_partitioner.commands.help import Command
+from tensor_partitioner.commands.console import WRITTEN, Command, collect_seldom, complete, operators_option, stdout
 from tensor_partitioner.commands.on_ranks import (
     command_main,
     job_cluster,

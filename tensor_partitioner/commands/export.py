@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.table import Table
 
 from planner.errors import PlanError
 from planner.export.exported import export
@@ -25,12 +24,12 @@ from planner.plans.plan import Plan
 from planner.plans.plan_json import load_plan
 from planner.program.lower import lower
 from tensor_partitioner import display
-from tensor_partitioner.commands.completion import MACHINES, MODELS
-from tensor_partitioner.commands.console import WRITTEN, command_errors, operators_option, stdout
-from tensor_partitioner.commands.help import Command
+from tensor_partitioner.commands.console import WRITTEN, Command, command_errors, operators_option, stdout
 from tensor_partitioner.commands.planning_options import (
     DECIDED,
+    MACHINES,
     MODEL_HELP,
+    MODELS,
     begin,
     is_saved_plan,
     plan_model,
@@ -45,7 +44,7 @@ from topologies import load_topology
 TO_HELP = f"For whom: {', '.join(TARGETS)}, or one of --operators."
 TOPO_HELP = f"The machine that engines are started on, for how many devices a node has.  [default: {DEVICES_PER_NODE}]"
 WITH_PLAN = ("source", "to", "topo", "output", "json_file", "operator_files")
-DECISIONS = "tensor_partitioner.decision.saved"
+DECISIONS = "tensor_partitioner.decision.record"
 HELP = f"""Write a PLAN, a DECISION's best (decide --json), or a MODEL by --parallel, for another engine: launch lines,
 configurations, code, traces.
 
@@ -142,24 +141,11 @@ def _placements(target: Target, source: str, options: Mapping[str, Any]) -> dict
 def _traces(target: TraceFormat, source: str, options: Mapping[str, Any]) -> dict[str, Any]:
     if options["output"] is None:
         raise click.UsageError(f"{target.title}: expected -o FILE, after which every worker's file is named")
-    traces, plan = import_module(target.module), _plan(source, options)
-    files = traces.write_traces(lower(plan), options["output"])
-    contents = traces.read_traces(files)
-    if (contents.bytes != plan.bytes).any():
-        raise PlanError(f"{options['output']}: expected the plan's bytes between workers, found others")
-    stdout().print(_traces_table(target, files, contents))
-    return {
-        "target": target.title,
-        "files": [file.name for file in files],
-        "nodes": contents.nodes,
-        "bytes": plan.total_bytes,
-    }
-
-
-def _traces_table(target: TraceFormat, files: list[Path], contents: Any) -> Table:
-    rows = [(f"{name}", str(count)) for name, count in contents.nodes.items()]
-    moved = f"{exact_bytes(int(contents.bytes.sum()))}, between every two workers the plan's"
-    return facts(f"{target.title}: {files[0].name} to {files[-1].name}", [*rows, ("bytes", moved)])
+    plan = _plan(source, options)
+    files = import_module(target.module).write_traces(lower(plan), options["output"])
+    moved = ("bytes", f"{exact_bytes(plan.total_bytes)}, between every two workers the plan's")
+    stdout().print(facts(f"{target.title}: {files[0].name} to {files[-1].name}", [moved]))
+    return {"target": target.title, "files": [file.name for file in files], "bytes": plan.total_bytes}
 
 
 def _setup(source: str, options: Mapping[str, Any], *, any_plan: bool) -> Setup:

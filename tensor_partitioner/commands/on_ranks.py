@@ -17,7 +17,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from executor.cluster import Cluster
-from executor.fastest import AUTO
+from executor.kernel_calls import AUTO
 from executor.process.environment import is_torchrun
 from executor.process.launch import agree, job_main, require_alike
 from executor.transport import CHOICES

@@ -21,8 +21,7 @@ from executor.verification.cases import generators
 from planner.extensions import load_operators
 from planner.failures import JobError
 from planner.graph.rules import RULES
-from tensor_partitioner.commands.console import command_errors, operators_option, stdout
-from tensor_partitioner.commands.help import CommandGroup
+from tensor_partitioner.commands.console import CommandGroup, command_errors, operators_option, stdout
 from tensor_partitioner.display import nearest, table
 from tensor_partitioner.display.progress import tracked
 

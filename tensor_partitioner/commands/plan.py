@@ -24,11 +24,11 @@ from planner.report import plan_facts
 from planner.search import SEARCHERS
 from planner.search.solver.limits import Tuning
 from tensor_partitioner import display
-from tensor_partitioner.commands.completion import MACHINES, MODELS
-from tensor_partitioner.commands.console import WRITTEN, command_errors, operators_option, stdout
-from tensor_partitioner.commands.help import Command
+from tensor_partitioner.commands.console import WRITTEN, Command, command_errors, operators_option, stdout
 from tensor_partitioner.commands.planning_options import (
+    MACHINES,
     MODEL_HELP,
+    MODELS,
     SEARCHED,
     begin,
     given_options,
@@ -44,7 +44,7 @@ from topologies import load_topology
 
 DECIDE, EXPORT = "tensor_partitioner.commands.decide", "tensor_partitioner.commands.export"
 PROJECTING = "tensor_partitioner.commands.projecting"
-PROCESS, VERIFICATION = "executor.process.bootstrap", "executor.torch.verification"
+PROCESS, VERIFICATION = "executor.process.guard", "executor.torch.verification"
 """Modules that few calls need: they are imported by those."""
 
 OF_DECISION = (

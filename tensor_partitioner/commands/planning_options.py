@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
 from planner.errors import PlanError
 from planner.extensions import load_operators
@@ -16,19 +17,34 @@ from planner.files import check_written
 from planner.graph.ir import Graph
 from planner.model_source import model as load_model
 from planner.models import model_options
-from planner.models.trained import OPTIMIZER, trained_as
-from planner.models.zoo import known_names
+from planner.models.zoo import OPTIMIZER, known_names, trained_as
 from planner.parallel import RECOMPUTE
 from planner.planning import OPTIONS, SEARCH_OPTIONS, plan
 from planner.plans.plan import Plan
 from planner.plans.plan_json import is_plan
 from planner.search.option import Option
 from planner.search.pins import load_pins
-from tensor_partitioner.commands.console import WRITTEN, Finite, collect_seldom
-from tensor_partitioner.commands.help import register_group
-from topologies import load_topology
+from tensor_partitioner.commands.console import WRITTEN, Finite, collect_seldom, register_group
+from topologies import available, load_topology
 
 F = TypeVar("F", bound=Callable[..., Any])
+Completion = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def _among(names: Iterable[str]) -> Completion:
+    """Complete names, of which those that end in a number K up to there; files where none begins so."""
+    known = [name.removesuffix("K") for name in names]
+
+    def complete(_context: click.Context, _parameter: click.Parameter, begin: str) -> list[CompletionItem]:
+        # a shell that is told of files first offers them where no name follows
+        return [CompletionItem(begin, type="file"), *(CompletionItem(name) for name in known if name.startswith(begin))]
+
+    return complete
+
+
+MODELS = _among(known_names())
+MACHINES = _among(available())
+
 
 MODEL_HELP = f"""MODEL is a name of the zoo ({", ".join(known_names())}; of those with depth and width, as mlp-4-8192,
 with any), a graph.json, or path/to/file.py:function, a function that returns a Graph, or a module of PyTorch with

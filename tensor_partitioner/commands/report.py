@@ -13,10 +13,16 @@ from planner.extensions import load_operators
 from planner.files import check_written, format_of, read_input
 from planner.plans.plan_json import load_plan
 from planner.report.schema import read_reports
-from tensor_partitioner.commands.completion import MACHINES
-from tensor_partitioner.commands.console import WRITTEN, collect_seldom, command_errors, operators_option, stdout
-from tensor_partitioner.commands.help import Command
-from tensor_partitioner.decision.saved import load_decision
+from tensor_partitioner.commands.console import (
+    WRITTEN,
+    Command,
+    collect_seldom,
+    command_errors,
+    operators_option,
+    stdout,
+)
+from tensor_partitioner.commands.planning_options import MACHINES
+from tensor_partitioner.decision.record import load_decision
 from tensor_partitioner.display import printable
 from topologies import available
 

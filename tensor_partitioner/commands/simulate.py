@@ -13,16 +13,16 @@ from planner.failures import JobError
 from planner.files import write_json
 from planner.model_source import source_files
 from planner.report.schema import write_reports
-from planner.report.sentences import finding
+from planner.report.tables import finding
 from simulator.projection.stack import OURS
 from simulator.report import COLLECTIVES
 from simulator.tracing import trace
 from tensor_partitioner import display
-from tensor_partitioner.commands.completion import MACHINES, MODELS
-from tensor_partitioner.commands.console import WRITTEN, command_errors, operators_option, stdout
-from tensor_partitioner.commands.help import Command
+from tensor_partitioner.commands.console import WRITTEN, Command, command_errors, operators_option, stdout
 from tensor_partitioner.commands.planning_options import (
+    MACHINES,
     MODEL_HELP,
+    MODELS,
     SEARCHED,
     begin,
     is_saved_plan,

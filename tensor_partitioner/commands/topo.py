@@ -10,12 +10,10 @@ import click
 from planner.failures import BAD_INPUT, JOB_FAILED
 from planner.files import check_written
 from tensor_partitioner import display
-from tensor_partitioner.commands.console import WRITTEN, command_errors, stdout
-from tensor_partitioner.commands.help import CommandGroup
+from tensor_partitioner.commands.console import WRITTEN, CommandGroup, command_errors, stdout
 from topologies import Machine, TopologyError, full_text, load_topology
 from topologies.imports import import_machine
-from topologies.tables import matrices, route_tables
-from topologies.tree import drawn
+from topologies.tree import drawn, matrices, route_tables
 
 EXAMPLES = (
     "topo show hgx-h100 gpu0 gpu5",

@@ -4,36 +4,91 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 
 from planner.errors import GraphError, PlanError
 from planner.graph.ir import Graph
+from planner.layout import by_axis
 from planner.parallel import Parallel
 from planner.plans.plan import Plan
+from planner.report.tables import fullest
 from planner.search.alternatives.axes import experts_of
 from planner.search.pins import Degree
 from simulator.projection.block import Block
 from simulator.projection.cluster import Cluster, cluster
-from simulator.projection.result import Projection
+from simulator.projection.memory import MemoryLine
+from simulator.projection.result import COMMUNICATION, IDEAL, INEFFICIENCY_AND_WAITING, Projection, StageLine
 from simulator.projection.stack import OURS, Stack, stack_named
+from simulator.report import simulate
 from tensor_partitioner.decision.bounds import UNDIVIDED, Bounds
 from tensor_partitioner.decision.candidates import ParallelSpace, candidate_name, family
-from tensor_partitioner.decision.checks import is_alike, require_few, require_types
 from tensor_partitioner.decision.published import band, published_scores
 from tensor_partitioner.decision.record import ALL_ALIKE, FAMILIES, SEARCHED, Decision, RankedCandidate, SearchFacts
-from tensor_partitioner.decision.recording import Projected, machine_facts, model_facts, ranked, warning
 from tensor_partitioner.decision.searching import Search
-from tensor_partitioner.decision.simulated import Work, simulated_step
-from tensor_partitioner.decision.sources import degrees_of, plan_named, source_of
-from tensor_partitioner.decision.typed import STACK, commands
-from tensor_partitioner.decision.why import AS_FAST, verdict
+from tensor_partitioner.decision.sources import (
+    STACK,
+    commands,
+    degrees_of,
+    is_alike,
+    plan_named,
+    require_few,
+    require_types,
+    source_of,
+)
+from tensor_partitioner.decision.why import AS_FAST, Projected, machine_facts, model_facts, ranked, verdict, warning
 from tensor_partitioner.projection import project_inner, project_source
 from tensor_partitioner.replicas import Inner, Source, searched_plan
 from topologies import Machine
+from topologies.machine import Device
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A step of a model, whoever does it: operations of its products, their dtype."""
+
+    operations: float
+    dtype: str
+    has_convolutions: bool = False
+
+    def seconds(self, devices: Iterable[Device]) -> float:
+        """Return the seconds that it takes devices at their peak."""
+        return self.operations / sum(map(self.rate, devices))
+
+    def rate(self, device: Device) -> float:
+        """Return operations per second of a device at its peak, by the algorithm that leaves out most of them."""
+        by = () if device.spec.products is None or not self.has_convolutions else device.spec.products.winograd
+        saved = max(((a.outputs * a.window / (a.outputs + a.window - 1)) ** 2 for a in by), default=1.0)
+        return saved * device.peak(self.dtype)
+
+
+def simulated_step(plan: Plan, batch: int, machine: Machine, work: Work) -> Projection:
+    """Simulate a step of a plan message by message."""
+    step, devices = simulate(plan, machine), machine.devices[: plan.workers]
+    seconds, exposed_s, least_s = step.seconds_per_step or 0.0, step.exposed_seconds or 0.0, work.seconds(devices)
+    memory = fullest(step)
+    assert memory is not None
+    shares = {IDEAL: least_s, INEFFICIENCY_AND_WAITING: seconds - exposed_s - least_s, COMMUNICATION: exposed_s}
+    return Projection(
+        seconds=seconds,
+        samples=batch,
+        devices=plan.workers,
+        micro_batches=plan.graph.micro_batches,
+        model_operations=work.operations,
+        hardware_operations=work.operations,
+        dtype=work.dtype,
+        peak_flop_per_s=fmean(device.peak(work.dtype) for device in devices),
+        shares=shares,
+        memory=tuple(MemoryLine(what, nbytes) for what, nbytes in memory.by_kind.items()),
+        capacity_bytes=memory.capacity_bytes or float("inf"),
+        stages=(StageLine("-", "-", seconds - exposed_s, 0.0, memory.peak_bytes),),
+        sent_bytes={axes: round(n / plan.workers) for axes, n in by_axis(plan.bytes, plan.ways).items()},
+    )
+
 
 BUDGET_S = 30.0
 MOST_SAMPLES = 4096

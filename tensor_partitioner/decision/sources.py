@@ -1,19 +1,100 @@
-"""What is to be trained: a model's source, as a decision is asked for it, and the degrees that are fixed."""
+"""What a decision is asked: its arguments checked, the model and fixed degrees read; and commands that repeat it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from shlex import quote
 
 import planner
-from planner.errors import GraphError, PlanError
+from planner.errors import GraphError, InputError, PlanError
+from planner.export.setup import Setup
+from planner.export.targets import engines_of
 from planner.graph.ir import Graph
-from planner.models.trained import trained_as
-from planner.models.zoo import is_zoo_name
+from planner.models.zoo import PRECISIONS, is_zoo_name, trained_as
 from planner.parallel import Parallel
+from planner.plans.check import MOST_WORKERS
 from planner.plans.plan import Plan
 from planner.search.pins import Degree, read_pins
+from simulator.projection.cluster import Cluster
+from tensor_partitioner.decision.record import MachineFacts, RankedCandidate
 from tensor_partitioner.replicas import GraphModel, Source, ZooModel
-from topologies import Machine
+from topologies import Machine, TopologyError
+from topologies.machine import Device
+
+SINGLE = "float32"
+MODULE = "by torch.autocast around the forward pass of a module"
+
+
+def hint(dtype: str, device: Device) -> str:
+    """Return a sentence on what half precision has a device peak at, for a model in single precision; "" for others.
+
+    >>> from topologies import load_topology
+    >>> device = load_topology("dgx-a100").devices[0]
+    >>> hint("float32", device).partition(":")[0], hint("bfloat16", device)
+    ('Products are in float32 without TF32, the peak in bfloat16 is 16 times as high', '')
+    """
+    rates = device.spec.peak_flop_per_s.by_dtype()
+    half, precision = next((pair for pair in PRECISIONS if pair[0] in rates), (SINGLE, ""))
+    if dtype != SINGLE or rates.get(half, 0.0) <= rates.get(SINGLE, 0.0):
+        return ""
+    return (
+        f"Products are in {SINGLE} without TF32, the peak in {half} is {rates[half] / rates[SINGLE]:.2g} times as "
+        f"high: --dtype {precision} tries it, {MODULE}."
+    )
+
+
+def require_types(model: object, machine: object, batch: object, budget_s: object, pins: Sequence[str]) -> None:
+    """Raise an InputError where an argument of `decide` is of another type, or a number is not above 0."""
+    if not isinstance(model, str | Graph):
+        raise InputError(f"model: expected a name, a file or a graph, found {model!r}")
+    if not isinstance(machine, str | Path | Machine):
+        raise InputError(f"machine: expected a name, a file or a machine, found {machine!r}")
+    if batch is not None and not (isinstance(batch, int) and batch > 0):
+        raise InputError(f"batch: expected a whole number above 0, found {batch!r}")
+    if not isinstance(budget_s, int | float) or not 0 < budget_s < float("inf"):
+        raise InputError(f"budget: expected seconds above 0, found {budget_s!r}")
+    if isinstance(pins, str):
+        raise InputError(f"pins: expected a list, as in ['tp=4'], found {pins!r}")
+
+
+MOST_DEVICES = 1 << 16
+"""Collectives among more would take long to price, rank by rank."""
+
+
+def require_few(machine: Cluster) -> None:
+    """Raise a TopologyError where there are more devices than ways are searched for."""
+    if machine.devices > MOST_DEVICES:
+        raise TopologyError(
+            f"{machine.name}: expected at most {MOST_DEVICES} devices to decide for, found {machine.devices}; "
+            "simulate --project takes more"
+        )
+
+
+def is_alike(machine: Cluster) -> bool:
+    """Tell if one device stands for all of a machine."""
+    specs = {device.spec.name: device.spec for device in machine.built.devices}
+    return len(specs) == 1 and all(spec.measured is None for spec in specs.values())
+
+
+def require_alike(machine: Cluster) -> None:
+    """Raise a TopologyError where a projection is of no use.
+
+    It looks at one device that stands for all, with a stack of software for GPUs: not at devices that differ, nor at
+    ranks of a calibrated host, which share its cores and memory.
+    """
+    if any(device.spec.measured is not None for device in machine.built.devices):
+        raise TopologyError(
+            f"{machine.name}: expected a machine that is not calibrated for a projection, found measured times of its "
+            "ranks; decide, and --stack ours, go by these"
+        )
+    types = sorted({device.spec.name for device in machine.built.devices})
+    if len(types) > 1:
+        raise TopologyError(
+            f"{machine.name}: expected devices of one type for a projection, found {', '.join(types)}; "
+            "decide, and --stack ours, simulate unlike ones"
+        )
+
 
 SWITCH = {"on": True, "off": False}
 """What a pin of `sp` says."""
@@ -66,3 +147,58 @@ def plan_named(source: Source, batch: int, parallel: Parallel) -> Plan:
     """Plan a step of a batch as named parallelism says; GraphError and PlanError where it cannot be."""
     graph = source.whole(batch, parallel)
     return planner.plan(graph, 1) if parallel.workers == 1 else planner.plan(graph, parallel=parallel)
+
+
+STACK = "compile"
+"""The stack of named parallelism where nothing else is said."""
+
+OWN_EXECUTOR = "torchrun"
+ENGINES = ("fsdp2", "megatron", "torchtitan", "deepspeed")
+"""Engines by how little they ask of a model: FSDP2 takes any module."""
+
+
+def commands(  # noqa: PLR0913 -- what a decision was made of
+    source: Source, batch: int, machine: MachineFacts, best: RankedCandidate, *, stack: str, pins: Iterable[Degree]
+) -> Iterator[str]:
+    """Yield what to type to see it again, to have the plan, to run it, and to have it in other engines.
+
+    `stack` is the decision's, and `pins` are those that it was held to.
+    """
+    words = " ".join((quote(source.name), *_typed(_options(source, batch))))
+    running = [f"mpirun -n {machine.devices} execute plan.json"] if machine.devices <= MOST_WORKERS else []
+    topo = f"--topo {quote(machine.name)}"
+    if best.parallel is None:
+        objective = f" --objective time {topo}" if best.objective == "time" else ""
+        planning = f"plan {words} --workers {machine.devices}{objective} -o plan.json"
+        yield from (planning, *running, f"export-plan plan.json --to {OWN_EXECUTOR}")
+        return
+    named = f"{words} --parallel {best.name}"
+    by = "" if stack == STACK else f" --stack {stack}"
+    yield f"simulate {named} {topo}{by}"
+    held = "".join(f" --pin {quote(pin.asked)}" for pin in pins)
+    decided = f"decide {words} {topo}{by}{held} -o plan.json"
+    yield f"plan {named} -o plan.json" if isinstance(source, ZooModel) else decided
+    yield from running
+    for engine in _engines(source, batch, best.parallel):
+        yield f"export-plan {named} --to {engine}"
+
+
+def _engines(source: Source, batch: int, parallel: str) -> Iterator[str]:
+    """Yield the first engine that can run it, of those that are told degrees, and this project's own executor."""
+    refused = engines_of(Setup(source.whole(batch), Parallel.read(parallel) or Parallel()))
+    yield from [engine for engine in ENGINES if not refused[engine]][:1]
+    yield OWN_EXECUTOR
+
+
+def _options(source: Source, batch: int) -> Iterable[tuple[str, object]]:
+    return (("batch", batch), *source.options) if isinstance(source, ZooModel) else source.options
+
+
+def _typed(options: Iterable[tuple[str, object]]) -> Iterator[str]:
+    """Yield options of a model as they are typed: a flag for what is true or false, else a name and a value."""
+    for name, value in options:
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            yield f"--{flag}" if value else f"--no-{flag}"
+        else:
+            yield f"--{flag} {quote(str(value))}"

@@ -1,14 +1,18 @@
-"""Pages put together from a decision, or from a plan with its reports."""
+"""Pages made from a decision, or from a plan with its reports, each one HTML file."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from planner.files import write_file
 from planner.parallel import Parallel
 from planner.plans.plan import Plan
 from planner.report.schema import LinkUse, Report
@@ -17,17 +21,14 @@ from simulator.projection.cluster import cluster
 from simulator.projection.stack import stack_named
 from simulator.report import Settings, simulation_of
 from simulator.simulation import Simulation
-from tensor_partitioner.decision.precision import hint
+from tensor_partitioner import __version__, display
 from tensor_partitioner.decision.published import published_scores
 from tensor_partitioner.decision.record import Decision
+from tensor_partitioner.decision.sources import hint
 from tensor_partitioner.display import number, percent, product, quantity, seconds
-from tensor_partitioner.page.decisions import asked, cards_of, shown, split_of, trust_of
-from tensor_partitioner.page.inputs import machine_inputs, stack_inputs
-from tensor_partitioner.page.plans import plan_part
+from tensor_partitioner.page.decisions import asked, cards_of, machine_inputs, shown, split_of, stack_inputs, trust_of
 from tensor_partitioner.page.records import Figure, Lanes, Page
-from tensor_partitioner.page.rendering import write
-from tensor_partitioner.page.runs import occupied, run_part, simulated_lanes, task_lanes
-from tensor_partitioner.page.stages import schedule_lanes
+from tensor_partitioner.page.runs import occupied, plan_part, run_part, schedule_lanes, simulated_lanes, task_lanes
 from topologies import Machine, TopologyError, load_topology
 from topologies.tree import Uses, machine_tree
 
@@ -43,14 +44,12 @@ def write_page(
     *,
     machine: str | Path | None = None,
     plan: Plan | None = None,
-    points: Sequence[Decision] = (),
 ) -> None:
     """Write the page of a decision as one HTML file.
 
-    `machine` is the name or file that was decided for (default: the decision's name), `plan` the best candidate's,
-    `points` what `tensor_partitioner.page.sweep` found for the sliders.
+    `machine` is the name or file that was decided for (default: the decision's name), `plan` the best candidate's.
     """
-    write(decision_content(decision, machine=machine, plan=plan, points=points), path)
+    write(decision_content(decision, machine=machine, plan=plan), path)
 
 
 def decision_content(
@@ -58,7 +57,6 @@ def decision_content(
     *,
     machine: str | Path | None = None,
     plan: Plan | None = None,
-    points: Sequence[Decision] = (),
 ) -> Page:
     """Return what the page of a decision shows; as `write_page`."""
     built = _known(machine or decision.machine.name)
@@ -71,7 +69,6 @@ def decision_content(
         trust=trust_of(decision),
         commands=decision.commands,
         decision=shown(decision),
-        sweep=tuple(points),
         parallel=Parallel.read(decision.best.parallel),
         split=tuple(split_of(decision)),
         plan=None if plan is None else plan_part(plan, is_named=decision.best.parallel is not None),
@@ -272,3 +269,51 @@ def _plan_inputs(plan: Plan, machine: Machine | None, reports: Iterable[Report])
         for name, value in report.settings.items():
             yield Figure(f"{report.source}'s settings", name, str(value), "its report")
     yield from machine_inputs(machine)
+
+
+FOLDER = Path(__file__).parent
+TEMPLATES, VENDOR = FOLDER / "templates", FOLDER / "vendor"
+LIBRARIES = ("d3.min.js", "plot.umd.min.js")
+SCRIPTS = ("base.js", "candidates.js", "memory.js", "model.js", "time.js", "machine.js", "start.js")
+
+
+def write(page: Page, path: str | Path) -> None:
+    """Write a page where a browser opens it from disk."""
+    write_file(path, html(page))
+
+
+def html(page: Page) -> str:
+    """Return a page's text."""
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            page=page,
+            data=_embedded(page),
+            style=(TEMPLATES / "page.css").read_text(),
+            libraries=[(VENDOR / name).read_text() for name in LIBRARIES],
+            scripts=[(TEMPLATES / name).read_text() for name in SCRIPTS],
+            version=__version__,
+        )
+    )
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    environment.filters |= {
+        "seconds": display.seconds,
+        "bytes": lambda nbytes: display.quantity(nbytes, "B"),
+        "percent": display.percent,
+    }
+    return environment
+
+
+def _embedded(page: Page) -> str:
+    """Return the data as JSON that no text in it can end the script of."""
+    text = msgspec.json.encode(page).decode()
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text

@@ -1,4 +1,4 @@
-"""Reports and simulations as parts of a page: where seconds go, memory over time, and who does what when."""
+"""Reports, simulations and schedules as parts of a page: where seconds go, memory over time, who does what when."""
 
 from __future__ import annotations
 
@@ -6,10 +6,26 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from planner.explanations.explanation import Rejected, costliest, rejected
+from planner.explanations.summary import summary
+from planner.explanations.summary_record import Summary
+from planner.explanations.words import Words
+from planner.graph.micro_batches import FORWARD
+from planner.parallel import Parallel
+from planner.plans.phases import WEIGHTS
+from planner.plans.plan import Plan
+from planner.plans.records import SearchRecord
+from planner.program.pipeline import Schedule, Step, schedule_of
+from planner.report.plan_facts import search_rows
 from planner.report.schema import Report, Spending, TaskSeconds
 from simulator.history import Span, spans
+from simulator.projection.result import StageLine
+from simulator.projection.stages import dependencies
 from simulator.simulation import Simulation
-from tensor_partitioner.page.records import Lanes, Occupied
+from tensor_partitioner.decision.record import RankedCandidate
+from tensor_partitioner.display import quantity
+from tensor_partitioner.page.records import Lanes, Occupied, PlanPart
+from topologies import Machine
 
 MOST_LANES = 16
 """Workers that a timeline shows."""
@@ -155,3 +171,126 @@ def _fullest(
             best = moment
     if best is not None:
         yield best
+
+
+MOST_SPANS = 3000
+"""Of a longer schedule the first micro-batches are drawn."""
+
+
+def schedule_lanes(candidate: RankedCandidate) -> Lanes:
+    """Return a candidate's schedule, from the seconds of its stages; messages take no time in it."""
+    parallel = Parallel.read(candidate.parallel) or Parallel()
+    count = _drawn_micro_batches(candidate.micro_batches, parallel)
+    name = parallel.schedule if parallel.pp > 1 else "accumulation"
+    lanes: dict[str, list[Span]] = {}
+    for stage, span in _spans(schedule_of(name, parallel.pp, count), candidate.stages):
+        lanes.setdefault(f"stage {stage}" if parallel.pp > 1 else "every device", []).append(span)
+    return Lanes(
+        title=f"Schedule of {candidate.name}",
+        seconds=max(spans[-1].stop_s for spans in lanes.values()),
+        lanes=lanes,
+        note=_note(candidate, count),
+    )
+
+
+def _drawn_micro_batches(micro_batches: int, parallel: Parallel) -> int:
+    """Return how many micro-batches are drawn: all, or as many multiples of the stages as there is room for."""
+    each = 3 * parallel.pp * parallel.chunks
+    most = max(2, MOST_SPANS // (each * parallel.pp)) * parallel.pp
+    return min(micro_batches, most)
+
+
+def _note(candidate: RankedCandidate, count: int) -> str:
+    every = "Its one micro-batch" if count == 1 else f"All {count} micro-batches"
+    drawn = (
+        f"The first {count} of {candidate.micro_batches} micro-batches" if count < candidate.micro_batches else every
+    )
+    return (
+        f"{drawn}. Messages between stages, the reduction of gradients after the last backward pass and the "
+        "optimizer's update are not drawn; the bars above have their seconds."
+    )
+
+
+def _spans(schedule: Schedule, stages: Sequence[StageLine]) -> Iterator[tuple[int, Span]]:
+    """Yield what every stage does, each step as soon as its stage is free and what it needs is there."""
+    chunks = 1 + max(step.chunk for step in schedule[0])
+    has_weights = any(step.phase == WEIGHTS for step in schedule[0])
+    left = [iter(steps) for steps in schedule]
+    free, done = [0.0] * len(schedule), [0.0]
+    for stage, _, _, needed, _ in dependencies(schedule):
+        step = next(left[stage])
+        begin_s = max(free[stage], done[needed])
+        free[stage] = begin_s + _seconds(step, stages[stage], chunks, has_weights=has_weights)
+        done.append(free[stage])
+        yield stage, Span(step.phase, _what(step, chunks), begin_s, free[stage])
+
+
+def _what(step: Step, chunks: int) -> str:
+    return f"micro-batch {step.micro_batch}" + (f", chunk {step.chunk}" if chunks > 1 else "")
+
+
+def _seconds(step: Step, stage: StageLine, chunks: int, *, has_weights: bool) -> float:
+    """Seconds of a step; gradients of weights are half of a backward pass."""
+    if step.phase == FORWARD:
+        return stage.forward_s / chunks
+    return stage.backward_s / chunks / (2 if has_weights else 1)
+
+
+COSTLIEST = 10
+"""Operators of which alternatives are worked out: those for which most moves."""
+
+HEAVIEST = 4
+"""Groups of weights, and ways of products, that are said in sentences."""
+
+ALTERNATIVES_SHOWN = 6
+"""Alternatives of an operator, the cheapest first."""
+
+MOST_NODES = 4000
+"""Of larger graphs no alternatives are worked out."""
+
+MOST_WORKERS = 64
+"""Up to so many workers, bytes are drawn pair by pair."""
+
+
+def plan_part(plan: Plan, machine: Machine | None = None, *, is_named: bool = False) -> PlanPart:
+    """Return a plan's summary, with its search unless parallelism is named; on a machine, operators' seconds."""
+    whole = summary(plan, machine)
+    return PlanPart(
+        summary=whole,
+        sentences=tuple(_sentences(whole)),
+        alternatives=_alternatives(plan) if len(plan.graph.nodes) <= MOST_NODES else {},
+        matrix=plan.bytes.tolist() if plan.workers <= MOST_WORKERS else (),
+        search=() if is_named else tuple(search_rows(plan.search, plan.ways.factors)),
+        costs={} if is_named else _costs(plan.search),
+        unit="bytes" if plan.search.predicted is None else "seconds",
+    )
+
+
+def _sentences(whole: Summary) -> Iterator[str]:
+    """Yield in sentences how most weights lie, and how products are computed."""
+    for group in sorted(whole.parameters, key=lambda group: -group.nbytes)[:HEAVIEST]:
+        many = f" ({len(group.names)} of them)" if len(group.names) > 1 else ""
+        yield f"{group.pattern}{many}, {quantity(group.nbytes, 'B')}: {group.split}."
+    splits = Counter[str]()
+    for unit in whole.operators:
+        if unit.is_contraction and unit.phase == "forward":
+            splits[unit.split] += len(unit.names)
+    for split, count in splits.most_common(HEAVIEST):
+        noun = "product" if count == 1 else "products"
+        yield f"{count} {noun} of the forward pass: {split}."
+
+
+def _alternatives(plan: Plan) -> dict[str, Sequence[Rejected]]:
+    """Return other strategies of the operators for which most moves, by node."""
+    words = Words(plan.graph, plan.traffic().signatures)
+    return {unit.node.name: rejected(plan, unit, words)[:ALTERNATIVES_SHOWN] for unit in costliest(plan, COSTLIEST)}
+
+
+def _costs(search: SearchRecord) -> Mapping[str, float]:
+    """Return the costs of what was found besides, and the lower bound."""
+    costs: dict[str, float] = dict(search.bytes) if search.predicted is None else dict(search.predicted.candidates_s)
+    if search.predicted is None and search.data_parallel_bytes is not None:
+        costs["data parallelism"] = search.data_parallel_bytes
+    if costs and search.lower_bound is not None:
+        costs["lower bound"] = search.lower_bound
+    return costs

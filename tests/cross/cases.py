@@ -8,7 +8,7 @@ from planner.layout import Ways
 from planner.models import Training, build
 from planner.models.layers import classify, convolution, linear
 from planner.plans.plan import Plan
-from planner.plans.search_record import SearchRecord
+from planner.plans.records import SearchRecord
 from planner.search import SearchOptions, search
 
 MODELS = {

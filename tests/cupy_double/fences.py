@@ -8,10 +8,9 @@ import os
 import sys
 
 from executor.backend import array_module
-from executor.mpi import job_cluster
+from executor.mpi import TRANSPORTS, job_cluster
 from executor.process.launch import job_main
 from executor.transport import nccl, staging
-from executor.transport.choice import TRANSPORTS
 from executor.transport.ipc import Events
 from executor.worker import Worker
 from tests.executor.on_ranks import own

@@ -16,7 +16,7 @@ from simulator.projection.cluster import cluster_of
 from simulator.projection.stack import STACKS
 from tensor_partitioner.decision import decide
 from tensor_partitioner.decision.deciding import _Deciding
-from tensor_partitioner.decision.leaves import leaves
+from tensor_partitioner.decision.searching import leaves
 from tensor_partitioner.projection import project_source
 from tensor_partitioner.replicas import ZooModel
 from topologies import load_topology

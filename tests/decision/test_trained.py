@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from planner.models.trained import trained_as
+from planner.models.zoo import trained_as
 from tensor_partitioner.commands.export import main as export_command
 from tensor_partitioner.commands.plan import main as plan_command
 from tensor_partitioner.commands.simulate import main as simulate_command

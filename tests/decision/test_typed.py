@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tensor_partitioner.commands import decide, export, plan, simulate
-from tensor_partitioner.decision.saved import load_decision
+from tensor_partitioner.decision.record import load_decision
 from tensor_partitioner.page import write_page
 from tests.project.test_plan_command import run
 

@@ -15,13 +15,12 @@ from executor.check import relative_difference
 from executor.checkpoint import Checkpoint, Saver
 from executor.cluster import single_rank
 from executor.data import Random
-from executor.mpi import job_cluster
+from executor.mpi import TRANSPORTS, job_cluster
 from executor.process.launch import job_main
 from executor.schedules import read_schedule
 from executor.training import Trainer, rank_programs
-from executor.transport import order, point_to_point, shared
-from executor.transport.choice import TRANSPORTS
-from executor.waiting import wait_for
+from executor.transport import point_to_point, shared
+from executor.transport.point_to_point import wait_for
 from executor.worker import Worker
 from planner.plans.plan import single_worker
 from planner.plans.plan_json import load_plan
@@ -98,7 +97,7 @@ def run_unordered(ranks, left_out):
     }
     shared.waits = lambda program, positions, near: [
         {rank: tasks for rank, tasks in finished.items() if keep[left_out](program.tasks[tasks - 1])}
-        for finished in order.waits(program, positions, near)
+        for finished in shared.waits(program, positions, near)
     ]
     worker = exchange_worker(ranks.rank, "shared", ranks.comm, crowded=True)
     worker.memory.views[0][...] = own(ranks.rank, 0)

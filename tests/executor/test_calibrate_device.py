@@ -6,11 +6,9 @@ from math import isfinite
 import pytest
 
 import planner
-from executor.calibration.bench import Bench
-from executor.calibration.collectives import Taken, timed_collectives
-from executor.calibration.device import DeviceFigures
+from executor.calibration.bench import Bench, Taken, timed_collectives
+from executor.calibration.device import DTYPES, SHAPES, DeviceFigures
 from executor.calibration.machine import Job, Record, device_machine
-from executor.calibration.products import DTYPES, SHAPES
 from executor.calibration.timing import Timed, Work
 from executor.cluster import single_rank
 from planner.models.zoo import is_zoo_name

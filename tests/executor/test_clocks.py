@@ -7,7 +7,7 @@ import pytest
 
 import planner
 from executor.arena import Arena
-from executor.clocks import EventClock, HostClock, elapsed_s
+from executor.backend import EventClock, HostClock, elapsed_s
 from executor.cluster import single_rank
 from executor.data import DATA_SETS
 from executor.job import Job, JobRequest

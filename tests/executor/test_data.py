@@ -5,7 +5,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from executor.data import DATA_SETS, DataError, Random, data_set
-from executor.data.digits import HELD_OUT, digit_images
+from executor.data.bundled import HELD_OUT, digit_images
 from planner.graph.ir import Graph, Init, Tensor
 from tests.executor.training import get, index_of
 

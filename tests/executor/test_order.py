@@ -7,7 +7,7 @@ from itertools import accumulate, product
 import pytest
 
 from executor.shared_memory import Block, map_memory
-from executor.transport.order import announcements, positions, waits
+from executor.transport.shared import announcements, positions, waits
 from planner.program.lower import lower
 from planner.program.tasks import Compute, LocalCopy, Receive, Send, Wait
 from tests.cross.cases import graph

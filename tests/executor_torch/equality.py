@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 
 from executor.check import relative_difference
 from executor.torch import Distributed, distribute
-from executor.torch.sharded import held_entries, sharded_state
+from executor.torch.distributed import held_entries, sharded_state
 from planner.errors import PlanError
 from planner.plans.plan_json import load_plan
 from tests.executor_torch.cases import user_model

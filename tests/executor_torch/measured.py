@@ -7,8 +7,7 @@ import json
 
 import numpy as np
 
-from executor.calibration.bench import Bench
-from executor.calibration.collectives import timed_collectives
+from executor.calibration.bench import Bench, timed_collectives
 from executor.calibration.hardware import hardware_of
 from executor.torch.ranks import job_cluster
 

@@ -17,13 +17,13 @@ from torch import nn
 import planner
 from executor.backend import BackendError
 from executor.data import DataError
+from executor.mpi import TRANSPORTS, choose
 from executor.process.environment import is_torchrun
 from executor.torch import distribute, ranks
 from executor.torch.ranks import cluster, job_cluster
 from executor.torch.tensors import tensor_of
 from executor.torch.transport import others_may_be_lost
 from executor.transport import CHOICES, Choice, TransportError
-from executor.transport.choice import TRANSPORTS, choose
 from executor.weights import WeightsError
 from planner.failures import JobError
 from tests import cupy_double

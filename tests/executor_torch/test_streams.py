@@ -8,7 +8,7 @@ from executor import backend
 from executor.arena import Arena
 from executor.cluster import single_rank
 from executor.kernels import LIBRARIES
-from executor.torch.streams import on_stream_of
+from executor.torch import on_stream_of
 from executor.transport.messages import Messages
 from executor.worker import Worker
 from tests import cupy_double

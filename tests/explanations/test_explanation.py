@@ -7,16 +7,15 @@ import pytest
 from hypothesis import given, settings
 
 from planner import report
-from planner.explanations import alternatives
+from planner.explanations import explanation
 from planner.explanations.accounts import NODE, OPERATOR, TENSOR, bytes_by, flows, kinds_of, stored, write_choices
-from planner.explanations.alternatives import candidates, costliest, rejected
-from planner.explanations.explanation import explain, kinds_table, tables
+from planner.explanations.explanation import candidates, costliest, explain, kinds_table, rejected, tables
 from planner.explanations.words import Words
 from planner.graph import GraphBuilder, Init, Optimizer, training_graph
 from planner.layout import elements, owned
 from planner.models import build
 from planner.plans.check import check_plan
-from planner.plans.search_record import SearchRecord
+from planner.plans.records import SearchRecord
 from planner.program.lower import lower
 from planner.search import SearchOptions, search
 from tensor_partitioner.commands.console import stdout
@@ -97,7 +96,7 @@ def test_many_strategies_are_not_all_tried(monkeypatch):
     plan = searched(SEARCHED[2])
     unit = next(unit for unit in costliest(plan, ALL) if unit.node.op == "convolution")
     every = candidates(plan, unit)
-    monkeypatch.setattr(alternatives, "MOST_STRATEGIES", 10)
+    monkeypatch.setattr(explanation, "MOST_STRATEGIES", 10)
     some, own = candidates(plan, unit), plan.strategies[unit.node.name]
     assert own in some
     assert set(some) < set(every)
@@ -124,17 +123,17 @@ def cells(table):
 
 def test_tables_show_the_sums():
     plan = searched(SEARCHED[2])
-    explanation = explain(plan)
-    columns = cells(kinds_table(explanation.kinds))
+    explained = explain(plan)
+    columns = cells(kinds_table(explained.kinds))
     assert [int(column[-1].replace(",", "")) for column in columns[1:5]] == [
         len(plan.graph.nodes),
         *plan.step_bytes(),
         plan.total_bytes,
     ]
     assert sum(int(cell.replace(",", "")) for cell in columns[4][:-1]) == plan.total_bytes
-    assert explanation.arena_bytes == tuple(worker.arena_bytes for worker in lower(plan).workers)
-    assert sum(sum(kind.step_bytes) for kind in explanation.kinds.values()) == plan.total_bytes
-    assert len(explanation.costliest) == 10
+    assert explained.arena_bytes == tuple(worker.arena_bytes for worker in lower(plan).workers)
+    assert sum(sum(kind.step_bytes) for kind in explained.kinds.values()) == plan.total_bytes
+    assert len(explained.costliest) == 10
 
 
 def test_a_plan_prints_as_a_table(capsys):

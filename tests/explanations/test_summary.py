@@ -10,9 +10,8 @@ from torch.distributed.tensor import Replicate, Shard
 
 import planner
 import topologies
-from planner.explanations.alike import pattern_of
-from planner.explanations.seconds import predicted
-from planner.explanations.words import over_ways
+from planner.explanations.summary import predicted
+from planner.explanations.words import over_ways, pattern_of
 from planner.layout import Shard as Sharded
 from planner.layout import elements, owned
 from tests.decision.test_names import opaque

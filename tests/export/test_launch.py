@@ -16,7 +16,7 @@ from planner.errors import PlanError
 from planner.export.setup import Setup, parallel_of
 from planner.export.targets import TARGETS, Launch, engines_of
 from planner.export.transformers import transformer_of
-from planner.models import gpt, llama
+from planner.models import llama, transformer
 from planner.parallel import Parallel
 
 SCHEMAS = Path(__file__).parent / "schemas"
@@ -71,14 +71,14 @@ def is_of(value, kind):
     )
 
 
-@pytest.mark.parametrize("name", [*gpt.SIZES, *llama.SIZES, *llama.EXPERTS])
+@pytest.mark.parametrize("name", [*transformer.SIZES, *llama.SIZES, *llama.EXPERTS])
 def test_sizes_are_read_from_the_graph(name):
-    size = (gpt.SIZES | llama.SIZES | llama.EXPERTS)[name]
+    size = (transformer.SIZES | llama.SIZES | llama.EXPERTS)[name]
     for dtype in ("float32", "mixed") if name in ("gpt2", "llama-2-7b") else ("float32",):
         sizes = transformer_of(graph_of(name, 1, "none", dtype))
         for field in ("layers", "width", "heads", "vocabulary", "sequence", "tied"):
             assert getattr(sizes, field) == getattr(size, field), field
-        if name in gpt.SIZES:
+        if name in transformer.SIZES:
             assert (sizes.groups, sizes.hidden, sizes.norm) == (size.heads, 4 * size.width, "LayerNorm")
             assert sizes.positions == ("alibi" if size.alibi else "learned")
         else:

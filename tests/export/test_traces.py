@@ -1,6 +1,5 @@
 """Chakra's traces: read back they move the plan's bytes; and they say of collectives what these are."""
 
-import struct
 from collections import Counter
 from itertools import pairwise
 
@@ -10,8 +9,7 @@ import pytest
 pytest.importorskip("google.protobuf")
 
 import planner
-from planner.errors import InputError
-from planner.export.chakra import KINDS, OPERATIONS, VERSION, read_traces, trace_path, write_traces
+from planner.export.chakra import KINDS, OPERATIONS, VERSION, trace_path, write_traces
 from planner.program.in_order import program_in_order
 from planner.program.tasks import Compute, Send
 
@@ -59,9 +57,25 @@ def values(node):
     return {attribute.name: getattr(attribute, attribute.WhichOneof("value")) for attribute in node.attr}
 
 
+def moved(files):
+    """Bytes from rank to rank: what is sent, what is received, and what collectives send, [ranks, ranks] each."""
+    sent, received, together = (np.zeros((len(files), len(files)), dtype=np.int64) for _ in range(3))
+    for rank, path in enumerate(files):
+        for node in nodes(path):
+            told = values(node)
+            if node.type in (5, 6):
+                (sent if node.type == 5 else received)[told["comm_src"], told["comm_dst"]] += told["comm_size"]
+            elif node.type == 7:
+                for peer, nbytes in zip(map(int, told["pg_name"].split("-")), told["pair_bytes"].values, strict=True):
+                    together[rank, peer] += nbytes
+    return sent, received, together
+
+
 def test_bytes_are_the_plans_for_every_pair(traced):
     plan, _, files = traced
-    np.testing.assert_array_equal(read_traces(files).bytes, plan.bytes)
+    sent, received, together = moved(files)
+    np.testing.assert_array_equal(sent, received)
+    np.testing.assert_array_equal(sent + together, plan.bytes)
 
 
 def test_computing_is_the_programs(traced):
@@ -132,24 +146,3 @@ def files(tmp_path):
 def test_files_are_named_after_their_worker(files, tmp_path):
     assert files == [tmp_path / "trace.0.et", tmp_path / "trace.1.et"]
     assert trace_path(tmp_path / "a.b.et", 3).name == "a.b.3.et"
-
-
-def test_what_is_no_trace_is_one_line(files):
-    whole = files[0].read_bytes()
-    for content in (whole[:-3], b"\xff" * 40, struct.pack("<I", 7) * 9):
-        files[0].write_bytes(content)
-        with pytest.raises(InputError, match=r"trace\.0\.et: expected") as refused:
-            read_traces(files)
-        assert "\n" not in str(refused.value)
-
-
-def test_a_message_that_nobody_receives(files):
-    sender = max(files, key=lambda path: sum(node.type == 5 for node in nodes(path)))
-    other = next(path for path in files if path != sender)
-    metadata, *rest = messages(other)
-    kept = [message for message in rest if KINDS["Node"].FromString(message).type != 6]
-    other.write_bytes(
-        b"".join(bytes([len(message) & 0x7F | 0x80, len(message) >> 7]) + message for message in (metadata, *kept))
-    )
-    with pytest.raises(InputError, match="expected as many bytes received as sent, found 0 and"):
-        read_traces(files)

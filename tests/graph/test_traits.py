@@ -10,9 +10,8 @@ import tdl
 from planner.extensions import gradient
 from planner.graph import GraphBuilder, Init, Optimizer, Recipe, training_graph
 from planner.graph.accumulation import operands_as_terms
-from planner.graph.averages import inference_graph
-from planner.graph.dropout import iteration
 from planner.graph.facts import nodes_of_replicas
+from planner.graph.training_mode import inference_graph, iteration
 from planner.layout import signatures
 from planner.plans.plan import undivided
 from planner.program.in_order import in_order

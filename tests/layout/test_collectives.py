@@ -18,7 +18,7 @@ from planner.layout import (
     fetch,
     owned_by_all,
 )
-from planner.layout.placement import At
+from planner.layout.ways import At
 from planner.program.cut import Cut
 from planner.program.lower import lower
 from planner.program.tasks import Receive, Send

@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from planner.layout import memo
+from planner.layout import exchange
 
 
 def test_the_oldest_is_forgotten_where_results_exceed_the_limit(monkeypatch):
-    monkeypatch.setattr(memo, "MEMO_BYTES", 10)
+    monkeypatch.setattr(exchange, "MEMO_BYTES", 10)
     computed = []
 
-    @memo.remembered
+    @exchange.remembered
     def repeated(count):
         computed.append(count)
         return np.zeros(count, dtype=np.int8)

@@ -7,7 +7,6 @@ import pytest
 
 from planner.graph.entries import groups
 from planner.layout import PARTIAL, REPLICATE, Shard, Ways, owned
-from planner.layout.grouping import coarser
 from planner.layout.mesh_axes import (
     Axis,
     StridedShard,
@@ -15,6 +14,7 @@ from planner.layout.mesh_axes import (
     mesh_axes,
     uneven,
 )
+from planner.layout.region import coarser
 
 WAYS = [Ways(factors) for factors in ((2,), (2, 2), (2, 2, 2), (4, 2), (3, 2, 2), (2, 3))]
 PLACEMENTS = (Shard(0), Shard(1), REPLICATE)

@@ -4,9 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from executor.multifetch import MultiFetch, copies, reduction
-from executor.multifetch.moves import box_of
-from executor.multifetch.table import SEGMENT, TERM, tables
+from executor.multifetch import SEGMENT, TERM, MultiFetch, box_of, copies, reduction, tables
 from tdl import REDUCERS
 from tests import cupy_double
 from tests.multifetch.host import built

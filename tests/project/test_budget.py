@@ -9,16 +9,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BUDGETS = {
-    "tensor_partitioner": 4266,
+    "tensor_partitioner": 4211,
     "tdl": 2666,
-    "topologies": 2262,
-    "planner": 20147,
+    "topologies": 2225,
+    "planner": 20095,
     "simulator": 3292,
-    "executor": 8775,
+    "executor": 8771,
 }
 """Lines that are neither blank, comment, docstring nor import, by package."""
 
-ALL = 41_408
+ALL = 41_260
 """Of all packages together, which only goes down."""
 
 LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.ENDMARKER}

@@ -14,10 +14,9 @@ from planner.failures import JobError
 from planner.report.schema import ReportError
 from planner.report.tables import facts
 from tdl import TDLError
-from tensor_partitioner.commands.console import command_errors, stdout
+from tensor_partitioner.commands.console import Command, command_errors, register_group, stdout
 from tensor_partitioner.commands.decide import main as decide
 from tensor_partitioner.commands.entry import COMMANDS
-from tensor_partitioner.commands.help import Command, register_group
 from tensor_partitioner.display import progress
 from tensor_partitioner.display.progress import TrackedTask, status, tracked
 from topologies import TopologyError

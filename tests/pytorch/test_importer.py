@@ -12,7 +12,7 @@ from torch import nn  # noqa: E402
 
 import planner  # noqa: E402
 from executor.data import DataError  # noqa: E402
-from executor.data.arrays import check_numbers  # noqa: E402
+from executor.data.base import check_numbers  # noqa: E402
 from planner.explanations.explanation import costly_table  # noqa: E402
 from planner.graph.constants import array_of  # noqa: E402
 from planner.graph.constants import values as values_of  # noqa: E402

@@ -11,10 +11,10 @@ import torch.nn.functional as F  # noqa: E402, N812
 from torch import nn  # noqa: E402
 
 import planner  # noqa: E402
-from planner.graph.sharing import backward_groups  # noqa: E402
 from planner.layout import Ways  # noqa: E402
 from planner.planning import plan as planned  # noqa: E402
 from planner.plans.check import check_plan  # noqa: E402
+from planner.plans.traffic import backward_groups  # noqa: E402
 from planner.program.lower import lower  # noqa: E402
 from planner.pytorch.user_model import UserModel, imported  # noqa: E402
 from tests.cross.masks import Recount  # noqa: E402

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402, N812
 from torch import nn  # noqa: E402
 
-from executor.torch.rounding import Rounded  # noqa: E402
+from executor.torch.verification import Rounded  # noqa: E402
 from planner.errors import GraphError  # noqa: E402
 from planner.graph import Optimizer  # noqa: E402
 from planner.pytorch import from_torch  # noqa: E402

@@ -7,8 +7,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from planner.report.compare import bytes_table, compare, memory_table, notes
-from planner.report.ranking import fastest, ranking_table
+from planner.report.compare import bytes_table, compare, fastest, memory_table, notes, ranking_table, task_tables
 from planner.report.schema import (
     Bottleneck,
     BufferUse,
@@ -21,9 +20,7 @@ from planner.report.schema import (
     Spending,
     TaskSeconds,
 )
-from planner.report.sentences import finding
-from planner.report.tables import byte_matrix, devices, links, seconds, summary, tables
-from planner.report.task_tables import task_tables
+from planner.report.tables import byte_matrix, devices, finding, links, seconds, summary, tables
 
 
 def render(*tables):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from planner.models import gpt, llama
+from planner.models import llama, transformer
 from results.scoreboard import scores
 from results.scoreboard.row import Row
 from results.scoreboard.scores import Timed
@@ -109,7 +109,7 @@ def test_sizes_have_the_published_number_of_parameters(name):
 
 
 def test_sizes_are_the_zoos():
-    for name, size in {**gpt.SIZES, **llama.SIZES}.items():
+    for name, size in {**transformer.SIZES, **llama.SIZES}.items():
         known = known_sizes()[name.replace("-", "")]
         assert (known.layers, known.hidden, known.heads, known.vocabulary) == (
             size.layers,

@@ -15,6 +15,7 @@ from planner.program.arena import Storage
 from planner.program.lower import lower
 from planner.program.tasks import Compute, Kernel, SlicedCall, WorkerProgram
 from results.wresnet_throughput.systems.flow import flow_of, in_order_of_start, seconds_alone, worker_program
+from results.wresnet_throughput.systems.host import with_host_memory
 from results.wresnet_throughput.systems.largest_batch import MOST, largest_batch
 from results.wresnet_throughput.systems.layers import layers_of
 from results.wresnet_throughput.systems.registry import SYSTEMS
@@ -26,7 +27,6 @@ from simulator.lifetimes import holders
 from tests.cross.loopback import Loopback
 from tests.simulator.programs import buffer, peak_live_bytes, star
 from topologies import load_topology
-from topologies.host import with_host_memory
 
 ITEM = 4
 MODELS = {

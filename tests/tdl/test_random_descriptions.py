@@ -11,7 +11,7 @@ import numpy as np
 import tdl
 from executor.cases import Case
 from executor.verification.application import Application
-from executor.verification.strategies import uncovered
+from executor.verification.splits import uncovered
 from tdl import REDUCERS, Affine, Digits, Max, Min, Prod, Sum, maximum, pad, where
 
 DESCRIPTIONS = 2500

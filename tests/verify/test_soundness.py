@@ -13,8 +13,7 @@ import tdl
 from executor.cases import Draw
 from executor.kernels import KERNELS
 from executor.verification.cases import CASES
-from executor.verification.splits import variable_checks
-from executor.verification.strategies import meaning_checks
+from executor.verification.splits import meaning_checks, variable_checks
 from tests.verify.drawn import LEAST, split_on_enough
 
 NAMES = sorted(set(tdl.catalog) & set(CASES) & set(KERNELS))

@@ -1,5 +1,95 @@
 """Machines from what other tools write of them: NCCL's topology XML, `nvidia-smi topo -m`, hwloc's XML, InfraGraph."""
 
-from topologies.imports.reading import Imported, import_machine
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+from topologies.errors import TopologyError
+from topologies.imports.hwloc import HwlocReader
+from topologies.imports.infragraph import InfraGraphReader, looks_like_infragraph
+from topologies.imports.nccl import NCCLReader
+from topologies.imports.parts import Parts
+from topologies.imports.smi import MatrixReader
+from topologies.load import parse_topology
+from topologies.machine import Machine
+from topologies.reading import encode_record, read_text
+from topologies.schema import FORMAT, TopologyFile
+
+DEEPEST = 100
+_ENTITY = re.compile(r"<!ENTITY", re.IGNORECASE)
+_XML: dict[str, tuple[str, type[NCCLReader] | type[HwlocReader]]] = {
+    "system": ("NCCL's topology XML", NCCLReader),
+    "topology": ("hwloc's XML", HwlocReader),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A machine, its file in this package's format, and what had to be assumed."""
+
+    machine: Machine
+    text: str
+    notes: tuple[str, ...]
+
+
+def import_machine(path: str | Path, device: str | None = None) -> Imported:
+    """Import a description; `device` names a type from `topologies/devices` for all of its GPUs.
+
+    Raises `TopologyError` in one line.
+    """
+    path = Path(path)
+    text, parts = read_text(path), Parts(device)
+    try:
+        kind = _read(text, parts)
+        file = TopologyFile(
+            format=FORMAT,
+            name=path.stem,
+            description=f"imported from {kind}: {len(parts.devices)} GPUs",
+            link_types=tuple(parts.link_types.values()),
+            devices=tuple(parts.devices),
+            switches=tuple(parts.switches),
+            links=tuple(parts.links),
+        )
+        notes = tuple(parts.notes)
+        written = "".join(f"# {note}\n" for note in (f"Imported from {path.name!r}, {kind}.", *notes))
+        written += encode_record(file)
+        return Imported(parse_topology(written, "as imported"), written, notes)
+    except TopologyError as error:
+        raise TopologyError(f"{path}: {error}") from error
+
+
+def _read(text: str, parts: Parts) -> str:
+    if looks_like_infragraph(text):
+        InfraGraphReader(text, parts).read()
+        return "InfraGraph's description"
+    if not text.lstrip().startswith("<"):
+        MatrixReader(text, parts).read()
+        return "what nvidia-smi topo -m prints"
+    root = _parse_xml(text)
+    if root.tag not in _XML:
+        raise TopologyError(f"expected <system> (NCCL) or <topology> (hwloc), found <{root.tag}>")
+    kind, reader = _XML[root.tag]
+    reader(root, parts).read()
+    return kind
+
+
+def _parse_xml(text: str) -> ET.Element:
+    """Parse XML that strangers wrote: no entities, no depth that exhausts the stack."""
+    if _ENTITY.search(text):
+        raise TopologyError("expected XML without entities of its own, found <!ENTITY")
+    try:
+        root = ET.fromstring(text)
+    except (ET.ParseError, ValueError) as error:
+        raise TopologyError(f"expected XML, found {error}") from error
+    level, depth = [root], 0
+    while level:
+        level, depth = [child for element in level for child in element], depth + 1
+        if depth > DEEPEST:
+            raise TopologyError(f"expected XML at most {DEEPEST} elements deep, found more")
+    return root
+
 
 __all__ = ["Imported", "import_machine"]

@@ -7,9 +7,8 @@ from functools import partial
 import numpy as np
 
 import tdl
-from executor.cases import REGISTERED, Case, Draw, Generate
-from executor.verification.cases import attention, language, pointwise, reduction, shape, windows
-from executor.verification.cases.base import binary, positive_shape, same_shape
+from executor.cases import REGISTERED, Case, Draw, Generate, binary, positive_shape, same_shape
+from executor.verification.cases import attention, pointwise, reduction, shape, windows
 from planner.graph.ir import FLOATING, Value
 
 __all__ = ["CASES", "generators"]
@@ -59,7 +58,6 @@ def _einsum(draw: Draw) -> Case:
 
 CASES: dict[str, Generate] = {
     **attention.CASES,
-    **language.CASES,
     **pointwise.CASES,
     **reduction.CASES,
     **shape.CASES,

@@ -8,8 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from executor.cases import Array, Case, Draw, Generate
-from executor.verification.cases.base import spread
+from executor.cases import Array, Case, Draw, Generate, spread
 from planner.graph.ir import Value
 from tdl.catalog.pointwise import BINARY, BITS, MASKS, OPERATORS, SCALAR, UNARY
 

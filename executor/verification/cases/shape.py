@@ -6,8 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from math import prod
 
-from executor.cases import Case, Draw, Generate
-from executor.verification.cases.base import groups
+from executor.cases import Case, Draw, Generate, groups
 from planner.graph.ir import Value
 
 RESHAPES = (

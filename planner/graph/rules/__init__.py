@@ -5,7 +5,7 @@ norm, softmax, cross entropy) are differentiated whole: they return the total de
 so that the nodes which compute the statistics get no gradient of their own.
 """
 
-from planner.graph.rules import attention, compound, elementwise, language, matrix, reduction, shape
+from planner.graph.rules import attention, compound, elementwise, matrix, reduction, shape
 from planner.graph.rules.base import (
     Backward,
     Gradient,
@@ -25,7 +25,6 @@ RULES: dict[str, Rule] = {
     **shape.RULES,
     **compound.RULES,
     **attention.RULES,
-    **language.RULES,
 }
 
 UNBOUNDED = frozenset((

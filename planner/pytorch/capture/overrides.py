@@ -18,9 +18,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from planner.errors import GraphError
+from planner.pytorch.capture.autograd_functions import packed
 from planner.pytorch.capture.checkpoints import batch_norm, plain_batch_norm
 from planner.pytorch.capture.export_errors import OF_MODULES, users_line
-from planner.pytorch.capture.packed_sequences import packed
 from planner.pytorch.nodes import leaves
 from planner.pytorch.private import content_of, vmap
 from planner.pytorch.state.contents import is_known

@@ -19,7 +19,7 @@ from torch.utils._pytree import TreeSpec, tree_unflatten
 
 from planner.errors import GraphError
 from planner.pytorch.capture.autograd_functions import functions_traced
-from planner.pytorch.capture.checkpoints import checkpoints_traced, counted_again, follow_twice
+from planner.pytorch.capture.checkpoints import checkpoints_traced, counted_again, follow_twice, leaves_of_their_own
 from planner.pytorch.capture.export_errors import (
     failure,
     random_states,
@@ -40,7 +40,6 @@ from planner.pytorch.capture.python_state import PythonState, assigned_in_place,
 from planner.pytorch.capture.regions import RegionsApart, inline_regions
 from planner.pytorch.nodes import packet
 from planner.pytorch.rewrite.complex_numbers import real_alone
-from planner.pytorch.state.changed_parameters import leaves_of_their_own
 from planner.pytorch.state.contents import is_known
 
 

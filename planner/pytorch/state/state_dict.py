@@ -1,13 +1,19 @@
-"""What a module's state dict holds, and which tensors of its graph that is."""
+"""What a module's state dict holds, which tensors of its graph that is, and which of them share memory."""
 
 from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from itertools import combinations
 
 import torch
 from torch import nn
 
+from planner.errors import GraphError
 from planner.graph.entries import content_digest
 from planner.graph.ir import Entry, Graph
-from planner.pytorch.capture.trace import TracedModule
+from planner.pytorch.capture.trace import TracedModule, is_data, is_parameter
 from planner.pytorch.state.contents import is_known
 
 
@@ -35,3 +41,76 @@ def _entry(state: torch.Tensor, tensor: str | None, changes: int) -> Entry:
     if tensor is None and is_known(state):
         return Entry(None, shape, dtype, content_digest(state.detach().cpu().reshape(-1).view(torch.uint8).numpy()))
     return Entry(tensor, shape, dtype)
+
+
+UNNAMED = "lifted_tensor"
+"""How an export calls what a module does not keep as an attribute."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A tensor of a module: its name, whether training changes it, and from where to where it lies, in bytes."""
+
+    name: str
+    changes: bool
+    start: int
+    stop: int
+
+
+def refuse_shared_memory(trace: TracedModule) -> None:
+    """Raise a GraphError where what training changes lies in the memory of another tensor, which PyTorch changes too.
+
+    Names of one tensor, as of a parameter that is assigned to several modules, are one.
+    """
+    seen, memories = set[int](), defaultdict[int, list[_Held]](list)
+    for source, spec in trace.sources.items():
+        name = str(spec.target)
+        tensor: torch.Tensor | None = trace.parameters.get(name)
+        if id(tensor) in seen:
+            continue
+        seen |= set() if tensor is None else {id(tensor)}
+        tensor = trace.constant(name) if tensor is None and not is_data(spec) else tensor
+        if tensor is None or not tensor.numel():
+            continue
+        changes = source in trace.states or (is_parameter(spec) and tensor.requires_grad)
+        held = _Held(name.removeprefix("module."), changes, *_place(tensor))
+        memories[tensor.untyped_storage()._cdata].append(held)
+    for tensors in memories.values():
+        for first, second in combinations(tensors, 2):
+            if (first.changes or second.changes) and first.start < second.stop and second.start < first.stop:
+                raise GraphError(_said(first.name, second.name))
+
+
+def refuse_shared_data(written: Set[str], data: Mapping[str, torch.Tensor]) -> None:
+    """Raise a GraphError where forward writes data that lie in the memory of others, which then change, too."""
+    for name in written & data.keys():
+        for other in data.keys() - {name}:
+            if _lie_together(data[name], data[other]):
+                raise GraphError(
+                    f"forward changes {name} in place, which lies in the memory of {other}: let it change a copy, as "
+                    f"{name}.clone() makes, or give {other} memory of its own"
+                )
+
+
+def _lie_together(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    if tensor.untyped_storage()._cdata != other.untyped_storage()._cdata:
+        return False
+    (start, stop), (others_start, others_stop) = _place(tensor), _place(other)
+    return start < others_stop and others_start < stop
+
+
+def _said(first: str, second: str) -> str:
+    if UNNAMED in first or UNNAMED in second:
+        name = first if UNNAMED in second else second
+        return f"{name} is read by another way than its name, as from a list, and is trained: use nn.ParameterList"
+    return (
+        f"{first} and {second} lie in the same memory, so that what changes one changes the other: clone() one, or let "
+        "both be one parameter, as by b.weight = a.weight"
+    )
+
+
+def _place(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return from where to where in its memory a tensor lies."""
+    last = sum((extent - 1) * step for extent, step in zip(tensor.shape, tensor.stride(), strict=True))
+    start = int(tensor.storage_offset())
+    return start * tensor.element_size(), (start + int(last) + 1) * tensor.element_size()

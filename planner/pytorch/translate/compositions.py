@@ -17,10 +17,9 @@ import torch
 from torch import Tensor
 
 from planner.pytorch.translate.call import refuse_if
-from planner.pytorch.translate.ctc_loss import ctc_loss
 from planner.pytorch.translate.elementwise_compositions import WRITTEN_FUNCTIONS
 from planner.pytorch.translate.gradient_overrides import with_gradient
-from planner.pytorch.translate.part_compositions import WRITTEN_PARTS
+from planner.pytorch.translate.part_compositions import WRITTEN_PARTS, ctc_loss
 from planner.pytorch.translate.pooling_compositions import WRITTEN_POOLS
 
 aten = torch.ops.aten

@@ -7,9 +7,9 @@ from math import prod
 
 import torch
 
-from planner.graph.dropout import iteration
 from planner.graph.ir import FLOATING
 from planner.graph.ir import Value as Attribute
+from planner.graph.training_mode import iteration
 from planner.pytorch.rewrite.axes import Value
 from planner.pytorch.rewrite.views import densely, view
 from planner.pytorch.state.contents import DTYPES, Content, value_of

@@ -7,12 +7,10 @@ from planner.pytorch.translate import (  # noqa: F401  # for what they enter
     elementwise,
     indexing,
     losses,
-    matrix,
     norms,
     own_gradients,
     recurrent,
     reductions,
-    resizing,
     scattering,
     shapes,
 )

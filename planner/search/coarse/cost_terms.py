@@ -7,8 +7,8 @@ from itertools import combinations
 
 from planner.graph.ir import Graph
 from planner.graph.micro_batches import phases_of_nodes, runs_of
-from planner.graph.sharing import backward_groups
 from planner.layout import Signature
+from planner.plans.traffic import backward_groups
 from planner.search.costs.cost import Cost, FetchCost, StoreCost
 from planner.search.costs.needs import Need, needs_of_operands
 

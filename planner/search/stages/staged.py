@@ -24,7 +24,7 @@ from planner.layout.split import runs_of_workers
 from planner.plans.check import check_plan, check_schedule, check_workers
 from planner.plans.phases import DEFAULT, read_schedule
 from planner.plans.plan import Plan
-from planner.plans.search_record import SearchRecord
+from planner.plans.records import SearchRecord
 from planner.search.costs.domains import strategies_domain
 from planner.search.objectives.roofline import NodeKernel, slowest_worker_seconds, workers_of_machine
 from planner.search.stages.cuts import best_cut

@@ -24,13 +24,13 @@ from results.wresnet_throughput.systems.flow import (
     next_transfer,
     worker_program,
 )
+from results.wresnet_throughput.systems.host import with_host_memory
 from results.wresnet_throughput.systems.layers import layers_of
 from results.wresnet_throughput.systems.placement import devices_of_tasks
 from results.wresnet_throughput.systems.system import NoRoomError, SystemProgram, SystemRequest
 from simulator.interpreter import interpret
 from tensor_partitioner.display.progress import tracked
 from topologies import Device, Machine
-from topologies.host import with_host_memory
 
 AHEAD = (1.0, 0.5, 0.25, 0.0625, 0.0)
 """For tasks that together use so much of the memory blocks may be requested ahead; the fastest is taken."""

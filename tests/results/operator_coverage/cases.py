@@ -9,8 +9,7 @@ from math import prod
 
 import numpy as np
 
-from executor.cases import Case, Draw, Generate
-from executor.verification.cases.base import positive_shape, same_shape
+from executor.cases import Case, Draw, Generate, positive_shape, same_shape
 from results.operator_coverage.operators.spatial import LOWEST
 
 SIZES = (2, 4)

@@ -9,7 +9,7 @@ import pytest
 
 from executor.cases import Draw
 from executor.verification.application import PartError
-from executor.verification.strategies import meaning_checks
+from executor.verification.splits import meaning_checks
 from results.operator_coverage.operators import OPERATORS
 from tests.results.operator_coverage import cases, cases_images
 from tests.verify.drawn import LEAST, applied, split_on_enough

@@ -1,12 +1,18 @@
-"""WResNet-L-W: a bottleneck ResNet with every convolution's channels multiplied by W (Tofu Sec 7).
+"""Networks that classify images: MLP, CNN, AlexNet, VGG-16, wide ResNet, and Classifier over one.
 
-Over it Classifier-C, a face recogniser whose last layer tells very many classes apart (DistPar Sec A.4).
+MLP-L-H has L bias-free fully connected layers H x H with relu between, the last one's outputs being the logits. CNN-L-C
+has L padded convolutions of 3x3 from C to C channels (SoyBean's and DistPar's five-layer CNN). AlexNet is as trained on
+one device, its channels those of Krizhevsky's "One weird trick for parallelizing convolutional neural networks"; as in
+today's implementations there is no response normalization. VGG-16 is configuration D of Simonyan and Zisserman, its
+convolutions without biases. WResNet-L-W is a bottleneck ResNet with every convolution's channels multiplied by W (Tofu
+Sec 7). Classifier-C is a face recogniser whose last layer tells very many classes apart (DistPar Sec A.4).
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -15,15 +21,126 @@ from planner.graph.build import GraphBuilder
 from planner.graph.ir import Graph
 from planner.models.layers import (
     RELU_GAIN,
+    add_bias,
     batch_norm,
     classify,
     convolution,
+    flatten,
     global_pool,
     linear,
     max_pool,
     pooled_classifier,
 )
-from planner.models.options import RUNNING, ImageOptions, option
+from planner.models.options import RUNNING, ImageOptions, Scaled, Training, option, scaled, width
+
+
+@dataclass(frozen=True, slots=True)
+class MlpOptions(Training):
+    """What can be chosen about an MLP."""
+
+    first_input_gradient: bool = option(False, "Whether the first layer's data gradient is computed, for no use.")
+
+
+def build_mlp(layers: str, hidden: str, options: MlpOptions) -> Graph:
+    """Return the training graph of an MLP: inputs [batch, H], and as many classes as hidden units."""
+    b = GraphBuilder(options.dtype)
+    count, units = int(layers), width(hidden)
+    images = b.input("images", (options.samples, units))
+    x = images
+    for layer in range(1, count + 1):
+        last = layer == count
+        x = linear(b, x, units, f"fc{layer}", gain=1.0 if last else RELU_GAIN)
+        if not last:
+            x = b.apply("relu", x, name=f"relu{layer}")
+    also = (images,) if options.first_input_gradient else ()
+    return options.train(b, classify(b, x), also)
+
+
+@dataclass(frozen=True, slots=True)
+class CnnOptions(ImageOptions):
+    """What can be chosen about a CNN."""
+
+    image: int = option(24, "Height and width of the images.")
+    channels: int | None = option(None, "Channels of the images; default: C.")  # type: ignore[assignment]
+    classes: int = option(1000, "Classes to tell apart.")
+    batch_norm: bool = option(False, "Batch norm after each convolution.")
+    running_statistics: bool = option(False, RUNNING)
+
+
+def build_cnn(layers: str, channels: str, options: CnnOptions) -> Graph:
+    """Return the training graph of a CNN: each convolution followed by relu, then global mean and a classifier.
+
+    The images have C channels too unless the option `channels` says otherwise; batch norm is off by default.
+    """
+    b = GraphBuilder(options.dtype)
+    size, count = options.image, width(channels)
+    x = b.input("images", (options.samples, options.channels or count, size, size))
+    for layer in range(1, int(layers) + 1):
+        x = convolution(b, x, f"conv{layer}", (count, 3, 1))
+        if options.batch_norm:
+            x = batch_norm(b, x, f"bn{layer}", options.running_statistics)
+        x = b.apply("relu", x, name=f"relu{layer}")
+    metrics = pooled_classifier(b, x, options.classes)
+    return options.train(b, metrics)
+
+
+HIDDEN = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A convolution with what its name ends in, its size, and the kernel of the max pool of stride 2 behind it, if any.
+
+    A pool's name ends in what stands before the underscore.
+    """
+
+    mark: str
+    channels: int
+    kernel: int = 3
+    stride: int = 1
+    padding: int = 1
+    pool: int = 0
+
+
+ALEXNET = (
+    Layer("1", 64, 11, 4, 2, pool=3),
+    Layer("2", 192, 5, 1, 2, pool=3),
+    Layer("3", 384),
+    Layer("4", 256),
+    Layer("5", 256, pool=3),
+)
+VGG_STAGES = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
+"""Channels of VGG-16's stages, and how many layers."""
+
+VGG_16 = tuple(
+    Layer(f"{stage}_{number}", channels, pool=2 if number == count else 0)
+    for stage, (channels, count) in enumerate(VGG_STAGES, start=1)
+    for number in range(1, count + 1)
+)
+
+
+def build_pooled(layers: Sequence[Layer], biases: bool, options: Scaled) -> Graph:
+    """Return the training graph, every width but the classes' times `options.width`; convolutions may have biases.
+
+    Raises GraphError for images that are too small (AlexNet takes 63 pixels, VGG-16 32), and where a scaled width is no
+    integer.
+    """
+    b = GraphBuilder(options.dtype)
+    x = b.input("images", (options.samples, options.channels, options.image, options.image))
+    for layer in layers:
+        size = scaled(layer.channels, options.width), layer.kernel, layer.stride, layer.padding
+        x = convolution(b, x, f"conv{layer.mark}", size)
+        if biases:
+            x = add_bias(b, x, f"conv{layer.mark}", 1)
+        x = b.apply("relu", x, name=f"relu{layer.mark}")
+        if layer.pool:
+            x = max_pool(b, x, f"pool{layer.mark.partition('_')[0]}", layer.pool)
+    x, hidden = flatten(b, x, "flat"), scaled(HIDDEN, options.width)
+    for number in (1, 2):
+        x = add_bias(b, linear(b, x, hidden, f"fc{number}", gain=RELU_GAIN), f"fc{number}", 1)
+        x = b.apply("relu", x, name=f"fc{number}.relu")
+    return options.train(b, classify(b, add_bias(b, linear(b, x, options.classes, "fc3"), "fc3", 1)))
+
 
 PATTERN = r"wresnet-([1-9]\d*)-(\d+(?:\.\d+)?)"
 UNITS = {14: (1, 1, 1, 1), 26: (2, 2, 2, 2), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
@@ -56,7 +173,7 @@ class Classifier(Backbone):
     embedding: int = option(512, "Width of Classifier-C's embedding.")
 
 
-def build(depth: str, widening: str, options: WresnetOptions) -> Graph:
+def build_wresnet(depth: str, widening: str, options: WresnetOptions) -> Graph:
     """Return the training graph of a wide ResNet: its features, a global mean and a classifier without bias."""
     b = GraphBuilder(options.dtype)
     metrics = pooled_classifier(b, features(b, depth, widening, options), options.classes)
@@ -97,10 +214,10 @@ def features(b: GraphBuilder, depth: str, widening: str, options: Backbone) -> s
     images = b.input("images", (options.samples, options.channels, size, size))
     net = _Network(b, options, sum(units))
     x = net.stem(images, int(base))
-    for stage, (width, count) in enumerate(zip(STAGE_WIDTHS, units, strict=True), start=1):
+    for stage, (channels, count) in enumerate(zip(STAGE_WIDTHS, units, strict=True), start=1):
         for unit in range(1, count + 1):
             stride = 2 if stage > 1 and unit == 1 else 1
-            x = net.block(x, f"stage{stage}.unit{unit}", int(width * Fraction(widening)), stride)
+            x = net.block(x, f"stage{stage}.unit{unit}", int(channels * Fraction(widening)), stride)
     return x
 
 
