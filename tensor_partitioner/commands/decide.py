@@ -48,6 +48,7 @@ SHOWN_DEVICES = 16
 """Up to so many devices a page has the plan of the best, tensor by tensor."""
 
 STACK_HELP = f"The software that runs it; {OURS}: this project's executor, simulated worker by worker."
+SLIDERS_HELP = "Decide for other batches and more devices, too, for the page's sliders: a minute or more."
 BATCH = "of the zoo, the largest that fits with no accumulation, up to 4096 a device"
 HELP = f"""Decide how to train a MODEL on all devices of a machine: the fastest way, as we predict, whose memory fits.
 
@@ -106,9 +107,12 @@ def _with_options_of_plan(command: click.Command) -> click.Command:
 @click.option("-o", "output", type=WRITTEN, help="Write the plan of the best here.")
 @click.option("--json", "json_path", type=WRITTEN, help="Write the decision with all candidates, best first.")
 @click.option("--page", "page_path", type=WRITTEN, help="Write a page of it, one HTML file; needs the extra page.")
+@click.option("--sliders", is_flag=True, help=SLIDERS_HELP)
 def main(source: str, **options: Any) -> None:
     """Run the command; `HELP` says what it does."""
     begin(options, ("output", "json_path", "page_path"), source_files(source))
+    if options["sliders"] and options["page_path"] is None:
+        raise click.UsageError("--sliders are on a page: expected --page FILE, too")
     if options["page_path"] is not None and not is_alike(cluster(options["topo"])):
         raise click.UsageError(f"--page shows what is projected: expected alike devices, found {options['topo']}")
     decision = _decided(source, options)
@@ -130,7 +134,9 @@ def _write_page(decision: Decision, source: str, options: Mapping[str, Any]) -> 
     page, machine = import_module(PAGE), options["topo"]
     few = decision.best.fits and decision.machine.devices <= SHOWN_DEVICES
     plan = _plan_on_page(decision, source, options) if few else None
-    page.write_page(decision, options["page_path"], machine=machine, plan=plan)
+    given = {name: value for name, value in given_options(options).items() if name != "batch"}
+    points = page.sweep(source, decision, machine, **given) if options["sliders"] else ()
+    page.write_page(decision, options["page_path"], machine=machine, plan=plan, points=points)
 
 
 def _plan_on_page(decision: Decision, source: str, options: Mapping[str, Any]) -> Plan | None:

@@ -44,12 +44,14 @@ def write_page(
     *,
     machine: str | Path | None = None,
     plan: Plan | None = None,
+    points: Sequence[Decision] = (),
 ) -> None:
     """Write the page of a decision as one HTML file.
 
-    `machine` is the name or file that was decided for (default: the decision's name), `plan` the best candidate's.
+    `machine` is the name or file that was decided for (default: the decision's name), `plan` the best candidate's,
+    `points` what `tensor_partitioner.page.sweep` found for the sliders.
     """
-    write(decision_content(decision, machine=machine, plan=plan), path)
+    write(decision_content(decision, machine=machine, plan=plan, points=points), path)
 
 
 def decision_content(
@@ -57,6 +59,7 @@ def decision_content(
     *,
     machine: str | Path | None = None,
     plan: Plan | None = None,
+    points: Sequence[Decision] = (),
 ) -> Page:
     """Return what the page of a decision shows; as `write_page`."""
     built = _known(machine or decision.machine.name)
@@ -69,6 +72,7 @@ def decision_content(
         trust=trust_of(decision),
         commands=decision.commands,
         decision=shown(decision),
+        sweep=tuple(points),
         parallel=Parallel.read(decision.best.parallel),
         split=tuple(split_of(decision)),
         plan=None if plan is None else plan_part(plan, is_named=decision.best.parallel is not None),
@@ -274,7 +278,7 @@ def _plan_inputs(plan: Plan, machine: Machine | None, reports: Iterable[Report])
 FOLDER = Path(__file__).parent
 TEMPLATES, VENDOR = FOLDER / "templates", FOLDER / "vendor"
 LIBRARIES = ("d3.min.js", "plot.umd.min.js")
-SCRIPTS = ("base.js", "candidates.js", "memory.js", "model.js", "time.js", "machine.js", "start.js")
+SCRIPTS = ("base.js", "candidates.js", "sliders.js", "model.js", "time.js", "machine.js", "start.js")
 
 
 def write(page: Page, path: str | Path) -> None:
