@@ -36,21 +36,15 @@ WORKERS = (
     f"Number of workers. Up to {Tuning().factored_workers}, all factorisations are tried; beyond, prime factors "
     "and none."
 )
-MEMORY = (
-    f"What every worker must fit in, as in 11GiB; with a machine all that it takes there, and '{DEVICES}' is its own "
-    "device's.  [default: no limit]"
-)
+MEMORY = f"Memory limit of each worker, as in 11GiB; '{DEVICES}': that of the machine's devices.  [default: no limit]"
 
 
-STAGES = (
-    "Stages of a pipeline: each has as many of the workers and divides its part of the forward pass over them; ways "
-    "are those within a stage."
-)
+STAGES = "Pipeline stages. Each stage has an equal number of workers; --ways applies within a stage."
 
 
 SCHEDULE = (
-    f"Order in which stages run micro-batches: {', '.join(SCHEDULE_NAMES)}, or {INTERLEAVED}:CHUNKS, where each stage "
-    f"has so many runs of layers.  [default: {DEFAULT} with stages]"
+    f"Pipeline schedule: {', '.join(SCHEDULE_NAMES)}, or {INTERLEAVED}:V with V virtual stages per worker.  "
+    f"[default: {DEFAULT} with stages]"
 )
 
 

@@ -38,7 +38,7 @@ from planner.models.options import RUNNING, ImageOptions, Scaled, Training, opti
 class MlpOptions(Training):
     """What can be chosen about an MLP."""
 
-    first_input_gradient: bool = option(False, "Whether the first layer's data gradient is computed, for no use.")
+    first_input_gradient: bool = option(False, "Compute the gradient of the input, which nothing uses.")
 
 
 def build_mlp(layers: str, hidden: str, options: MlpOptions) -> Graph:
@@ -62,7 +62,7 @@ class CnnOptions(ImageOptions):
 
     image: int = option(24, "Height and width of the images.")
     channels: int | None = option(None, "Channels of the images; default: C.")  # type: ignore[assignment]
-    classes: int = option(1000, "Classes to tell apart.")
+    classes: int = option(1000, "Number of classes.")
     batch_norm: bool = option(False, "Batch norm after each convolution.")
     running_statistics: bool = option(False, RUNNING)
 
@@ -155,22 +155,22 @@ class Backbone(ImageOptions):
 
     batch_norm: bool = option(True, "Batch norm after each convolution.")
     running_statistics: bool = option(False, RUNNING)
-    stride_first: bool = option(False, "Halve images with the first, 1x1 convolution of a block, as in 2015.")
+    stride_first: bool = option(False, "Put the stride on the first 1x1 convolution of a block, as in 2015.")
 
 
 @dataclass(frozen=True, slots=True)
 class WresnetOptions(Backbone):
     """What can be chosen about a wide ResNet."""
 
-    classes: int = option(1000, "Classes to tell apart.")
+    classes: int = option(1000, "Number of classes.")
 
 
 @dataclass(frozen=True, slots=True)
 class Classifier(Backbone):
     """What can be chosen about a face recogniser."""
 
-    backbone: str = option("wresnet-50-1", "The wide ResNet below Classifier-C.")
-    embedding: int = option(512, "Width of Classifier-C's embedding.")
+    backbone: str = option("wresnet-50-1", "Backbone of classifier-C.")
+    embedding: int = option(512, "Embedding width of classifier-C.")
 
 
 def build_wresnet(depth: str, widening: str, options: WresnetOptions) -> Graph:

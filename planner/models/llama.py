@@ -76,7 +76,7 @@ EXPERTS = {"mixtral-8x7b": LlamaSize(32, 4096, 32, 8, 14336, 32000, 4096, 1e6, e
 class Experts(Published):
     """What models of experts have."""
 
-    capacity: float = option(1.25, "Tokens that an expert takes of a sample, times its equal share.")
+    capacity: float = option(1.25, "Capacity factor: tokens an expert takes, relative to an even share.")
 
 
 def build(name: str, options: Published) -> Graph:
@@ -88,17 +88,17 @@ def build(name: str, options: Published) -> Graph:
 class SizedOptions(Training):
     """What can be chosen about a model of any size."""
 
-    sequence: int = option(4096, "Tokens in a sample; of an encoder-decoder, in its target.")
-    vocabulary: int = option(32000, "How many different tokens there are.")
+    sequence: int = option(4096, "Sequence length in tokens (of the target, in an encoder-decoder).")
+    vocabulary: int = option(32000, "Vocabulary size.")
     heads: int | None = option(None, "Attention heads; default: width / 64, of llama-L-D width / 128.")
-    groups: int | None = option(None, "Heads of keys and values; default: as many as heads.")
-    head_size: int | None = option(None, "Width of a head; default: width / heads.")
-    hidden: int | None = option(None, "Width of fully connected layers; default: 8/3 width, up to a multiple of 256.")
-    tied: bool = option(False, "Whether embeddings are the output layer's weights too.")
-    gated: bool = option(True, "Whether fully connected layers are SwiGLU, of three matrices; else GELU, of two.")
-    experts: int | None = option(None, "Experts of a layer; default: every token passes the same units.")
-    chosen_experts: int = option(2, "Experts that a token passes.")
-    capacity: float = option(1.25, "Tokens that an expert takes of a sample, times its equal share.")
+    groups: int | None = option(None, "Key-value heads (grouped-query attention). Default: as many as heads.")
+    head_size: int | None = option(None, "Head dimension. Default: width / heads.")
+    hidden: int | None = option(None, "Hidden width of the MLP. Default: 8/3 width, rounded up to 256.")
+    tied: bool = option(False, "Tie the embedding and the output layer.")
+    gated: bool = option(True, "Gated MLP (SwiGLU, three matrices) instead of GELU (two).")
+    experts: int | None = option(None, "Experts per layer. Default: a dense MLP.")
+    chosen_experts: int = option(2, "Experts per token (top-k).")
+    capacity: float = option(1.25, "Capacity factor: tokens an expert takes, relative to an even share.")
 
 
 def build_sized(layers: str, width: str, options: SizedOptions) -> Graph:

@@ -24,7 +24,7 @@ ADAM_LR = 3e-4
 
 ADAMS = ("adam", "adamw")
 
-RUNNING = "Running averages of batch norm's statistics, for evaluation."
+RUNNING = "Keep running statistics of batch norm, for evaluation."
 
 
 def option(default: Any, meaning: str) -> Any:
@@ -39,25 +39,25 @@ class Training:
     Raises GraphError for a value out of range.
     """
 
-    batch: int = option(32, "Samples per iteration, over all workers.")
-    dtype: str = option("float32", "Of weights and activations; mixed: bfloat16, with weights and states in float32.")
-    optimizer: str = option("momentum", "What updates the weights; none: forward and backward only.")
-    lr: float | None = option(None, f"Learning rate; default: {LR:g}, of adam and adamw {ADAM_LR:g}.")
-    momentum: float = option(0.9, "Of the optimizer momentum.")
-    beta1: float = option(0.9, "Of adam and adamw.")
-    beta2: float = option(0.999, "Of adam and adamw.")
-    eps: float = option(1e-8, "Of adam, adamw, rmsprop and adagrad.")
-    alpha: float = option(0.99, "Of rmsprop.")
-    decay: float = option(0.01, "Of the weights, by adamw.")
-    micro_batches: int = option(1, "Into how many the batch is cut, whose gradients are added up before one update.")
+    batch: int = option(32, "Global batch: samples per step, over all workers.")
+    dtype: str = option("float32", "Precision. mixed: bfloat16 compute, float32 weights and optimizer state.")
+    optimizer: str = option("momentum", "Optimizer. none: forward and backward passes only.")
+    lr: float | None = option(None, f"Learning rate. Default: {LR:g}; adam and adamw: {ADAM_LR:g}.")
+    momentum: float = option(0.9, "Momentum of the optimizer momentum.")
+    beta1: float = option(0.9, "Decay rate of moments: adam and adamw.")
+    beta2: float = option(0.999, "Decay rate of moments: adam and adamw.")
+    eps: float = option(1e-8, "Term added to the denominator: adam, adamw, rmsprop and adagrad.")
+    alpha: float = option(0.99, "Smoothing constant of rmsprop.")
+    decay: float = option(0.01, "Decoupled weight decay of adamw.")
+    micro_batches: int = option(1, "Micro-batches per step (gradient accumulation).")
     recompute: str = option(
         "none",
-        "Activations that the backward pass computes again: those within attention (selective), or within segments.",
+        "Activation checkpointing: none, selective (attention only), or segments.",
     )
-    loss_scale: float = option(1.0, "Of the loss's gradient, and what weights' gradients are divided by.")
-    clip_norm: float | None = option(None, "What the norm of all gradients together is scaled down to, if at all.")
-    clip_value: float | None = option(None, "What every element of a gradient is bounded by, if at all.")
-    weight_decay: float = option(0.0, "What times the weight is added to its gradient.")
+    loss_scale: float = option(1.0, "Loss scale: the loss's gradient is multiplied by it, gradients are divided by it.")
+    clip_norm: float | None = option(None, "Clip gradients to this global norm.")
+    clip_value: float | None = option(None, "Clip each element of a gradient to this absolute value.")
+    weight_decay: float = option(0.0, "L2 penalty: this times the weight is added to its gradient.")
 
     def __post_init__(self) -> None:
         for declared in fields(self):
@@ -110,8 +110,8 @@ class ImageOptions(Training):
 class Scaled(ImageOptions):
     """What AlexNet and VGG-16 have."""
 
-    classes: int = option(1000, "Classes to tell apart.")
-    width: float = option(1.0, "Factor of every width but the classes'.")
+    classes: int = option(1000, "Number of classes.")
+    width: float = option(1.0, "Multiplies every layer's width, except the last.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +122,14 @@ class Tokens(Training):
     with Adam and `qkv_bias` no two ways of computing agree on it.
     """
 
-    sequence: int = option(1024, "Tokens in a sample; of an encoder-decoder, in its target.")
-    vocabulary: int = option(32000, "How many different tokens there are.")
+    sequence: int = option(1024, "Sequence length in tokens (of the target, in an encoder-decoder).")
+    vocabulary: int = option(32000, "Vocabulary size.")
     heads: int | None = option(None, "Attention heads; default: width / 64.")
-    tied: bool = option(True, "Whether embeddings are the output layer's weights too.")
-    qkv_bias: bool = option(True, "Whether queries, keys and values have biases.")
-    dropout: float = option(0.0, "Probability, below 1, that an element of embeddings and residuals is dropped.")
-    flash: bool = option(False, "Whether attention is one operator, which does not store its matrix.")
-    attention_dropout: float = option(0.0, "The same of what a position attends to; by attention that is not flash.")
+    tied: bool = option(True, "Tie the embedding and the output layer.")
+    qkv_bias: bool = option(True, "Biases in the query, key and value projections.")
+    dropout: float = option(0.0, "Dropout probability of embeddings and residuals, below 1.")
+    flash: bool = option(False, "Fused attention that does not store the score matrix.")
+    attention_dropout: float = option(0.0, "Dropout probability of attention scores; not with --flash.")
 
     def __post_init__(self) -> None:
         Training.__post_init__(self)
@@ -144,10 +144,10 @@ class Tokens(Training):
 class Published(Training):
     """What language models of published sizes have: what is not chosen is as published."""
 
-    layers: int | None = option(None, "How many blocks.")
-    sequence: int | None = option(None, "Tokens in a sample; of an encoder-decoder, in its target.")
-    vocabulary: int | None = option(None, "How many different tokens there are.")
-    tied: bool | None = option(None, "Whether embeddings are the output layer's weights too.")
+    layers: int | None = option(None, "Number of layers.")
+    sequence: int | None = option(None, "Sequence length in tokens (of the target, in an encoder-decoder).")
+    vocabulary: int | None = option(None, "Vocabulary size.")
+    tied: bool | None = option(None, "Tie the embedding and the output layer.")
 
     @property
     def chosen(self) -> dict[str, Any]:

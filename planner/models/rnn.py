@@ -21,9 +21,9 @@ GATE_EQUATION = "bi,ghi->bgh"
 class RnnOptions(Training):
     """What can be chosen about an unrolled LSTM."""
 
-    unroll: int = option(20, "Timesteps.")
-    input_width: int = option(512, "Width of a timestep's input.")
-    classes: int = option(512, "Classes to tell apart.")
+    unroll: int = option(20, "Number of unrolled time steps.")
+    input_width: int = option(512, "Input width of a time step.")
+    classes: int = option(512, "Number of classes.")
 
 
 def build_rnn(layers: str, hidden: str, options: RnnOptions) -> Graph:

@@ -102,7 +102,7 @@ def distance_bias(b: GraphBuilder, heads: int, sequence: int) -> str:
 class EncoderDecoder(Tokens):
     """What can be chosen about an encoder-decoder."""
 
-    source_sequence: int | None = option(None, "Tokens that the encoder reads; default: as many as in the target.")
+    source_sequence: int | None = option(None, "Source sequence length. Default: that of the target.")
 
 
 def build_transformer(layers: str, width: str, options: Tokens) -> Graph:

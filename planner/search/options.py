@@ -19,20 +19,16 @@ from tensor_partitioner.display import Shown, nearest
 
 PLACEMENTS = tuple(PlacementSet)
 
-WAYS = "Factors to split by, outermost first.  [default: the best]"
+WAYS = "Split factors, outermost first, as in 4,2.  [default: the best]"
 TIES = f"Coarsening rules to apply: {RULES_TEXT}.  [default: by searcher and the graph's size]"
-UNTIE = "Coarsening rules to do without.  [default: none]"
+UNTIE = "Coarsening rules to leave out.  [default: none]"
 PARALLEL = (
-    "Named parallelism, instead of a search: degrees tp=, cp=, dp=, pp=, innermost first; ep=: how many of the "
-    "data parallel workers share out experts; sp: what tensor parallel workers would all compute is split along the "
-    "sequence; zero=1 to 3; micro-batch=: samples a data parallel worker takes at once.  [default: none]"
+    "Parallelism by name instead of a search: degrees tp=, cp=, dp=, pp= (innermost first) and ep= (a divisor of dp); "
+    "sp for sequence parallelism; zero=1, 2 or 3; micro-batch= samples; schedule=; recompute=.  [default: none]"
 )
-PIN = (
-    "What tensors or nodes must have, by glob: a placement for all steps, or one for each, as in 'l*.mlp.up.w=S0'; "
-    "'|' between alternatives. May be given again."
-)
-FORBID = "What they must not have, as for --pin."
-SHARES = "What share of everything each worker is to have, as in 2,2,1,1.  [default: equal shares]"
+PIN = "Required placement of tensors or nodes, by glob, as in 'l*.mlp.up.w=S0'; '|' separates alternatives. Repeatable."
+FORBID = "Forbidden placement, written as for --pin. Repeatable."
+SHARES = "Relative share of each worker, as in 2,2,1,1.  [default: equal shares]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +46,20 @@ class SearchOptions(Shown):
     ways: tuple[int, ...] | Ways = field(
         default=(), metadata=described("--ways", WAYS, read=whole_numbers(2, "4,2"), metavar="K1,K2,...")
     )
-    searcher: str = field(default="recursive", metadata=described("--search", f"One of {', '.join(SEARCHERS)}."))
+    searcher: str = field(default="recursive", metadata=described("--search", f"Algorithm: {', '.join(SEARCHERS)}."))
     placements: PlacementSet | str = field(
         default=PlacementSet.REPLICATED,
-        metadata=described("--placements", f"What may be chosen: {'; '.join(PLACEMENTS)}."),
+        metadata=described("--placements", f"Allowed placements: {'; '.join(PLACEMENTS)}."),
     )
     ties: Ties | None = field(default=None, metadata=described("--ties", TIES, read=read_ties, metavar="RULE,..."))
     limits: Limits = field(default_factory=Limits, repr=False)
-    seed: int = field(default=0, metadata=described("--seed", "Of weights and random data.", least=0))
+    seed: int = field(default=0, metadata=described("--seed", "Seed of weights and random data.", least=0))
     untie: tuple[str, ...] = field(
         default=(), metadata=described("--untie", UNTIE, read=read_rules, metavar="RULE,...")
     )
-    objective: str = field(default="bytes", metadata=described("--objective", "Of which little.", choices=OBJECTIVES))
+    objective: str = field(
+        default="bytes", metadata=described("--objective", "Quantity to minimize.", choices=OBJECTIVES)
+    )
     machine: topologies.Machine | None = None
     memory_bytes: int | None = None
     arena_of: Callable[[Plan], Sequence[int]] | None = None

@@ -26,6 +26,15 @@ from tensor_partitioner.display.progress import STATUS, StatusLine
 from topologies.errors import TopologyWarning
 
 OTHERS = "Options"
+COMMON = (
+    *("workers", "parallel", "objective", "memory", "pins"),
+    *("batch", "dtype", "optimizer", "micro_batches", "recompute", "sequence"),
+)
+"""Options of a search and of models that `--help` shows; `--help-all` shows all."""
+
+SHORTENED = ("Search", "Model")
+"""Groups of which `--help` shows the common options alone."""
+
 GROUPS: dict[str, str] = {
     **dict.fromkeys(("output", "json_file", "json_path", "trace_path", "plot_folder"), "Files"),
     **dict.fromkeys(("weights", "save_weights", "operator_files", "log_to", "checkpoint", "resume"), "Files"),
@@ -40,6 +49,17 @@ ORDER = ("", "Search", "Model", "Files", OTHERS)
 def register_group(title: str, names: Iterable[str]) -> None:
     """Put options, by their parameters, in a group."""
     GROUPS.update(dict.fromkeys(names, title))
+
+
+WHOLE = "tensor_partitioner.help-all"
+"""The key of a context that shows all options."""
+
+
+def _show_all(ctx: click.Context, _option: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.meta[WHOLE] = True
+        click.echo(ctx.get_help())
+        ctx.exit()
 
 
 class _WithExamples(click.Command):
@@ -57,16 +77,30 @@ class _WithExamples(click.Command):
 
 
 class Command(_WithExamples):
-    """A command whose help has its options in groups, and `examples` of command lines."""
+    """A command whose help has its options in groups, the common ones alone, and `examples` of command lines."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the parameters, with `--help-all`."""
+        whole = click.Option(
+            ["--help-all"], is_flag=True, is_eager=True, expose_value=False, hidden=True, callback=_show_all
+        )
+        return [*super().get_params(ctx), whole]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options group by group."""
         groups: dict[str, list[tuple[str, str]]] = {title: [] for title in ORDER}
+        hidden = 0
         for option in self.get_params(ctx):
             record = option.get_help_record(ctx) if isinstance(option, click.Option) else None
             if record is not None:
                 name = "help" if "--help" in option.opts else option.name or ""
-                groups[GROUPS.get(name, "")].append(record)
+                title = GROUPS.get(name, "")
+                if title in SHORTENED and name not in COMMON and not ctx.meta.get(WHOLE):
+                    hidden += 1
+                else:
+                    groups[title].append(record)
+        if hidden:
+            groups[OTHERS].append(("--help-all", f"Show {hidden} more options and exit."))
         for title, records in groups.items():
             if records:
                 with formatter.section(title or f"Options of {self.name}"):

@@ -27,6 +27,7 @@ from tensor_partitioner.commands.planning_options import (
     MACHINES,
     MODEL_HELP,
     MODELS,
+    TOPO_HELP,
     begin,
     given_options,
     with_model_options,
@@ -37,25 +38,23 @@ from tensor_partitioner.decision.deciding import BUDGET_S, decide
 from tensor_partitioner.decision.record import Decision
 from tensor_partitioner.decision.sources import STACK, hint, is_alike, plan_named, source_of
 from tensor_partitioner.replicas import searched_plan
-from topologies import available
 
-PIN_HELP = f"Look only at ways with this word of --parallel: {', '.join(DEGREES)}, sp, as in tp=4. May be given again."
+PIN_HELP = f"Fix a part of --parallel: {', '.join(DEGREES)}, sp, as in tp=4. Repeatable."
 OF_PLAN = ("--forbid", "--why-not", "--frontier", "--explain")
 """What plan has and decide has not: it says so."""
-PINS_HELP = "Read such words from a YAML file, too: `pins: {tp: 4}`."
+PINS_HELP = "Read pins from a YAML file: `pins: {tp: 4}`."
 PAGE = "tensor_partitioner.page"
 SHOWN_DEVICES = 16
 """Up to so many devices a page has the plan of the best, tensor by tensor."""
 
-STACK_HELP = f"The software that runs it; {OURS}: this project's executor, simulated worker by worker."
-SLIDERS_HELP = "Decide for other batches and more devices, too, for the page's sliders: a minute or more."
-BATCH = "of the zoo, the largest that fits with no accumulation, up to 4096 a device"
-HELP = f"""Decide how to train a MODEL on all devices of a machine: the fastest way, as we predict, whose memory fits.
+STACK_HELP = f"Software stack to predict. {OURS}: this project's executor, simulated worker by worker."
+SLIDERS_HELP = "Also decide for other batches and device counts, for sliders on the page. Takes minutes."
+BATCH = "the largest that fits without accumulation, up to 4096 per device"
+HELP = f"""Find the fastest way to train MODEL on all devices of a machine that fits in memory, as predicted.
 
-Data parallelism, ZeRO 1 to 3 (FSDP), tensor, context, expert and pipeline parallelism with every schedule, their
-products, and plans that are searched, with every micro-batch and recomputation. {MODEL_HELP} A model of the zoo is
-trained by {OPTIMIZER} in the mixed precision that the device has, where nothing else is said. Exit status 1 where
-nothing fits."""
+Searches data parallelism, ZeRO 1 to 3 (FSDP), tensor, sequence, context, expert and pipeline parallelism, their
+combinations, micro-batches, schedules and activation checkpointing. {MODEL_HELP} By default a model of the zoo is
+trained with {OPTIMIZER} in mixed precision. The exit status is 1 if nothing fits."""
 EXAMPLES = (
     "decide gpt2 --topo hgx-h100 --batch 64",
     "decide llama-3.1-8b --topo hgx-h100-nodes-8 --batch 512 --json decision.json",
@@ -93,20 +92,16 @@ def _with_options_of_plan(command: click.Command) -> click.Command:
 @with_model_options({**DECIDED, "batch": BATCH})
 @click.command("decide", cls=Command, examples=EXAMPLES, context_settings={"show_default": True}, help=HELP)
 @click.argument("source", metavar="MODEL", shell_complete=MODELS)
-@click.option(
-    "--topo", required=True, shell_complete=MACHINES, help=f"A topology file, or one of {', '.join(available())}."
-)
+@click.option("--topo", required=True, shell_complete=MACHINES, help=TOPO_HELP)
 @click.option("--stack", default=STACK, type=click.Choice([*STACKS, OURS]), help=STACK_HELP)
-@click.option(
-    "--budget", default=f"{BUDGET_S:g}s", callback=_budget, metavar="TIME", help="Begin nothing more after so long."
-)
+@click.option("--budget", default=f"{BUDGET_S:g}s", callback=_budget, metavar="TIME", help="Time limit of the search.")
 @click.option("--pin", "pins", multiple=True, metavar="WORD=VALUE", help=PIN_HELP)
 @click.option("--pins", "pins_file", type=click.Path(path_type=Path), metavar="FILE", help=PINS_HELP)
-@click.option("--all", "show_all", is_flag=True, help="Show every candidate that was projected.")
+@click.option("--all", "show_all", is_flag=True, help="Show every candidate that was priced.")
 @operators_option
-@click.option("-o", "output", type=WRITTEN, help="Write the plan of the best here.")
-@click.option("--json", "json_path", type=WRITTEN, help="Write the decision with all candidates, best first.")
-@click.option("--page", "page_path", type=WRITTEN, help="Write a page of it, one HTML file; needs the extra page.")
+@click.option("-o", "output", type=WRITTEN, help="Write the best plan.")
+@click.option("--json", "json_path", type=WRITTEN, help="Write the decision, with all candidates, as JSON.")
+@click.option("--page", "page_path", type=WRITTEN, help="Write the decision as one HTML file; needs the extra `page`.")
 @click.option("--sliders", is_flag=True, help=SLIDERS_HELP)
 def main(source: str, **options: Any) -> None:
     """Run the command; `HELP` says what it does."""

@@ -56,7 +56,7 @@ from tensor_partitioner.display.progress import progress
 OF_STEPS: Mapping[str, str] = {"json_path": "--json", "trace_path": "--trace", "tasks": "--tasks", "memory": "--memory"}
 """Options, by parameter, that tell of steps which this command runs."""
 
-COLLECTIVES = "Messages between pairs, or, under torchrun, operations of PyTorch's."
+COLLECTIVES = "How exchanges run: point-to-point messages, or PyTorch collectives under torchrun."
 
 EXAMPLES = (
     "mpirun -n 8 execute plan.json --steps 20 --json executed.json",
@@ -67,17 +67,17 @@ EXAMPLES = (
 @click.command("execute", cls=Command, examples=EXAMPLES, context_settings={"show_default": True})
 @click.argument("plans", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--steps", type=click.IntRange(1), default=1, help="Training iterations.")
-@click.option("--backend", type=click.Choice(BACKENDS), default="auto", help="auto: cupy where a GPU is.")
+@click.option("--backend", type=click.Choice(BACKENDS), default="auto", help="Array library. auto: cupy on a GPU.")
 @rank_options
 @click.option("--collectives", type=click.Choice(["pairs", "library"]), default="pairs", help=COLLECTIVES)
 @training_options
-@click.option("--check", is_flag=True, help="Then train on one worker; compare gradients and updated tensors.")
+@click.option("--check", is_flag=True, help="Train on one worker, too, and compare gradients and weights.")
 @operators_option
-@click.option("--json", "json_path", type=WRITTEN, help="Write the report; of several plans, an array.")
+@click.option("--json", "json_path", type=WRITTEN, help="Write the report as JSON (an array for several plans).")
 @click.option("--trace", "trace_path", type=WRITTEN, help="Write the last plan's last step for ui.perfetto.dev.")
-@click.option("--tasks", is_flag=True, help="Put the seconds of every task of the last step into the report.")
-@click.option("--graphs", is_flag=True, help="Launch steps of one GPU, by PyTorch's kernels, as a CUDA graph.")
-@click.option("--memory", is_flag=True, help="Measure what kernels allocate outside the arena (slower).")
+@click.option("--tasks", is_flag=True, help="Include the time of every task of the last step in the report.")
+@click.option("--graphs", is_flag=True, help="Run steps of one GPU as a CUDA graph, with PyTorch's kernels.")
+@click.option("--memory", is_flag=True, help="Measure memory that kernels allocate outside the arena (slower).")
 @click.pass_obj
 def execute(ranks: Cluster, /, plans: tuple[Path, ...], **options: Any) -> int:
     """Train PLANS, one after the other, on as many ranks as each has workers: mpirun -n 8 execute plan.json."""

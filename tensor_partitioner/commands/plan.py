@@ -76,8 +76,8 @@ NOT_IF = ("diff", "explain", "export", "verify")
 """The options that have none where it is said what would be if."""
 
 EXPORT_HELP = f"Write a saved plan for another engine instead, as export-plan does: {', '.join(TARGETS)}."
-WHY_NOT_HELP = "Say instead what it would cost to keep a pin, all else chosen anew. May be given again."
-FRONTIER_HELP = "Show instead plans that take less and less memory, and what named schemes take beside them."
+WHY_NOT_HELP = "Show what keeping this placement would cost, with all others chosen again. Repeatable."
+FRONTIER_HELP = "Show the trade-off of memory and bytes: plans that need less and less memory."
 VERIFY_HELP = """Run steps of PyTorch's module and of its graph instead of planning, and compare. A module that is
 planned is compared as well, if that takes less than ten seconds, unless --no-verify is given."""
 MOST_SECONDS = 10.0
@@ -108,11 +108,11 @@ EXAMPLES = (
 @click.argument("model", required=False, shell_complete=MODELS)
 @planning_options
 @click.option(
-    "--topo", shell_complete=MACHINES, help="The machine of --objective time and --memory: a name or a YAML file."
+    "--topo", shell_complete=MACHINES, help="Machine for --objective time and --memory: a name or a topology file."
 )
 @operators_option
-@click.option("--json", "json_file", type=WRITTEN, help="Write the table here.")
-@click.option("--explain", is_flag=True, help="Say where the bytes go and what was rejected, at length.")
+@click.option("--json", "json_file", type=WRITTEN, help="Write the table as JSON.")
+@click.option("--explain", is_flag=True, help="Explain where the bytes go and which placements were rejected.")
 @click.option("--why-not", multiple=True, metavar="GLOB=PLACEMENT", help=WHY_NOT_HELP)
 @click.option("--frontier", is_flag=True, help=FRONTIER_HELP)
 @click.option("--verify/--no-verify", default=None, help=VERIFY_HELP)

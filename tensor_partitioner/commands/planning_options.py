@@ -46,11 +46,12 @@ MODELS = _among(known_names())
 MACHINES = _among(available())
 
 
-MODEL_HELP = f"""MODEL is a name of the zoo ({", ".join(known_names())}; of those with depth and width, as mlp-4-8192,
-with any), a graph.json, or path/to/file.py:function, a function that returns a Graph, or a module of PyTorch with
-inputs (docs/tutorial.md)."""
+MODEL_HELP = f"""MODEL is a name of the zoo ({", ".join(known_names())}; depth and width may vary, as in mlp-4-8192), a
+graph.json, or path/to/file.py:function, which returns a Graph or a PyTorch module with inputs (docs/tutorial.md)."""
 
-OPAQUE_HELP = "Operators of PyTorch that the graph has none for run whole, by calling PyTorch."
+TOPO_HELP = f"Machine: a topology file, or one of {', '.join(available())}."
+
+OPAQUE_HELP = "Run PyTorch operators without a description unsplit, by calling PyTorch."
 
 SEARCHING = (*SEARCH_OPTIONS, "memory")
 """The arguments that say how a plan is sought."""
@@ -65,12 +66,12 @@ SEARCHED = {
 }
 """What those say that may be given none."""
 
-PINS_HELP = "Read pins, and what is forbidden, from a YAML file: `pins: {GLOB: PLACEMENT}`, `forbids: ...`."
+PINS_HELP = "Read pins and forbidden placements from a YAML file: `pins: {GLOB: PLACEMENT}`, `forbids: ...`."
 
 FILE_OPTIONS = (
     click.option("--pins", "pins_file", type=click.Path(path_type=Path), metavar="FILE", help=PINS_HELP),
     click.option("--opaque-unknown", is_flag=True, help=OPAQUE_HELP),
-    click.option("-o", "output", type=WRITTEN, help="Write the plan here."),
+    click.option("-o", "output", type=WRITTEN, help="Write the plan."),
 )
 
 

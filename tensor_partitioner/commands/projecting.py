@@ -37,10 +37,10 @@ DERIVED = ("samples_per_s", "utilisation", "needed_bytes", "fits", "roof_factor"
 """What is written of a step besides its fields."""
 
 STACK_HELP = (
-    f"The software that runs it; {OURS}: this project's executor, simulated message by message.  [default: the plan's, "
-    f"as decide wrote it; else {STACK} for named parallelism on devices that are alike, and {OURS}]"
+    f"Software stack to predict. {OURS}: this project's executor, simulated message by message.  [default: that of a "
+    f"saved plan; {STACK} with --parallel on equal devices; otherwise {OURS}]"
 )
-MEMORY_HELP = f"Say line by line what fills the memory; not with --stack {OURS}."
+MEMORY_HELP = f"Show memory use line by line; not with --stack {OURS}."
 
 stack_option = click.option("--stack", type=click.Choice([*STACKS, OURS]), help=STACK_HELP)
 memory_option = click.option("--memory-report", is_flag=True, help=MEMORY_HELP)

@@ -24,6 +24,7 @@ from tensor_partitioner.commands.planning_options import (
     MODEL_HELP,
     MODELS,
     SEARCHED,
+    TOPO_HELP,
     begin,
     is_saved_plan,
     planning_options,
@@ -34,7 +35,7 @@ from tensor_partitioner.commands.projecting import memory_option, named, show_pr
 from tensor_partitioner.commands.simulation_request import ALSO_DATA_PARALLEL, SimulationRequest
 from tensor_partitioner.commands.sweep import read_sweeps, requests, run, sweep_table
 from tensor_partitioner.display.progress import progress
-from topologies import available, load_topology
+from topologies import load_topology
 
 MESSAGES = ("prefetch", "overlap", "collectives", "tasks", "trace_path")
 """The arguments that have a meaning where messages are simulated."""
@@ -47,9 +48,9 @@ PRICED = "memory_report"
 
 ONE_PLAN = {"-o": "output", "--trace": "trace_path"}
 
-DATA_PARALLEL_HELP = "Simulate data parallelism, too, for comparison."
-COLLECTIVES_HELP = "Messages between pairs, or a library's operations; auto: a library's on GPUs under NCCL."
-SWEEP_HELP = "Simulate with each of these values of an option, such as batch=8,16; of several, every combination."
+DATA_PARALLEL_HELP = "Also simulate data parallelism, for comparison."
+COLLECTIVES_HELP = "How exchanges run: point-to-point messages or library collectives. auto: library on GPUs with NCCL."
+SWEEP_HELP = "Simulate once per value of an option, as in batch=8,16. Given several times: every combination."
 HELP = f"""Simulate one training iteration of a PLAN, or of the best plan of a MODEL, on a described machine.
 
 {MODEL_HELP} Planning takes the options of the command plan; a saved plan refuses them. Exit status 1 where a device's
@@ -66,14 +67,14 @@ EXAMPLES = (
 @with_model_options(SEARCHED)
 @click.command("simulate", cls=Command, examples=EXAMPLES, context_settings={"show_default": True}, help=HELP)
 @click.argument("source", metavar="PLAN|MODEL", shell_complete=MODELS)
-@click.option("--topo", shell_complete=MACHINES, help=f"A topology file, or one of {', '.join(available())}.")
-@click.option("--prefetch", type=click.IntRange(0), default=1, help="Start fetches so many units early.")
-@click.option("--overlap/--no-overlap", default=True, help="Let transfers overlap computation.")
+@click.option("--topo", shell_complete=MACHINES, help=TOPO_HELP)
+@click.option("--prefetch", type=click.IntRange(0), default=1, help="Operators ahead of which fetches start.")
+@click.option("--overlap/--no-overlap", default=True, help="Overlap transfers with computation.")
 @click.option("--collectives", type=click.Choice(COLLECTIVES), default="auto", help=COLLECTIVES_HELP)
 @click.option("--data-parallel/--no-data-parallel", default=True, help=DATA_PARALLEL_HELP)
 @operators_option
-@click.option("--json", "json_path", type=WRITTEN, help="Write the report.")
-@click.option("--tasks", is_flag=True, help="Put the seconds of every task into the report.")
+@click.option("--json", "json_path", type=WRITTEN, help="Write the report as JSON.")
+@click.option("--tasks", is_flag=True, help="Include the time of every task in the report.")
 @click.option("--trace", "trace_path", type=WRITTEN, help="Write a trace for ui.perfetto.dev or chrome://tracing.")
 @click.option("--sweep", multiple=True, metavar="NAME=V1,V2,...", callback=read_sweeps, help=SWEEP_HELP)
 @stack_option

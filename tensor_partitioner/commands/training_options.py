@@ -24,7 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 FOLDER = click.Path(file_okay=False, path_type=Path)
 EITHER = click.Path(path_type=Path)
 FILES = " or ".join([*(f"FILE{suffix}" for suffix in ARRAYS), "a FOLDER of .npy"])
-WEIGHTS = "Begin with this state dict: .safetensors, .npz, or torch.save's.  [default: the seed's]"
+WEIGHTS = "Initial state dict: .safetensors, .npz or a torch.save file.  [default: random]"
 INTERVAL = "N|step|epoch"
 OF_A_JOB = (
     *("steps", "evaluate_every", "log_every", "log_to", "checkpoint", "checkpoint_every", "save_weights"),
@@ -42,20 +42,18 @@ def _interval(_context: click.Context, _option: click.Parameter, text: str | Non
 
 _OPTIONS = (
     click.option("--weights", type=WRITTEN, metavar="FILE", help=WEIGHTS),
-    click.option("--save-weights", type=WRITTEN, metavar="FILE", help="Write it, trained, as safetensors."),
+    click.option("--save-weights", type=WRITTEN, metavar="FILE", help="Write the trained state dict as safetensors."),
     click.option("--data", help=f"One of {', '.join(DATA_SETS)}, or {FILES}.  [default: random, or as resumed]"),
-    click.option("--in-order", is_flag=True, help="Take a file's samples as they stand, not mixed in every epoch."),
-    click.option("--schedule", help=f"Of learning rates: {FORM}.  [default: constant, or as resumed]"),
-    click.option("--eval", "evaluate", is_flag=True, help="Score held-out samples at the end."),
-    click.option("--eval-every", "evaluate_every", metavar=INTERVAL, callback=_interval, help="Score so often, too."),
-    click.option(
-        "--log", "--log-every", "log_every", metavar=INTERVAL, callback=_interval, help="Print a line so often."
-    ),
-    click.option("--log-to", type=EITHER, metavar="FILE.csv|DIR", help="Write a table, or a folder for TensorBoard."),
-    click.option("--checkpoint", type=FOLDER, metavar="DIR", help="Write checkpoints here; the last two are kept."),
-    click.option("--every", "checkpoint_every", metavar=INTERVAL, callback=_interval, help="Write so often, too."),
-    click.option("--resume", type=EITHER, metavar="DIR", help="Go on from the last checkpoint here, under any plan."),
-    click.option("--stop-on-nan", is_flag=True, help="End with status 1 where the loss is not finite."),
+    click.option("--in-order", is_flag=True, help="Read samples in file order instead of shuffling each epoch."),
+    click.option("--schedule", help=f"Learning-rate schedule: {FORM}.  [default: constant, or as resumed]"),
+    click.option("--eval", "evaluate", is_flag=True, help="Evaluate on held-out samples at the end."),
+    click.option("--eval-every", "evaluate_every", metavar=INTERVAL, callback=_interval, help="Evaluation interval."),
+    click.option("--log", "--log-every", "log_every", metavar=INTERVAL, callback=_interval, help="Logging interval."),
+    click.option("--log-to", type=EITHER, metavar="FILE.csv|DIR", help="Write metrics as CSV or for TensorBoard."),
+    click.option("--checkpoint", type=FOLDER, metavar="DIR", help="Checkpoint folder; the last two are kept."),
+    click.option("--every", "checkpoint_every", metavar=INTERVAL, callback=_interval, help="Checkpoint interval."),
+    click.option("--resume", type=EITHER, metavar="DIR", help="Resume from the last checkpoint, under any plan."),
+    click.option("--stop-on-nan", is_flag=True, help="Stop with status 1 if the loss is not finite."),
 )
 
 
