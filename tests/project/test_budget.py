@@ -12,13 +12,13 @@ BUDGETS = {
     "tensor_partitioner": 4237,
     "tdl": 2666,
     "topologies": 2262,
-    "planner": 20047,
+    "planner": 19860,
     "simulator": 3289,
     "executor": 8775,
 }
 """Lines that are neither blank, comment, docstring nor import, by package."""
 
-ALL = 41_276
+ALL = 41_089
 """Of all packages together, which only goes down."""
 
 LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.ENDMARKER}
