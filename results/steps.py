@@ -11,6 +11,7 @@ from planner.graph.ir import Graph
 from planner.plans.plan import Plan
 from planner.program.lower import lower
 from planner.program.tasks import Program
+from results.searchers import ONE_WEIRD_TRICK
 from simulator import simulated
 from topologies import Machine, load_topology
 
@@ -19,7 +20,7 @@ Row = dict[str, Any]
 MACHINES = ("p2.8xlarge", "p2.8xlarge-halves")
 """The papers' machine, of which not all is published, under either of two assumptions about its switches."""
 
-SEARCHERS = {"data": "data-parallel", "model": "model-parallel", "mixed": "one-weird-trick"}
+SEARCHERS = {"data": "data-parallel", "model": "model-parallel", "mixed": ONE_WEIRD_TRICK}
 """Systems that do the same at every cut; any other is the recursion by two, which SoyBean's k cuts are."""
 
 MILLISECONDS, GIGABYTE = 1e3, 1e9

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from functools import cache, partial
 from math import prod
 
+from planner.search.costs.tables import Tables
 from planner.search.recursive import recursive
 from planner.search.representatives import representatives_of_states
 from planner.search.solver.limits import Limits
 from planner.search.solver.minimise import minimise
-from planner.search.solver.model import model_of_graph
-from planner.search.solver.relaxation import is_shared_fetch
+from planner.search.solver.model import Model
+from planner.search.solver.problem import problem_of_graph
 from planner.search.space import Outcome, Space, State
 from tensor_partitioner.display.progress import progress
 
@@ -48,7 +49,8 @@ def pair_tables_fit_in_memory(space: Space, limits: Limits) -> bool:
     sizes = [prod(len(space.options(v, step)) for step in steps) for v in range(count)]
     distinct, entries = {}, 0
     for factor in space.coarse.factors:
-        scope = (factor.scope[0], factor.scope[-1]) if is_shared_fetch(factor.scope) else factor.scope
+        is_shared = len(set(factor.scope)) > 2  # a fetch that several nodes share: those of two are looked at
+        scope = (factor.scope[0], factor.scope[-1]) if is_shared else factor.scope
         table = prod(sizes[v] for v in scope)
         distinct[factor.cost, *(sizes[v] for v in factor.scope)] = table
         entries += table
@@ -61,7 +63,7 @@ def best_plan_among_candidates(
     """Return the best plan whose variables' states are among the given candidates; `start` is one of these plans."""
     domains = [space.domain(v, states) for v, states in enumerate(candidates)]
     known = None if start is None or space.partial_sums is None else space.cost(start)
-    model = model_of_graph(space.coarse, domains, space.feasible_objective(known))
+    model = Model(problem_of_graph(space.coarse, domains, Tables(), space.feasible_objective(known)))
     if start is None:
         return Outcome.of_solution(domains, minimise(model, limits))
     numbers = [domain.states.index(state) for domain, state in zip(domains, start, strict=True)]

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from planner.search.costs.domains import Domain
 from planner.search.solver.limits import Limits
 from planner.search.solver.minimise import Solution, minimise
-from planner.search.solver.model import DenseModel
+from planner.search.solver.model import Model
 from planner.search.space import Outcome, Space, State
 from tensor_partitioner.display.progress import tracked
 
@@ -52,10 +52,10 @@ def _step_candidates_and_best(
     ]
     plain = space.without_optional_partial_sums()
     if plain is None:
-        return domains, minimise(DenseModel(space.problem_of_domains(domains)), limits)
+        return domains, minimise(Model(space.problem_of_domains(domains)), limits)
     candidates, known = _step_candidates_and_best(plain, choice, step, limits)
     start = [
         domain.states.index(candidate.states[state])
         for domain, candidate, state in zip(domains, candidates, known.states, strict=True)
     ]
-    return domains, minimise(DenseModel(space.problem_of_domains(domains, known.value)), limits, start)
+    return domains, minimise(Model(space.problem_of_domains(domains, known.value)), limits, start)

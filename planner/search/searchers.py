@@ -17,7 +17,6 @@ OBJECTIVES = ("bytes", "time")
 """What a plan may have little of."""
 
 REPLICATING = (PlacementSet.REPLICATED,)
-WITHOUT_PARTIAL = (PlacementSet.SPLIT, PlacementSet.REPLICATED)
 
 
 class Searcher(Struct, frozen=True):
@@ -82,10 +81,6 @@ SEARCHERS: dict[str, Searcher] = {
             ties=Ties(elementwise=False, gradients=False, updates=False),
             chooses_from_all=True,
         ),
-        Searcher("allrow", alternatives.allrow, "tensors split along their first dimension", WITHOUT_PARTIAL),
-        Searcher("spartan", alternatives.spartan, "tensor by tensor, the largest first", WITHOUT_PARTIAL),
-        Searcher("equalchop", alternatives.equalchop, "the same at every step", WITHOUT_PARTIAL),
-        Searcher("icml18", alternatives.icml18, "no operator split along a reduction", WITHOUT_PARTIAL),
         Searcher("data-parallel", alternatives.data_parallel, "the batch split", REPLICATING),
         Searcher("model-parallel", alternatives.model_parallel, "the weights split", REPLICATING),
         Searcher(
@@ -96,7 +91,6 @@ SEARCHERS: dict[str, Searcher] = {
             rival_under=("bytes",),  # results/default_plans: the only one that moves less than the recursion anywhere
             may_cost_less=alternatives.hybrid_may_cost_less,
         ),
-        Searcher("one-weird-trick", alternatives.one_weird_trick, "model parallel where fully connected", REPLICATING),
     )
 }
 """By name; `register` adds to it."""

@@ -9,6 +9,7 @@ import planner
 from planner.explanations.accounts import stored
 from planner.models.classifiers import UNITS
 from results.claims.claim import FAILS, GB, HOLDS, OTHER, PART, Answer, claim, data, span, within
+from results.searchers import ALL
 from topologies import load_topology
 
 FOLDERS = ("wresnet_throughput", "rnn_throughput")
@@ -216,7 +217,7 @@ def _stored() -> Answer:
                 group.most_held_bytes
                 for group in stored(planner.plan(graph, ways=(2, 2, 2), placements=placements, searcher=name))
             )
-            for name in ("recursive", "joint", "data-parallel" if "R" in placements else "equalchop")
+            for name in ("recursive", "joint", "data-parallel" if "R" in placements else ALL["equalchop"].name)
         ]
         shares[placements] = [8 * nbytes / sum(tensor.nbytes for tensor in graph.tensors.values()) for nbytes in held]
     holds = within(shares["S"], 0.99, 1.01)

@@ -12,8 +12,9 @@ import time
 from typing import Any
 
 import planner
-from planner.search import SEARCHERS, Limits, SearchOptions, search
+from planner.search import Limits, SearchOptions, search
 from results.experiment import OverTimeError, cpu_limit
+from results.searchers import ALL
 from tensor_partitioner.commands.console import COLLECTED_EVERY
 
 PLACEMENTS = ("S", "S,R")
@@ -27,8 +28,8 @@ def alternatives() -> list[tuple[str, str]]:
     return [
         (name, placements)
         for placements in PLACEMENTS
-        for name in SEARCHERS
-        if name != "joint" and (name, placements) != DEFAULT and placements in SEARCHERS[name].placements
+        for name in ALL
+        if name != "joint" and (name, placements) != DEFAULT and placements in ALL[name].placements
     ]
 
 

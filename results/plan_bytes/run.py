@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from planner.layout import PlacementSet
-from planner.search import SEARCHERS
 from results.experiment import Pages, Within, beside_recursive, in_process_within, machine, publish, read_data, table
 from results.plan_bytes import picture
+from results.searchers import ALL
 
 HERE = Path(__file__).parent
 PLACEMENTS = tuple(PlacementSet)
@@ -28,7 +28,7 @@ SECONDS = 10.0
 
 EXACT, DEFAULT = "joint", "recursive"
 ANY_PLACEMENTS = (DEFAULT, EXACT)
-SEARCHES = (EXACT, DEFAULT, *(name for name in SEARCHERS if name not in (EXACT, DEFAULT)))
+SEARCHES = (EXACT, DEFAULT, *(name for name in ALL if name not in (EXACT, DEFAULT)))
 
 MODELS: dict[str, dict[str, int]] = {
     "mlp-4-8192": {"batch": 512},
@@ -51,7 +51,7 @@ Plans = dict[str, list[Row]]
 
 def cases(search: str) -> list[tuple[int, str]]:
     """Return the workers and placements that a search is tried with."""
-    return [(workers, placements) for workers in WORKERS for placements in SEARCHERS[search].placements]
+    return [(workers, placements) for workers in WORKERS for placements in ALL[search].placements]
 
 
 def searches_of(model: str) -> list[Row]:

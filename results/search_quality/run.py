@@ -9,6 +9,7 @@ from typing import Any
 import planner
 from results import bars
 from results.experiment import Pages, publish, read_published, table
+from results.searchers import TOFUS
 from results.throughput import HALVES, MACHINE, Row
 from simulator import simulated
 from simulator.programs import plan_program
@@ -17,7 +18,7 @@ from topologies import load_topology
 HERE = Path(__file__).parent
 PUBLISHED = read_published(HERE)
 CASES = {"rnn-4-8k": 512, "wresnet-152-10": 8}
-SEARCHES = ("allrow", "spartan", "equalchop", "icml18", "recursive", "joint")
+SEARCHES = (*TOFUS, "recursive", "joint")
 PLACEMENTS = "S"
 WAYS = (2, 2, 2)
 COLOURS = dict(zip(SEARCHES, ("#8e6bb0", "#d98b2b", "#c0392b", "#7fb069", "#34699a", "#555555"), strict=True))

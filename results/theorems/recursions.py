@@ -19,7 +19,7 @@ from planner.search.costs.domains import Layouts, Strategies, choices_at_step, p
 from planner.search.costs.tables import Tables
 from planner.search.joint import best_plan_among_candidates
 from planner.search.solver.minimise import minimise
-from planner.search.solver.model import DenseModel
+from planner.search.solver.model import Model
 from planner.search.solver.problem import Problem
 
 State = tuple[Any, ...]
@@ -85,7 +85,7 @@ def best_in_its_own_account(space: Space) -> int:
         )
         terms.append((tuple(order), number))
     problem = Problem(tables, tuple(map(len, pairs)), tuple(terms))
-    return minimise(DenseModel(problem), LIMITS).value
+    return minimise(Model(problem), LIMITS).value
 
 
 def equal_chop(choice: list[State], space: Space) -> bool:

@@ -31,8 +31,7 @@ SEARCHES = [
     ("recursive", "S,R"),
     ("joint", "S"),
     ("joint", "S,R"),
-    ("equalchop", "S"),
-    ("equalchop", "S,R"),
+    ("hybrid", "S,R"),
     ("data-parallel", "S,R"),
 ]
 RATES = {"sgd": 0.01, "adam": 0.001}

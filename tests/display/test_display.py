@@ -123,10 +123,10 @@ def test_a_plan_is_the_same_when_it_is_read_again(tmp_path):
 
 
 def test_a_searcher_of_ones_own(monkeypatch):
-    monkeypatch.setitem(planner.SEARCHERS, "mine", changed(planner.SEARCHERS["allrow"], name="mine"))
-    mine, allrow = (planner.plan(GRAPH, workers=4, searcher=name) for name in ("mine", "allrow"))
+    monkeypatch.setitem(planner.SEARCHERS, "mine", changed(planner.SEARCHERS["hybrid"], name="mine"))
+    mine, hybrid = (planner.plan(GRAPH, workers=4, searcher=name) for name in ("mine", "hybrid"))
     assert (mine.search.searcher, mine.search.winner) == ("mine", "mine")
-    assert mine.total_bytes == allrow.total_bytes
+    assert mine.total_bytes == hybrid.total_bytes
 
 
 WRONG = {
@@ -152,8 +152,8 @@ WRONG = {
 @pytest.mark.parametrize("case", WRONG)
 def test_what_a_searcher_of_ones_own_returns_is_checked(monkeypatch, case):
     wrong, match = WRONG[case]
-    allrow = planner.SEARCHERS["allrow"].search
-    mine = Searcher("mine", lambda space, limits: wrong(allrow(space, limits)), "wrong")
+    hybrid = planner.SEARCHERS["hybrid"].search
+    mine = Searcher("mine", lambda space, limits: wrong(hybrid(space, limits)), "wrong")
     monkeypatch.setitem(planner.SEARCHERS, "mine", mine)
     with pytest.raises(planner.PlanError, match=f"^searcher mine: .*{match}.*$"):
         planner.plan(GRAPH, ways=(4,), searcher="mine")

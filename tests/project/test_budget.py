@@ -9,16 +9,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BUDGETS = {
-    "tensor_partitioner": 4211,
+    "tensor_partitioner": 4271,
     "tdl": 2666,
     "topologies": 2225,
-    "planner": 20095,
-    "simulator": 3292,
+    "planner": 19801,
+    "simulator": 3291,
     "executor": 8771,
 }
 """Lines that are neither blank, comment, docstring nor import, by package."""
 
-ALL = 41_260
+ALL = 41_025
 """Of all packages together, which only goes down."""
 
 LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.ENDMARKER}

@@ -91,7 +91,7 @@ def test_a_saved_plan_is_explained_without_a_search(tmp_path, capsys, monkeypatc
 def test_an_explanation_says_how_far_from_the_best_the_plan_can_be(tmp_path, capsys):
     """The recursion knows no bound; the joint search's is below it and, where it ends, the best plan's bytes."""
     by_time = ("--objective", "time", "--topo", "p2.8xlarge")
-    for more in ((), ("--search", "spartan"), ("--search", "data-parallel"), by_time):
+    for more in ((), ("--search", "hybrid"), ("--search", "data-parallel"), by_time):
         file = tmp_path / "plan.json"
         command = ("mlp-3-24", "--batch", "8", "--ways", "2,2", *more)
         shown = shown_of(capsys, *command, "--explain", "-o", file)

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from planner.models import build
-from planner.search import SEARCHERS, Limits, SearchOptions, search, space_of
+from planner.search import Limits, SearchOptions, search, space_of
 from planner.search.coarse.coarsen import Coarsenings
 from planner.search.factorisations import prime_factors
 from results.coarsening.measure import measure
 from results.experiment import read_data
+from results.searchers import ALL
 from results.steps import only
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
@@ -67,5 +68,5 @@ def test_plan_bytes(model):
     assert len(rows) > 8
     for row in rows:
         options = SearchOptions(prime_factors(8), "recursive", row["placements"])
-        outcome = SEARCHERS[row["search"]].search(space_of(of, options, known), Limits())
+        outcome = ALL[row["search"]].search(space_of(of, options, known), Limits())
         assert (row["search"], outcome.cost, outcome.lower_bound) == (row["search"], row["bytes"], row["lower_bound"])

@@ -22,9 +22,10 @@ from planner.search.solver.elimination import (
     states_of_least_cost,
 )
 from planner.search.solver.limits import Tuning
-from planner.search.solver.model import DenseModel
+from planner.search.solver.model import Model
 from planner.search.solver.problem import Problem, problem_in_own_store
-from planner.search.solver.quotient import LazyTerm, Quotient, lazy_terms_of_problem
+from planner.search.solver.quotient import Quotient
+from planner.search.solver.relaxation import problem_with_small_terms_absorbed
 from planner.search.solver.search_state import SearchState
 from tests.search.graphs import random_graph
 from tests.search.test_solver import enumerated, least, problems
@@ -46,13 +47,17 @@ def grouped(draw, fewest=1):
     return problem, groups
 
 
+def quotient_of(problem, groups):
+    return Quotient(problem_with_small_terms_absorbed(problem), groups, [range(size) for size in problem.sizes])
+
+
 @given(grouped(), st.sampled_from([0, MANY]))
 @settings(deadline=None)
 def test_a_group_costs_no_more_than_its_members(case, large):
     problem, groups = case
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(of_quotient, "LARGE_ENTRIES", large)
-        quotient = Quotient(lazy_terms_of_problem(problem), groups, [range(size) for size in problem.sizes])
+        quotient = quotient_of(problem, groups)
     least_over = enumerated(quotient.least)
     for states, cost in enumerated(problem).items():
         chosen = tuple(int(quotient.groups_of_states(v)[state]) for v, state in enumerate(states))
@@ -61,13 +66,6 @@ def test_a_group_costs_no_more_than_its_members(case, large):
         states = quotient.states_standing_for(chosen)
         assert all(of[state] == state for of, state in zip(groups, states, strict=True))
         assert cost == problem.value(states)
-
-
-def test_equal_tables_that_lie_otherwise():
-    table = np.array([[5, 1], [7, 9]])
-    terms = [LazyTerm((0, 1), "table", lambda: table), LazyTerm((1, 0), "table", lambda: table)]
-    quotient = Quotient(terms, [np.arange(2)] * 2, [range(2)] * 2)
-    assert enumerated(quotient.least) == {(0, 0): 10, (0, 1): 8, (1, 0): 8, (1, 1): 18}
 
 
 def least_with(problem):
@@ -142,60 +140,40 @@ def assert_true_of(search, problem):
                 assert bounds[open_states.index(state)] <= cost
 
 
-@given(grouped(), st.integers(1, 3), st.sampled_from([0, MANY]), st.booleans())
+@given(grouped(), st.sampled_from([0, MANY]), st.booleans())
 @settings(deadline=None, max_examples=300)
-def test_what_quotients_say_is_true(case, scale, near, close):
+def test_what_quotients_say_is_true(case, near, close):
     problem, groups = case
     limits = tuned(near_choices=near, close=0 if close else 1)
-    model = Scaled(problem, scale)
+    model = Model(problem)
     search = solve_over_groups(model, SearchState.of_choice(model, [0] * len(problem.sizes)), limits, groups)
-    assert search.lower == -(
-        -least(Quotient(model.lazy_terms(MANY), groups, [*map(range, problem.sizes)]).least) // scale
-    )
+    assert search.lower == least(quotient_of(problem, groups).least)
     assert_true_of(search, problem)
     again = solve_over_halved_groups(model, search, limits, groups)
     assert again.lower >= search.lower
     assert_true_of(again, problem)
 
 
-class Scaled(DenseModel):
-    """A model whose terms and pairwise view cost `scale` times what it does, less what rounding up makes good."""
-
-    def __init__(self, problem, scale):
-        super().__init__(problem)
-        tables = of_tables.Tables()
-        terms = tuple((scope, tables.intern(scale * problem.tables[number])) for scope, number in problem.terms)
-        self.view = DenseModel(Problem(tables, problem.sizes, terms, scale * problem.constant - (scale - 1)))
-        self.scale, self.relaxed_problem = scale, self.view.relaxed_problem
-
-    def lazy_terms(self, most_entries):
-        return self.view.lazy_terms(most_entries)
-
-    def restricted_model(self, open_states):
-        return Scaled(self.exact_problem(open_states), self.scale)
-
-
-@pytest.mark.parametrize("scale", [1, 2, 3])
-def test_a_group_goes_that_only_worse_choices_have(scale):
+def test_a_group_goes_that_only_worse_choices_have():
     """State 2 is best where the other variable's is 2, but with no other; the quotient costs 0, the problem 4."""
     tables, costs = of_tables.Tables(), ([4, 0, 20], [[0, 9, 0], [5, 0, 0], [0, 0, -30]], [0, 4, 20])
     terms = zip([(0,), (0, 1), (1,)], [tables.intern(np.array(cost)) for cost in costs], strict=True)
-    model = Scaled(Problem(tables, (3, 3), tuple(terms)), scale)
+    model = Model(Problem(tables, (3, 3), tuple(terms)))
     search = solve_over_groups(model, SearchState.of_choice(model, (2, 2)), tuned(), [np.array([0, 0, 2])] * 2)
     assert (search.cost, search.lower) == (4, 0)
     assert search.open_states == ((0, 1), (0, 1))
 
 
-@given(grouped(), st.integers(1, 3))
+@given(grouped())
 @settings(deadline=None)
-def test_what_is_left_are_states_whose_groups_cost_less_than_the_choice_known(case, scale):
+def test_what_is_left_are_states_whose_groups_cost_less_than_the_choice_known(case):
     problem, groups = case
-    model = Scaled(problem, scale)
+    model = Model(problem)
     search = solve_over_groups(model, SearchState.of_choice(model, [0] * len(problem.sizes)), tuned(), groups)
-    quotient = Quotient(model.lazy_terms(MANY), groups, [*map(range, problem.sizes)])
+    quotient = quotient_of(problem, groups)
     for v, costs in enumerate(least_with(quotient.least)):
         for state, group in enumerate(quotient.groups_of_states(v).tolist()):
-            worse = costs[group] > scale * (search.cost - 1)
+            worse = costs[group] > search.cost - 1
             assert search.is_proved or (state in search.open_states[v]) is not worse
 
 
@@ -204,7 +182,7 @@ def test_what_is_left_are_states_whose_groups_cost_less_than_the_choice_known(ca
 def test_where_no_state_is_worse_than_the_choice_known_that_is_the_best(case):
     """Groups of one state each: the quotient is the problem."""
     problem, _ = case
-    model = DenseModel(problem)
+    model = Model(problem)
     best = min(enumerated(problem), key=problem.value)
     search = solve_over_groups(
         model, SearchState.of_choice(model, best), tuned(), [np.arange(size) for size in problem.sizes]
@@ -216,14 +194,14 @@ def test_where_no_state_is_worse_than_the_choice_known_that_is_the_best(case):
 def test_a_quotient_of_most_states_is_not_worth_its_time():
     tables = of_tables.Tables()
     problem = Problem(tables, (3,), (((0,), tables.intern(np.array([2, 1, 3]))),))
-    search = SearchState.of_choice(DenseModel(problem), (0,))
+    search = SearchState.of_choice(Model(problem), (0,))
     groups = [np.array([0, 1, 1])]
     assert (
-        solve_over_groups(DenseModel(problem), search, Limits(tuning=Tuning(quotient_part=0.6, few_states=0)), groups)
+        solve_over_groups(Model(problem), search, Limits(tuning=Tuning(quotient_part=0.6, few_states=0)), groups)
         is search
     )
     assert solve_over_groups(
-        DenseModel(problem), search, Limits(tuning=Tuning(quotient_part=0.7, few_states=0)), groups
+        Model(problem), search, Limits(tuning=Tuning(quotient_part=0.7, few_states=0)), groups
     ).is_proved
 
 
@@ -233,13 +211,11 @@ def test_work_stays_within_limits():
     pairs = [(u, v) for v in range(4) for u in range(v)]
     problem = Problem(tables, (20,) * 4, tuple((pair, number) for pair in pairs))
     groups = [np.arange(20) // 10 * 10] * 4
-    search = solve_over_groups(
-        DenseModel(problem), SearchState.of_choice(DenseModel(problem), (0,) * 4), tuned(), groups
-    )
+    search = solve_over_groups(Model(problem), SearchState.of_choice(Model(problem), (0,) * 4), tuned(), groups)
     assert not search.is_proved
-    again = solve_over_halved_groups(DenseModel(problem), search, Limits(operations=100), groups)
+    again = solve_over_halved_groups(Model(problem), search, Limits(operations=100), groups)
     assert (again.incumbent, again.lower, again.open_states) == (search.incumbent, search.lower, search.open_states)
-    assert solve_over_halved_groups(DenseModel(problem), search, Limits(), groups).cost < search.cost
+    assert solve_over_halved_groups(Model(problem), search, Limits(), groups).cost < search.cost
 
 
 @cache

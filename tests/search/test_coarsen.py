@@ -105,7 +105,7 @@ def test_identical_layers_stand_for_each_other():
 
 
 @pytest.mark.parametrize("placements", ["S", "S,R"])
-@pytest.mark.parametrize("name", ["recursive", "joint", "equalchop"])
+@pytest.mark.parametrize("name", ["recursive", "joint", "hybrid"])
 def test_identical_layers_lose_nothing(name, placements):
     graph = build("transformer-3-8", **BLOCKS)
     plans = [search(graph, SearchOptions((2, 2), name, placements, Ties(repeats=repeats))) for repeats in (False, True)]

@@ -3,18 +3,14 @@
 from functools import cache
 from math import prod
 
-import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from planner.models import build
-from planner.plans.check import MOST_BYTES, most_moved_bytes
+from planner.plans.check import most_moved_bytes
 from planner.search import Limits, SearchOptions, space_of
 from planner.search.joint import ITEM_BYTES, TABLES_PART, joint, pair_tables_fit_in_memory
-from planner.search.objectives.objective import BYTES
 from planner.search.recursive import recursive
-from planner.search.solver.model import SharedFetchModel
-from planner.search.solver.relaxation import relaxed_fetches
 from tests.search.graphs import random_graph
 
 SEEDS = range(0, 216, 9)
@@ -48,20 +44,6 @@ def test_bounds_of_messages_hold_where_tensors_are_huge(batch):
     assert most_moved_bytes(graph, 4) > (1 << 58 if batch > 1 << 10 else 1 << 40)
     assert best.lower_bound == best.cost
     assert 0 < outcome.lower_bound <= best.cost <= outcome.cost == of.cost(outcome.choice)
-
-
-def test_shared_fetches_of_huge_tensors_are_relaxed_within_64_bits():
-    graph = build("rnn-1-8", batch=8, unroll=3)
-    space = space_of(graph, SearchOptions((2, 2)))
-    coarse = space.coarse
-    workers = MOST_BYTES // most_moved_bytes(graph, 1)
-    few, many = relaxed_fetches(coarse, 4), relaxed_fetches(coarse, workers)
-    assert few.scale > many.scale == 1
-    domains = [space.domain(v, space.candidates(v)) for v in range(len(coarse.variables))]
-    views = [SharedFetchModel(coarse, relaxed, domains, BYTES) for relaxed in (few, many)]
-    choices = np.random.default_rng(0).integers(0, views[0].sizes, (50, len(domains)))
-    for choice in choices.tolist():
-        assert all(model.relaxed_problem.value(choice) <= model.scale * model.value(choice) for model in views)
 
 
 def test_out_of_time_it_is_no_worse_than_the_recursion():

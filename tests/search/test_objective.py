@@ -131,7 +131,7 @@ def recounted_ticks(plan, objective):
 def test_predicted_time_is_the_plans(name, machine, ways, placements):
     machine = parse_topology(UNLIKE) if machine == "unlike" else load_topology(machine)
     graph = graph_of(name)
-    for searcher in ("recursive", "allrow", "data-parallel")[: 1 if "P" in placements else None]:
+    for searcher in ("recursive", "hybrid", "data-parallel")[: {"S": 1, "S,R": None, "S,R,P": 1}[placements]]:
         options = timed(ways, machine, searcher, placements)
         plan, space = search(graph, options), space_of(graph, options)
         report = plan.search
@@ -152,7 +152,7 @@ def test_joint_takes_the_least_time_of_all(graph, ways, placements):
     space = space_of(graph, options)
     least = least_bytes(space)
     assume(least is not None)
-    outcomes = {name: SEARCHERS[name].search(space, options.limits) for name in ("joint", "recursive", "equalchop")}
+    outcomes = {name: SEARCHERS[name].search(space, options.limits) for name in ("joint", "recursive")}
     assert outcomes["joint"].cost == outcomes["joint"].lower_bound == least
     for outcome in outcomes.values():
         assert least <= outcome.cost == space.cost(outcome.choice)
@@ -176,7 +176,10 @@ def test_where_levels_are_alike_and_computing_is_free_time_ranks_like_bytes():
     for name in ("mlp-2-12", "cnn-5-4"):
         graph = graph_of(name)
         objective = space_of(graph, timed((2, 2), machine)).objective
-        plans = [search(graph, SearchOptions((2, 2), s, "S,R")) for s in ("joint", "allrow", "spartan", "hybrid")]
+        plans = [
+            search(graph, SearchOptions((2, 2), s, "S,R"))
+            for s in ("joint", "data-parallel", "model-parallel", "hybrid")
+        ]
         plans.sort(key=lambda plan: plan.total_bytes)
         seconds = [recounted_ticks(plan, objective) for plan in plans]
         assert len({plan.total_bytes for plan in plans}) > 2
@@ -218,7 +221,7 @@ def test_the_order_of_steps_matters_to_time_alone(p2, uniform):
 def test_predictions_are_within_a_tenth_of_the_simulator_without_overlap(name, options, machine):
     """So plans that differ by more are ranked alike."""
     graph, machine = build(name, **options), load_topology(machine)
-    for searcher in ("equalchop", "allrow", "data-parallel"):
+    for searcher in ("recursive", "data-parallel"):
         plan = search(graph, timed((2, 2, 2), machine, searcher))
         simulated = interpret(lower(plan, prefetch=0), machine, Switches(overlap=False)).seconds
         assert simulated == pytest.approx(plan.search.predicted.candidates_s[searcher], rel=0.1)

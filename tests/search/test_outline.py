@@ -6,21 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from planner.models import build
 from planner.search import SearchOptions, space_of
 from planner.search.costs.tables import Tables
-from planner.search.solver.model import DenseModel, Outline, SharedFetchModel, model_of_graph
+from planner.search.solver.model import Model, Outline
 from planner.search.solver.problem import Problem, restricted_problem
-from planner.search.solver.problem import problem_of_graph as problem_of
 from tests.search.test_solver import enumerated, problems
-
-GRAPHS = {
-    "transformer-2-16": ({"batch": 4, "sequence": 8, "vocabulary": 32}, ()),
-    "wresnet-50-1": ({"batch": 4}, ()),
-    "rnn-1-8": ({"batch": 8, "unroll": 3}, ("elementwise", "updates", "unrolled")),
-}
 
 
 @st.composite
@@ -36,7 +28,7 @@ def lived(draw):
 def test_of_a_problem(case):
     """Equal numbers stand for equal tables; entries are those of all distinct ones."""
     problem, open_states = case
-    outline = DenseModel(problem).outline_of_problem(open_states)
+    outline = Model(problem).outline_of_problem(open_states)
     part = restricted_problem(problem, dict(enumerate(open_states)))
     assert outline.sizes == part.sizes
     assert [scope for scope, _ in outline.terms] == [scope for scope, _ in part.terms]
@@ -50,7 +42,7 @@ def test_of_a_problem(case):
 def test_one_table_over_other_states_is_another():
     tables = Tables()
     number = tables.intern(np.array([1, 2, 3]))
-    model = DenseModel(Problem(tables, (3,) * 3, tuple(((v,), number) for v in range(3))))
+    model = Model(Problem(tables, (3,) * 3, tuple(((v,), number) for v in range(3))))
     assert model.outline_of_problem([(0, 1), (0, 2), (0, 1)]).terms == (((0,), 0), ((1,), 1), ((2,), 0))
 
 
@@ -64,7 +56,7 @@ def test_terms_of_one_key_and_other_sizes_differ():
 @settings(deadline=None)
 def test_the_exact_problem_costs_what_the_model_says(case):
     problem, open_states = case
-    part = DenseModel(problem).exact_problem(open_states)
+    part = Model(problem).exact_problem(open_states)
     for states, cost in enumerated(part).items():
         assert cost == problem.value([of[state] for of, state in zip(open_states, states, strict=True)])
 
@@ -72,35 +64,15 @@ def test_the_exact_problem_costs_what_the_model_says(case):
 def test_where_all_states_are_live_the_exact_problem_is_the_problem():
     tables = Tables()
     problem = Problem(tables, (2,), (((0,), tables.intern(np.array([1, 2]))),), 3)
-    assert enumerated(DenseModel(problem).exact_problem([(0, 1)])) == enumerated(problem)
-
-
-@pytest.mark.parametrize("placements", ["S", "S,R"])
-@pytest.mark.parametrize("name", GRAPHS)
-def test_of_shared_fetches(name, placements):
-    """Each factor alone makes the same table as all others of its number, along the variables in their order."""
-    options, untie = GRAPHS[name]
-    space = space_of(build(name, **options), SearchOptions((2, 2), placements=placements, untie=untie))
-    coarse, domains = space.coarse, [space.domain(v, space.candidates(v)) for v in range(len(space.coarse.variables))]
-    model = model_of_graph(coarse, domains, space.objective)
-    assert isinstance(model, SharedFetchModel)
-    outline = model.outline_of_problem([tuple(range(size)) for size in model.sizes])
-    tables, contents = Tables(), {}
-    for factor, (scope, number) in zip(coarse.factors, outline.terms, strict=True):
-        alone = problem_of(replace(coarse, factors=(factor,)), domains, tables, space.objective)
-        parts = tuple((tuple(map(scope.index, part)), of) for part, of in alone.terms), alone.constant
-        sizes = tuple(model.sizes[v] for v in scope)
-        assert contents.setdefault(number, (parts, sizes)) == (parts, sizes)
-    assert outline.entries == sum(prod(sizes) for _, sizes in contents.values())
-    assert len(contents) < len(outline.terms) / 2
+    assert enumerated(Model(problem).exact_problem([(0, 1)])) == enumerated(problem)
 
 
 @pytest.mark.parametrize("placements", ["S", "S,R"])
 def test_the_exact_problem_of_shared_fetches_costs_what_the_model_says(placements):
-    options, untie = GRAPHS["rnn-1-8"]
-    space = space_of(build("rnn-1-8", **options), SearchOptions((2, 2), placements=placements, untie=untie))
+    untie = ("elementwise", "updates", "unrolled")
+    space = space_of(build("rnn-1-8", batch=8, unroll=3), SearchOptions((2, 2), placements=placements, untie=untie))
     domains = [space.domain(v, space.candidates(v)) for v in range(len(space.coarse.variables))]
-    model, rng = model_of_graph(space.coarse, domains, space.feasible_objective()), np.random.default_rng(0)
+    model, rng = Model(space.problem_of_domains(domains)), np.random.default_rng(0)
     open_states = [tuple(sorted(rng.choice(size, min(size, 3), replace=False).tolist())) for size in model.sizes]
     part, smaller = model.exact_problem(open_states), model.restricted_model(open_states)
     for _ in range(20):

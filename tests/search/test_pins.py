@@ -186,7 +186,7 @@ def test_open_steps_alternatives_and_mappings():
 
 
 def test_every_searcher_keeps_pins_that_it_can():
-    for searcher in ("recursive", "joint", "spartan", "equalchop", "icml18", "allrow", "data-parallel", "hybrid"):
+    for searcher in ("recursive", "joint", "model-parallel", "data-parallel", "hybrid"):
         plan = planner.plan(planner.model("mlp-2-16", batch=8), ways=(2, 2), searcher=searcher, pins=["fc1.w=S0"])
         assert list(map(str, plan.layouts["fc1.w"])) == ["S0", "S0"], searcher
 

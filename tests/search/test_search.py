@@ -135,13 +135,6 @@ def test_data_parallelism_splits_the_batch_and_replicates_the_rest():
     assert 2 * 3 * size <= plan.total_bytes <= 2 * 3 * size + 400
 
 
-def test_equalchop_uses_one_dimension_and_one_variable():
-    graph = build("mlp-2-16", batch=8)
-    plan = search(graph, SearchOptions((2, 2, 2), "equalchop"))
-    assert all(len(set(layout)) == 1 for layout in plan.layouts.values())
-    assert all(len(set(strategy)) == 1 for strategy in plan.strategies.values())
-
-
 def test_one_worker_moves_nothing():
     for searcher in SEARCHERS:
         plan = search(tiny("mlp-2-12"), SearchOptions((), searcher))
@@ -153,7 +146,7 @@ def test_one_worker_moves_nothing():
     [
         ({"searcher": "quantum"}, "expected a searcher among recursive, joint.*found 'quantum'"),
         (
-            {"searcher": "allrow", "placements": "S,R,P"},
+            {"searcher": "hybrid", "placements": "S,R,P"},
             "expected a searcher among recursive, joint for placements S,R,P, found",
         ),
         ({"placements": "R"}, "expected placements"),

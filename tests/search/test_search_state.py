@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from planner.search.costs.tables import Tables
 from planner.search.solver.limits import NO_BOUND
-from planner.search.solver.model import DenseModel
+from planner.search.solver.model import Model
 from planner.search.solver.problem import Problem
 from planner.search.solver.search_state import SearchState
 from tests.search.test_coarse_to_fine import assert_true_of, least_with
@@ -19,7 +19,7 @@ def alone(*costs):
     """A model of variables with costs of their own."""
     tables = Tables()
     terms = tuple(((v,), tables.intern(np.array(of))) for v, of in enumerate(costs))
-    return DenseModel(Problem(tables, tuple(map(len, costs)), terms))
+    return Model(Problem(tables, tuple(map(len, costs)), terms))
 
 
 def test_nothing_is_known_but_a_choice():
@@ -117,7 +117,7 @@ def test_variables_of_one_colour_keep_what_any_of_them_does():
 @settings(deadline=None)
 def test_what_is_known_is_true(problem, data):
     """Whatever valid bounds and choices come, in any order, of the states that are open or more."""
-    model, costs = DenseModel(problem), enumerated(problem)
+    model, costs = Model(problem), enumerated(problem)
     exact, choices = least_with(problem), st.sampled_from(sorted(costs))
     search = SearchState.of_choice(model, data.draw(choices))
     for step in data.draw(st.lists(st.sampled_from(["offered", "raised", "bounded", "alike"]), max_size=6)):

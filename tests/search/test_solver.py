@@ -12,7 +12,7 @@ from planner.search.solver.elimination import states_of_least_cost
 from planner.search.solver.limits import Limits
 from planner.search.solver.messages import Messages
 from planner.search.solver.minimise import minimise
-from planner.search.solver.model import DenseModel
+from planner.search.solver.model import Model
 from planner.search.solver.problem import Problem, restricted_problem, simplified_problem
 from planner.search.solver.relaxation import pairwise_relaxation
 
@@ -105,7 +105,7 @@ def test_bounds_of_one_variable_are_its_costs():
 @given(problems(fewest=0))
 @settings(deadline=None)
 def test_minimise_is_exact_within_limits(problem):
-    solution = minimise(DenseModel(problem), Limits())
+    solution = minimise(Model(problem), Limits())
     assert solution.value == solution.bound == problem.value(solution.states) == least(problem)
 
 
@@ -113,7 +113,7 @@ def test_minimise_is_exact_within_limits(problem):
 @settings(deadline=None, max_examples=40)
 def test_out_of_limits_the_gap_is_certified(problem, known):
     start = [size - 1 for size in problem.sizes]
-    solution = minimise(DenseModel(problem), NOTHING_FITS, start if known else None)
+    solution = minimise(Model(problem), NOTHING_FITS, start if known else None)
     assert problem.value(solution.states) == solution.value
     assert solution.bound <= least(problem) <= solution.value
     assert not known or solution.value <= problem.value(start)

@@ -6,25 +6,17 @@ be kept at most steps. Within its restriction each is exact, as far as the limit
 """
 
 from planner.search.alternatives.by_name import named
-from planner.search.alternatives.greedy import spartan
-from planner.search.alternatives.heuristics import allrow, equalchop, icml18
 from planner.search.alternatives.parallelism import (
     data_parallel,
     hybrid,
     hybrid_may_cost_less,
     model_parallel,
-    one_weird_trick,
 )
 
 __all__ = [
-    "allrow",
     "data_parallel",
-    "equalchop",
     "hybrid",
     "hybrid_may_cost_less",
-    "icml18",
     "model_parallel",
     "named",
-    "one_weird_trick",
-    "spartan",
 ]

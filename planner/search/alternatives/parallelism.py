@@ -1,4 +1,4 @@
-"""Data, model and hybrid parallelism as SoyBean describes them, and Krizhevsky's mixture of them.
+"""Data, model and hybrid parallelism as SoyBean describes them.
 
 SoyBean: Wang, Huang, Li, "Unifying Data, Model and Hybrid Parallelism in Deep Learning via Tensor Tiling", Sec 2.2, 3
 and 4.1. All of these replicate something, so their placements are S,R. A rule is a set of patterns per variable;
@@ -18,10 +18,9 @@ from planner.layout import EVERYWHERE, REPLICATE, Shard, Ways
 from planner.search.alternatives.labels import (
     Labelling,
     is_weight_or_state,
-    node_contracts_weight,
 )
 from planner.search.alternatives.restriction import Patterns, Rule, Wanted, best_plan_keeping_to_patterns
-from planner.search.coarse.coarsen import CoarseGraph, Name, TensorVariable, Variable
+from planner.search.coarse.coarsen import CoarseGraph, TensorVariable, Variable
 from planner.search.costs.tables import Table
 from planner.search.pins import NO_RESTRICTIONS
 from planner.search.solver.limits import Limits
@@ -34,7 +33,7 @@ def data_parallel(space: Space, limits: Limits) -> Outcome:
     Gradients of weights are reduced and every worker updates its own copy. Operators without a batch that cannot
     run everywhere do what is cheapest.
     """
-    return _best_plan_of_options(space, _styles_of_graph(space.coarse).data_parallel_options, limits)
+    return _best_plan_of_options(space, styles_of_graph(space.coarse).data_parallel_options, limits)
 
 
 def model_parallel(space: Space, limits: Limits) -> Outcome:
@@ -44,7 +43,7 @@ def model_parallel(space: Space, limits: Limits) -> Outcome:
     channels. Operators are split along variables that index weights or such dimensions; element-wise ones may run
     everywhere. Which of these is for the solver to choose.
     """
-    return _best_plan_of_options(space, _styles_of_graph(space.coarse).model_parallel_options, limits)
+    return _best_plan_of_options(space, styles_of_graph(space.coarse).model_parallel_options, limits)
 
 
 def hybrid(space: Space, limits: Limits) -> Outcome:
@@ -54,7 +53,7 @@ def hybrid(space: Space, limits: Limits) -> Outcome:
     groups and trailing steps within is tried and the cheapest is taken. One step cannot be split: then it is the
     cheaper of data and model parallelism.
     """
-    styles, steps = _styles_of_graph(space.coarse), len(space.ways)
+    styles, steps = styles_of_graph(space.coarse), len(space.ways)
     outcomes: dict[str, Outcome] = {}
     for across in range(1, steps) if steps > 1 else range(steps + 1):
         outcomes[_group_sizes_text(space.ways.factors, across)] = best_plan_keeping_to_patterns(
@@ -84,17 +83,6 @@ def hybrid_may_cost_less(space: Space, limits: Limits, cost: int) -> bool:
     return all(int(space.tables[n]) < cost for n in space.tables.remembered_tables(key, costs_of_single_steps))
 
 
-def one_weird_trick(space: Space, limits: Limits) -> Outcome:
-    """Be data parallel in convolutions and model parallel in fully connected layers.
-
-    Krizhevsky, "One weird trick for parallelizing convolutional neural networks" (2014). The first operator that
-    contracts a weight without being a convolution begins the model parallel part; what follows it belongs to it, and a
-    backward operator belongs where its forward operator does. Tensors at the border may be stored either way. A
-    network without convolutions is model parallel.
-    """
-    return _best_plan_of_options(space, _styles_of_graph(space.coarse).options_by_part_of_network, limits)
-
-
 def _best_plan_of_options(space: Space, options: Sequence[Sequence[Wanted]], limits: Limits) -> Outcome:
     """Return the best plan in which every variable keeps to one of its options, the same at all steps."""
     return best_plan_keeping_to_patterns(space, lambda v: [[wanted] * len(space.ways) for wanted in options[v]], limits)
@@ -108,7 +96,7 @@ def _group_sizes_text(ways: Sequence[int], across: int) -> str:
     return f"{sizes[0]} x {sizes[1]}"
 
 
-class _Styles:
+class Styles:
     """What a variable may do at a step under data and under model parallelism: options, one for all its steps."""
 
     def __init__(self, coarse: CoarseGraph) -> None:
@@ -156,38 +144,6 @@ class _Styles:
 
         return patterns_of_variable
 
-    @cached_property
-    def options_by_part_of_network(self) -> list[list[Wanted]]:
-        """Of every variable: what the parts of the network that it belongs to allow."""
-        parts_of, options = _parallelism_of_nodes_and_tensors(self._coarse), []
-        for v, variable in enumerate(self._coarse.variables):
-            kind = "tensor" if isinstance(variable, TensorVariable) else "node"
-            parts = {part for name in variable.members for part in parts_of.get((kind, name), ())}
-            data = self.data_parallel_options[v] if parts != {"model"} else []
-            options.append(data + (self.model_parallel_options[v] if "model" in parts else []))
-        return options
 
-
-_styles_of_graph = lru_cache(maxsize=1)(_Styles)
+styles_of_graph = lru_cache(maxsize=1)(Styles)
 """The styles of a coarse graph, which is asked for again by one search after the other."""
-
-
-def _parallelism_of_nodes_and_tensors(coarse: CoarseGraph) -> dict[Name, set[str]]:
-    """Return which parts every node, and every tensor that they read or write, belongs to: "data", "model" or both."""
-    graph = coarse.graph
-    parts: dict[Name, set[str]] = {}
-    made_in: dict[str, str] = {}
-    of: dict[str | None, str] = {}
-    for node in graph.nodes:
-        category = coarse.signatures[node.name].category
-        if node.forward in of:
-            part = of[node.forward]
-        elif node_contracts_weight(node, coarse.signatures[node.name], graph) and category != "convolution":
-            part = "model"
-        else:
-            part = "model" if any(made_in.get(name) == "model" for name in node.inputs) else "data"
-        of[node.name], parts["node", node.name] = part, {part}
-        made_in |= dict.fromkeys(node.outputs, part)
-        for name in (*node.inputs, *node.outputs):
-            parts.setdefault(("tensor", name), set()).add(part)
-    return parts

@@ -11,7 +11,7 @@ from planner.search.costs.domains import operands_carried_by_choice
 from planner.search.joint import best_plan_among_candidates
 from planner.search.solver.limits import Limits
 from planner.search.solver.minimise import minimise
-from planner.search.solver.model import DenseModel
+from planner.search.solver.model import Model
 from planner.search.space import Outcome, Space, State
 
 Wanted = Collection[object]
@@ -34,7 +34,7 @@ def best_plan_keeping_to_patterns(space: Space, rule: Rule, limits: Limits) -> O
     if max((prod(len(candidates[v]) for v in scope) for scope in scopes), default=0) > DIRECT_ENTRIES:
         return best_plan_among_candidates(space, candidates, limits)
     domains = [space.domain(v, states) for v, states in enumerate(candidates)]
-    return Outcome.of_solution(domains, minimise(DenseModel(space.problem_of_domains(domains)), limits))
+    return Outcome.of_solution(domains, minimise(Model(space.problem_of_domains(domains)), limits))
 
 
 def _states_keeping_to_patterns(space: Space, v: int, patterns: Patterns) -> list[State]:

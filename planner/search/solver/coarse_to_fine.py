@@ -18,7 +18,8 @@ from planner.search.solver.isomorphism import lockstep_order
 from planner.search.solver.limits import Limits
 from planner.search.solver.model import Model
 from planner.search.solver.problem import Problem
-from planner.search.solver.quotient import Quotient, Representatives, lazy_terms_of_problem
+from planner.search.solver.quotient import Quotient, Representatives
+from planner.search.solver.relaxation import problem_with_small_terms_absorbed
 from planner.search.solver.search_state import SearchState
 
 
@@ -34,11 +35,12 @@ def solve_over_groups(
         return search
     if sum(len(np.unique(of)) for of in representatives) > tuning.quotient_part * sum(model.sizes):
         return search
-    terms = model.lazy_terms(min(tuning.table_entries, tuning.table_entries_per_s * limits.seconds))
-    if not terms:
+    whole = problem_with_small_terms_absorbed(model.problem)
+    entries = sum(whole.tables[number].size for number in {number for _, number in whole.terms})
+    if entries > min(tuning.table_entries, tuning.table_entries_per_s * limits.seconds):
         return search
     everything = [range(size) for size in model.sizes]
-    return _search_with_quotient(model, search, limits, Quotient(terms, representatives, everything, model.scale))
+    return _search_with_quotient(model, search, limits, Quotient(whole, representatives, everything))
 
 
 def solve_over_halved_groups(
@@ -47,9 +49,8 @@ def solve_over_halved_groups(
     """Return what the quotient says in which every group is divided in two: who stands for it, and the others left."""
     open_states = search.open_states_by_colour(model)
     halves = [_groups_halved(states, of) for of, states in zip(representatives, open_states, strict=True)]
-    return _search_with_quotient(
-        model, search, limits, Quotient(lazy_terms_of_problem(model.exact_problem(open_states)), halves, open_states)
-    )
+    whole = problem_with_small_terms_absorbed(model.exact_problem(open_states))
+    return _search_with_quotient(model, search, limits, Quotient(whole, halves, open_states))
 
 
 def _search_with_quotient(model: Model, search: SearchState, limits: Limits, quotient: Quotient) -> SearchState:
@@ -62,17 +63,17 @@ def _search_with_quotient(model: Model, search: SearchState, limits: Limits, quo
     elimination = eliminate_variables(quotient.least, order.variables, whole=True)
     groups = elimination.completed_choice({})
     least = quotient.least.value(groups)
-    search = search.with_lower_bound(-(-least // quotient.scale))
+    search = search.with_lower_bound(least)
     search = search.with_choice_offered(model, quotient.states_standing_for(groups))
     if search.gap > tuning.close and (order := _order_within_limits(quotient.standing, limits)) is not None:
         groups = states_of_least_cost(quotient.standing, order)
         search = search.with_choice_offered(model, quotient.states_standing_for(groups))
     if search.is_proved:
         return search
-    marginals = elimination.min_marginals(least, search.cost * quotient.scale, tuning.near_choices)
+    marginals = elimination.min_marginals(least, search.cost, tuning.near_choices)
     if marginals is None:
         return search
-    bounds = [-(-costs[quotient.groups_of_states(v)] // quotient.scale) for v, costs in enumerate(marginals)]
+    bounds = [costs[quotient.groups_of_states(v)] for v, costs in enumerate(marginals)]
     return search.with_state_bounds(quotient.open_states, bounds)
 
 

@@ -116,8 +116,8 @@ def bound_by_messages(task: Task, search: SearchState) -> SearchState:
     search = search.with_choice_offered(
         model, _states_at_open_positions(open_states, messages.choice_suggested_by_messages())
     )
-    search = search.with_lower_bound(-(-messages.lower_bound() // part.scale))
-    return search.with_state_bounds(open_states, [-(-bounds // part.scale) for bounds in messages.state_bounds()])
+    search = search.with_lower_bound(messages.lower_bound())
+    return search.with_state_bounds(open_states, messages.state_bounds())
 
 
 STAGES: dict[str, Callable[[Task, SearchState], SearchState]] = {

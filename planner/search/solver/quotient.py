@@ -1,13 +1,8 @@
-"""The quotient of a problem by groups of states: a term costs the least of what it costs over the groups' members.
-
-Tables over all states are made one after the other, and only what they come to over groups is kept.
-"""
+"""The quotient of a problem by groups of states: a term costs the least of what it costs over the groups' members."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from functools import partial
-from itertools import groupby
+from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -15,7 +10,6 @@ from numpy.typing import NDArray
 
 from planner.search.costs.tables import Scope, Table, Tables
 from planner.search.solver.problem import Problem, simplified_problem
-from planner.search.solver.relaxation import problem_with_small_terms_absorbed
 
 LARGE_ENTRIES = 1 << 18
 """Larger tables are not copied to be brought in order."""
@@ -24,67 +18,39 @@ Representatives = Sequence[NDArray[np.intp]]
 """Per variable, [state]: the state that stands for it, by number; states with one such are a group."""
 
 
-class LazyTerm(Struct, frozen=True):
-    """A term whose table is made when it is asked for; those of one `key` are equal. A scope is in any order."""
-
-    scope: Scope
-    key: Hashable
-    table: Callable[[], Table]
-
-
-def lazy_terms_of_problem(problem: Problem) -> list[LazyTerm]:
-    """Return a problem's terms, those of few variables within larger ones, and its constant."""
-    whole = problem_with_small_terms_absorbed(problem)
-    terms = [LazyTerm(scope, number, partial(whole.tables.__getitem__, number)) for scope, number in whole.terms]
-    return [constant_term(whole.constant), *terms]
-
-
-def constant_term(cost: int) -> LazyTerm:
-    """Return a term of no variable."""
-    return LazyTerm((), None, partial(np.array, cost))
-
-
 class Quotient:
     """A problem over groups of states, in order of who stands for them.
 
-    In `least` every term costs the least of what it costs over members, in `standing` what it does for those that stand
+    In `least` every term costs the least that it costs over members, in `standing` what it does for those that stand
     for their groups; both are of one store of `tables`. `open_states` are the states of variables that are grouped, by
-    their numbers in the model; costs count `scale` times.
+    their numbers in the model.
     """
 
     def __init__(
-        self,
-        terms: Sequence[LazyTerm],
-        representatives: Representatives,
-        open_states: Sequence[Sequence[int]],
-        scale: int = 1,
+        self, problem: Problem, representatives: Representatives, open_states: Sequence[Sequence[int]]
     ) -> None:
-        self.open_states, self.scale = open_states, scale
+        self.open_states = open_states
         self._groups = [_Groups.of_representatives(of) for of in representatives]
         self.tables = Tables()
-        keys: dict[Hashable, int] = {}
-        ordered = sorted(terms, key=lambda term: keys.setdefault(term.key, len(keys)))
-        numbers: list[tuple[Scope, int, int]] = []
-        for _, alike in groupby(ordered, key=lambda term: term.key):
-            numbers += self._numbers_of_terms_over_groups(list(alike))
-        sizes = tuple(len(groups.standing) for groups in self._groups)
-        least, standing = (tuple((scope, pair[which]) for scope, *pair in numbers) for which in range(2))
-        self.least = simplified_problem(Problem(self.tables, sizes, least))
-        self.standing = simplified_problem(Problem(self.tables, sizes, standing))
-
-    def _numbers_of_terms_over_groups(self, terms: Sequence[LazyTerm]) -> Iterator[tuple[Scope, int, int]]:
-        """Yield the terms of one table over groups, the least and those of who stands for them; it is made once."""
-        table = terms[0].table()
         numbers: dict[object, tuple[int, int]] = {}
-        for term in terms:
-            of, order = [self._groups[v] for v in term.scope], np.argsort(term.scope)
-            key = (*order.tolist(), *(groups.key for groups in of))
+        terms: list[tuple[Scope, int, int]] = []
+        for scope, number in sorted(problem.terms, key=lambda term: term[1]):
+            of = [self._groups[v] for v in scope]
+            key = (number, *(groups.key for groups in of))
             if key not in numbers:
-                standing, least = table[np.ix_(*(groups.standing for groups in of))], table
-                for axis, groups in enumerate(of):
-                    least = groups.least_over_groups(least, axis)
-                numbers[key] = self.tables.intern(least.transpose(order)), self.tables.intern(standing.transpose(order))
-            yield tuple(sorted(term.scope)), *numbers[key]
+                numbers[key] = self._numbers_over_groups(problem.tables[number], of)
+            terms.append((scope, *numbers[key]))
+        sizes = tuple(len(groups.standing) for groups in self._groups)
+        least, standing = (tuple((scope, pair[which]) for scope, *pair in terms) for which in range(2))
+        self.least = simplified_problem(Problem(self.tables, sizes, least, problem.constant))
+        self.standing = simplified_problem(Problem(self.tables, sizes, standing, problem.constant))
+
+    def _numbers_over_groups(self, table: Table, of: Sequence[_Groups]) -> tuple[int, int]:
+        """Return the tables of the least over groups, and of those who stand for them, along every axis."""
+        standing, least = table[np.ix_(*(groups.standing for groups in of))], table
+        for axis, groups in enumerate(of):
+            least = groups.least_over_groups(least, axis)
+        return self.tables.intern(least), self.tables.intern(standing)
 
     def states_standing_for(self, chosen: Sequence[int]) -> list[int]:
         """Return the states, by their numbers in the model, that stand for the groups chosen."""
