@@ -18,7 +18,7 @@ from planner.graph.build import MIXED
 from planner.graph.checking import check
 from planner.graph.graph_json import load_graph
 from planner.graph.ir import Graph
-from planner.models.zoo import build, built_as_asked
+from planner.models.zoo import build, built_as_asked, is_zoo_name
 from tensor_partitioner.display.progress import progress
 
 _FUNCTION = r"(.+\.py):(\w+)"
@@ -56,6 +56,8 @@ def model(source: str, **options: object) -> Graph:
     opaque_unknown = bool(options.pop("opaque_unknown", False))
     if opaque_unknown and match is None:
         raise GraphError(f"{source}: expected file.py:function, whose module of PyTorch may have unknown operators")
+    if is_zoo_name(source):
+        return replace(build(source, **options), name=source)
     if not source_files(source):
         return replace(build(source, **options), name=source)
     if match is not None:

@@ -150,7 +150,8 @@ class ZooModel:
 
     @classmethod
     def of(cls, name: str, options: Mapping[str, object]) -> ZooModel:
-        """Take options by name."""
+        """Take options by name; GraphError for a configuration that cannot be read."""
+        with_few_layers(name, options, 1)
         return cls(name, tuple(sorted(options.items())))
 
     def whole(self, batch: int, parallel: Parallel | None = None) -> Graph:

@@ -29,7 +29,8 @@ class LlamaSize:
     A head is `head` wide, or as wide as heads that share the width of the model are.
 
     `base` is that of rotary positions, `stretched` whether they are Llama 3.1's. Without `experts` every token passes
-    the same layers. Fully connected layers that are not `gated` have two matrices and a GELU.
+    the same layers. Fully connected layers that are not `gated` have two matrices and a GELU; a gate has `activation`.
+    With `qkv_bias` queries, keys and values have biases, with `qk_norm` queries and keys an RMS norm in every head.
     """
 
     layers: int
@@ -46,6 +47,9 @@ class LlamaSize:
     chosen: int = 2
     gated: bool = True
     head: int = 0
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    activation: str = "silu"
 
     @property
     def head_width(self) -> int:
@@ -195,9 +199,16 @@ class Layers:
         b, size = self.b, self.size
         norm, head = rms_norm(b, x, f"{name}.norm"), size.head_width
         q, k, v = (
-            project(b, norm, f"{name}.{part}", WeightProduct("bsd,hed->bhse", (count, head, size.width), bias=False))
+            project(
+                b,
+                norm,
+                f"{name}.{part}",
+                WeightProduct("bsd,hed->bhse", (count, head, size.width), bias=size.qkv_bias),
+            )
             for part, count in (("q", size.heads), ("k", size.groups), ("v", size.groups))
         )
+        if size.qk_norm:
+            q, k = (rms_norm(b, heads, f"{name}.{part}.norm") for part, heads in (("q", q), ("k", k)))
         q, k = (
             b.apply("rotary", heads, *self.angles, name=f"{name}.{part}.rotary", half=head // 2)
             for part, heads in (("q", q), ("k", k))
@@ -245,7 +256,7 @@ class Layers:
         if not self.size.gated:
             return b.apply("gelu", project(b, x, f"{name}.up", up), name=f"{name}.gelu")
         gate, linear = (project(b, x, f"{name}.{part}", up) for part in ("gate", "up"))
-        gate = b.apply("silu", gate, name=f"{name}.silu")
+        gate = b.apply(self.size.activation, gate, name=f"{name}.{self.size.activation}")
         return b.apply("mul", gate, linear, name=f"{name}.product")
 
     @property

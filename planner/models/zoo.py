@@ -11,7 +11,7 @@ from typing import Any
 from planner.errors import GraphError
 from planner.graph.ir import Graph
 from planner.graph.optimizers import CONSTANTS, constants_of
-from planner.models import classifiers, llama, rnn, transformer
+from planner.models import classifiers, huggingface, llama, rnn, transformer
 from planner.models.options import CHOICES, Published, Scaled, Tokens, Training
 from tensor_partitioner.display import nearest
 from topologies import Machine
@@ -23,7 +23,8 @@ class Family:
 
     `build` takes the groups of `pattern` as they are written, then an instance of `options`, a frozen dataclass. Of one
     that `repeats` the first group says how many layers there are, all alike but the first and the last. `depths` are
-    all names of a family that has no others, and the layers of each unless its option `layers` says.
+    all names of a family that has no others, and the layers of each unless its option `layers` says; of one that is not
+    listed the example stands for them.
     """
 
     pattern: str
@@ -32,6 +33,7 @@ class Family:
     options: type[Training] = Training
     repeats: bool = False
     depths: Mapping[str, int] = field(default_factory=dict)
+    is_listed: bool = True
 
     @classmethod
     def of_sizes(
@@ -47,7 +49,7 @@ class Family:
     @property
     def names(self) -> tuple[str, ...]:
         """All names, or one as an example of them."""
-        return tuple(self.depths) or (self.example,)
+        return tuple(self.depths) if self.depths and self.is_listed else (self.example,)
 
 
 MOST = 10**9 - 1
@@ -78,6 +80,14 @@ FAMILIES: dict[str, Family] = {
     "gpt-SIZE": Family.of_sizes(transformer.SIZES, transformer.build_published, Published),
     "llama-SIZE": Family.of_sizes(llama.SIZES, llama.build, Published),
     "mixtral-SIZE": Family.of_sizes(llama.EXPERTS, llama.build_experts, llama.Experts),
+    "hf:ORG/NAME": Family(
+        huggingface.PATTERN,
+        "hf:Qwen/Qwen2.5-0.5B",
+        huggingface.build,
+        llama.Experts,
+        depths=huggingface.Layers(),
+        is_listed=False,
+    ),
 }
 """From a family's spelling to the family; add to it to have models of your own by name."""
 
@@ -162,7 +172,7 @@ def _options(spelling: str, family: Family, given: Mapping[str, object]) -> Trai
 
 
 def _spelled(spelling: str, family: Family) -> str:
-    if family.depths:
+    if family.depths and family.is_listed:
         return ", ".join(family.depths)
     return spelling if family.example == spelling else f"{spelling} (such as {family.example})"
 

@@ -1,0 +1,163 @@
+"""Language models by their configurations on the Hugging Face Hub: `hf:ORG/NAME` of a table, or a config.json.
+
+Kinds whose layers are Llama's, Mixtral's or GPT-2's, with their differences: biases of queries, keys and values
+(Qwen 2), norms of queries and keys (Qwen 3), GELU in place of SiLU (Gemma).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from planner.errors import GraphError
+from planner.graph.ir import Graph
+from planner.models import llama, transformer
+from tensor_partitioner.display import nearest
+
+PREFIX = "hf:"
+PATTERN = rf"({PREFIX}\S+|(?:.*[/_-])?config\.json)"
+TABLE = Path(__file__).with_name("huggingface.yaml")
+
+GPT2 = "gpt2"
+KINDS = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "phi3", "gemma", GPT2)
+"""Values of `model_type` that are built."""
+
+SEQUENCE = 4096
+"""Tokens of a sample where nothing is said, or as many positions as a model has."""
+
+_VARIANT = re.compile(r"-(hf|instruct|chat|base|it)$")
+
+Count = Annotated[int, msgspec.Meta(ge=1, le=10**9)]
+
+
+class Configuration(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of a config.json that a training graph depends on, by their names there; others are ignored."""
+
+    model_type: str = ""
+    num_hidden_layers: Count | None = None
+    hidden_size: Count | None = None
+    num_attention_heads: Count | None = None
+    num_key_value_heads: Count | None = None
+    head_dim: Count | None = None
+    intermediate_size: Count | None = None
+    moe_intermediate_size: Count | None = None
+    num_local_experts: Count | None = None
+    num_experts: Count | None = None
+    num_experts_per_tok: Count = 2
+    vocab_size: Count | None = None
+    max_position_embeddings: Count = SEQUENCE
+    tie_word_embeddings: bool | None = None
+    attention_bias: bool = False
+    rope_theta: float = 1e4
+    n_layer: Count | None = None
+    n_embd: Count | None = None
+    n_head: Count | None = None
+    n_positions: Count = 1024
+
+
+class Layers(Mapping[str, int]):
+    """How many layers a model has, by its name; the names are those of the table."""
+
+    def __getitem__(self, name: str) -> int:
+        return size_of(name).layers
+
+    def __iter__(self) -> Iterator[str]:
+        return (f"{PREFIX}{name}" for name in _table())
+
+    def __len__(self) -> int:
+        return len(_table())
+
+
+def build(name: str, options: llama.Experts) -> Graph:
+    """Return the training graph of a configuration; GraphError for one that is not there or of another kind."""
+    size = replace(size_of(name), **options.chosen)
+    if isinstance(size, transformer.GptSize):
+        return transformer.training(size, options)
+    return llama.training(size, options, options.capacity)
+
+
+def size_of(name: str) -> llama.LlamaSize | transformer.GptSize:
+    """Return the extents of a model: `hf:ORG/NAME`, `hf:path/config.json` or path/to/config.json."""
+    text = name.removeprefix(PREFIX)
+    config = _file(Path(text)) if text.endswith(".json") else _known(text)
+    if config.model_type not in KINDS:
+        raise GraphError(f"{name}: expected model_type {', '.join(KINDS)}, found {config.model_type!r}")
+    try:
+        return _gpt(config) if config.model_type == GPT2 else _llama(config)
+    except _MissingError as error:
+        raise GraphError(f"{name}: expected a field {error}, found none") from error
+
+
+class _MissingError(Exception):
+    """A field that a kind of model needs."""
+
+
+def _given(config: Configuration, field: str) -> int:
+    value = getattr(config, field)
+    if value is None:
+        raise _MissingError(field)
+    return int(value)
+
+
+def _gpt(config: Configuration) -> transformer.GptSize:
+    layers, width, heads, vocabulary = (_given(config, f) for f in ("n_layer", "n_embd", "n_head", "vocab_size"))
+    tied = config.tie_word_embeddings is not False
+    return transformer.GptSize(layers, width, heads, vocabulary, config.n_positions, tied=tied)
+
+
+def _llama(config: Configuration) -> llama.LlamaSize:
+    heads, width = _given(config, "num_attention_heads"), _given(config, "hidden_size")
+    experts = config.num_local_experts or config.num_experts or 0
+    is_narrow = experts and config.moe_intermediate_size is not None
+    if config.head_dim is None and width % (2 * heads):
+        raise GraphError(f"hidden_size: expected a multiple of twice the {heads} heads, found {width}")
+    return llama.LlamaSize(
+        layers=_given(config, "num_hidden_layers"),
+        width=width,
+        heads=heads,
+        groups=config.num_key_value_heads or heads,
+        hidden=_given(config, "moe_intermediate_size" if is_narrow else "intermediate_size"),
+        vocabulary=_given(config, "vocab_size"),
+        sequence=min(SEQUENCE, config.max_position_embeddings),
+        base=config.rope_theta,
+        tied=config.model_type == "gemma" if config.tie_word_embeddings is None else config.tie_word_embeddings,
+        experts=experts,
+        chosen=config.num_experts_per_tok,
+        head=config.head_dim or 0,
+        qkv_bias=config.attention_bias or config.model_type == "qwen2",
+        qk_norm=config.model_type.startswith("qwen3"),
+        activation="gelu" if config.model_type == "gemma" else "silu",
+    )
+
+
+def _file(path: Path) -> Configuration:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Configuration)
+    except msgspec.DecodeError as error:
+        raise GraphError(f"{path}: expected a config.json of a language model: {error}") from error
+
+
+@cache
+def _table() -> Mapping[str, Configuration]:
+    return msgspec.yaml.decode(TABLE.read_bytes(), type=dict[str, Configuration])
+
+
+def _known(name: str) -> Configuration:
+    table = {_normalized(known): config for known, config in _table().items()}
+    if (config := table.get(_normalized(name))) is None:
+        raise GraphError(f"{PREFIX}{name}: no such name is known{nearest(name, _table())}; a config.json is read, too")
+    return config
+
+
+def _normalized(name: str) -> str:
+    """Write a name without case and without what names a variant of the same extents."""
+    text = name.lower().replace("/meta-llama-", "/llama-")
+    while (shorter := _VARIANT.sub("", text)) != text:
+        text = shorter
+    return text
