@@ -21,9 +21,9 @@ from simulator.projection.result import Projection
 from tensor_partitioner.projection import project_source
 from tensor_partitioner.replicas import GraphModel, Source, ZooModel
 
-LASTING = {"weights", "weights as computed with", "master weights", "state of the optimizer", "gradients"}
+LASTING = {"weights", "weights in compute precision", "master weights", "optimizer state", "gradients"}
 OUTSIDE = {"context and communicators"}
-BEYOND = {"held by the allocator beyond"}
+BEYOND = {"allocator fragmentation"}
 
 OF_MEMORY: dict[str, Callable[[str], bool]] = {
     "all": lambda what: True,

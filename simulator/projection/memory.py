@@ -43,9 +43,9 @@ def lasting_lines(blocks: Sequence[Block], parallel: Parallel, stack: Stack) -> 
 
     masters = held(OPTIMIZER, lambda block: block.master_bytes)
     lines = (
-        ("weights as computed with" if masters else "weights", held(WEIGHTS, lambda block: block.weight_bytes)),
+        ("weights in compute precision" if masters else "weights", held(WEIGHTS, lambda block: block.weight_bytes)),
         ("master weights", masters),
-        ("state of the optimizer", held(OPTIMIZER, lambda block: block.state_bytes)),
+        ("optimizer state", held(OPTIMIZER, lambda block: block.state_bytes)),
         ("gradients", held(GRADIENTS, lambda block: gradient_bytes(block, stack))),
     )
     return [MemoryLine(what, round(nbytes)) for what, nbytes in lines if nbytes]
@@ -88,7 +88,7 @@ def other_lines(blocks: Sequence[Block], parallel: Parallel, stack: Stack, devic
             reduced = max((b.gradient_bytes + gradient_bytes(b, stack)) * shared(b, parallel) for b in blocks)
             lines.append(MemoryLine("gradients to be scattered", round(reduced)))
         elif stack.overlaps_gradients:
-            lines.append(MemoryLine("buckets of gradients", 2 * stack.bucket_bytes))
+            lines.append(MemoryLine("gradient buckets", 2 * stack.bucket_bytes))
     lines.append(MemoryLine("context and communicators", round(device.spec.reserved_bytes)))
     return [line for line in lines if line.nbytes]
 
@@ -96,4 +96,4 @@ def other_lines(blocks: Sequence[Block], parallel: Parallel, stack: Stack, devic
 def with_fragmentation(lines: Sequence[MemoryLine], stack: Stack) -> tuple[MemoryLine, ...]:
     """Return the lines with what the allocator holds beyond what is live."""
     live = sum(line.nbytes for line in lines)
-    return (*lines, MemoryLine("held by the allocator beyond", round(live * (stack.fragmentation - 1))))
+    return (*lines, MemoryLine("allocator fragmentation", round(live * (stack.fragmentation - 1))))

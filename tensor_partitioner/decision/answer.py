@@ -108,14 +108,23 @@ def facts(decision: Decision) -> Iterator[tuple[str, str]]:
 def _pace(decision: Decision) -> str:
     """Write a step's seconds, their band, tokens or samples a second, and the share of the peak."""
     best = decision.best
-    parts = [display.seconds(best.seconds_per_step)]
-    if decision.band is not None:
-        low, high = (display.seconds(float(f"{ratio * best.seconds_per_step:.3g}")) for ratio in decision.band)
-        parts[0] += f" ({COVERAGE:.0%} of published runs: {low} to {high})"
-    parts.append(f"{display.number(best.samples_per_s)} samples/s")
-    if best.tokens_per_s is not None:
-        parts[1] = f"{display.number(best.tokens_per_s)} tokens/s"
-    return ", ".join((*parts, f"{best.utilisation:.1%} MFU"))
+    step, band = display.seconds(best.seconds_per_step), band_of(decision)
+    return ", ".join((f"{step} ({band})" if band else step, rate(best), f"{best.utilisation:.1%} MFU"))
+
+
+def band_of(decision: Decision) -> str:
+    """Write the band of the best step; "" where there is none."""
+    if decision.band is None:
+        return ""
+    low, high = (display.seconds(float(f"{ratio * decision.best.seconds_per_step:.3g}")) for ratio in decision.band)
+    return f"{COVERAGE:.0%} of published runs: {low} to {high}"
+
+
+def rate(row: RankedCandidate) -> str:
+    """Write tokens a second, or samples where these are no sequences."""
+    if row.tokens_per_s is None:
+        return f"{display.number(row.samples_per_s)} samples/s"
+    return f"{display.number(row.tokens_per_s)} tokens/s"
 
 
 def assumed(decision: Decision) -> str:

@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 from planner.parallel import Parallel
 from planner.plans.phases import read_schedule
-from simulator.projection.result import IDEAL, INEFFICIENCY, INEFFICIENCY_AND_WAITING
 from simulator.projection.stack import Stack
+from tensor_partitioner.decision.answer import assumed, band_of, rate
 from tensor_partitioner.decision.record import Decision
 from tensor_partitioner.decision.why import left_open, not_their_best
-from tensor_partitioner.display import number, percent, quantity, seconds
+from tensor_partitioner.display import percent, quantity, seconds
 from tensor_partitioner.page.records import Figure
 from topologies import Machine
 from topologies.library import DEVICES, LINKS, device_names, link_types
@@ -39,7 +39,6 @@ ZERO = {
     "layer (FSDP, ZeRO-3).",
 }
 OF_PEAK = "model FLOP/s over the peak in the data sheet"
-KERNELS = (IDEAL, INEFFICIENCY, INEFFICIENCY_AND_WAITING)
 RECOMPUTED = {
     "none": "Nothing is computed twice.",
     "selective": "Some of a layer, such as the insides of attention, is computed again in the backward pass.",
@@ -106,13 +105,12 @@ def cards_of(decision: Decision) -> tuple[tuple[str, str, str], ...]:
     """Return the few figures that matter most: name, value, and what it means."""
     best = decision.best
     margin = f"{quantity(abs(best.margin_bytes), 'B')} {'to spare' if best.fits else 'too much'}"
-    tokens = "" if best.tokens_per_s is None else f"{quantity(best.tokens_per_s, 'tokens/s')}"
-    share = sum(best.shares.get(cause, 0.0) for cause in KERNELS) / best.seconds_per_step
     return (
-        ("One step", seconds(best.seconds_per_step), f"{number(best.samples_per_s)} samples/s, {tokens}".rstrip(", ")),
+        ("Train as", best.family, best.name),
+        ("One step", seconds(best.seconds_per_step), ", ".join(filter(None, (band_of(decision), rate(best))))),
         ("MFU", percent(best.utilisation), OF_PEAK),
         ("Memory of the fullest device", quantity(best.needed_bytes, "B"), margin),
-        ("Computing", percent(share), "of the step; the rest is communication, waiting and update"),
+        ("Assumed", f"batch {decision.model.batch}", assumed(decision).partition(", ")[2]),
         *_beside(decision),
     )
 

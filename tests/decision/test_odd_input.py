@@ -139,7 +139,7 @@ def test_zero_shares_what_data_and_context_parallel_workers_have_alike():
             for degrees in ("dp=8", "dp=4,cp=2")
         )
         memory = [{line.what: line.nbytes for line in step.memory} for step in (data, context)]
-        for what in ("weights as computed with", "master weights", "state of the optimizer", "gradients"):
+        for what in ("weights in compute precision", "master weights", "optimizer state", "gradients"):
             assert memory[1][what] == pytest.approx(memory[0][what], rel=0.01)
         assert ("gradients to be scattered" in memory[0]) == (settings != "zero=1")
         assert context.shares["optimizer"] == pytest.approx(data.shares["optimizer"], rel=0.01)

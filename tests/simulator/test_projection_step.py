@@ -105,7 +105,7 @@ def test_zero_shares_out_states_gradients_and_weights():
         projection = step(
             f"dp=8,micro-batch=1{zero}", 8, Stack(Kernels("all"), 0.0, gradient_bytes=2), machine="dgx-a100"
         )
-        whats = ("weights as computed with", "master weights", "state of the optimizer", "gradients")
+        whats = ("weights in compute precision", "master weights", "optimizer state", "gradients")
         return sum(line.nbytes for line in projection.memory if line.what in whats)
 
     whole = lasting("")

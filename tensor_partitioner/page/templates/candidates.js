@@ -21,7 +21,7 @@ function candidates(decision) {
     {key: "why", title: "why not", text: reason},
     {key: "samples_per_s", title: "samples/s", number: true, seldom: hasTokens, text: (row) => amount(row.samples_per_s)},
     ...(hasTokens ? [{key: "tokens_per_s", title: "tokens/s", number: true, text: (row) => amount(row.tokens_per_s)}] : []),
-    {key: "utilisation", title: `of the ${decision.model.dtype} peak`, number: true, text: (row) => percent(row.utilisation)},
+    {key: "utilisation", title: "MFU", number: true, text: (row) => percent(row.utilisation)},
     {key: "exposed_s", title: "exposed communication", number: true, seldom: true, text: (row) => seconds(row.exposed_s)},
     ...(hasBubble ? [{key: "bubble_s", title: "bubble", number: true, seldom: true, text: (row) => seconds(row.bubble_s)}] : []),
     {key: "needed_bytes", title: "memory", number: true, text: (row) => bytes(row.needed_bytes)},
@@ -98,7 +98,7 @@ function candidates(decision) {
       make("p", {}, row.rank === 1
         ? "This is the best."
         : `${longer(row.seconds_per_step / rows[0].seconds_per_step)} the best: ${row.why}.`,
-      ` ${row.micro_batches} micro-batch${row.micro_batches === 1 ? "" : "es"}; ${amount(row.roof_factor)} times its kernels’ time at the roof.`),
+      ` ${row.micro_batches} micro-batch${row.micro_batches === 1 ? "" : "es"}; ${amount(row.roof_factor)} times its ideal compute time.`),
       make("div", {class: "pair"}, part("Seconds of a step", causes, secondsOf(row), seconds, row.seconds_per_step),
         part("Bytes of the fullest device", uses, bytesOf(row), bytes, row.needed_bytes)));
   }

@@ -40,7 +40,7 @@ function sliders(decision, decisions) {
     }
     const [best, ...others] = fit, next = others.find((row) => row.family !== best.family);
     what.replaceChildren(make("p", {}, make("b", {}, `${best.family}: ${best.name}. `),
-      `${seconds(best.seconds_per_step)} a step, ${amount(best.samples_per_s)} samples/s, ${percent(best.utilisation)} of the ${decision.model.dtype} peak, ${bytes(best.needed_bytes)} of ${bytes(most)}.`,
+      `${seconds(best.seconds_per_step)} a step, ${amount(best.samples_per_s)} samples/s, ${percent(best.utilisation)} MFU, ${bytes(best.needed_bytes)} of ${bytes(most)}.`,
       next ? ` Next is ${next.family} (${next.name}), a step takes ${longer(next.seconds_per_step / best.seconds_per_step)} the best’s.` : ""));
   }
   for (const input of [batch, devices, limit]) input.addEventListener("input", draw);
