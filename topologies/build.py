@@ -318,8 +318,17 @@ class _Builder:
             processor = self._add(f"{entry.name}.processor", "processor", kind.cores)
         if kind.copy_engines is not None:
             engines = self._add(f"{entry.name}.engines", "engines", kind.copy_engines)
+        if entry.power_limit_w is not None:
+            kind = with_limit(kind, entry.power_limit_w)
         _check_spec(kind)
         return Device(entry.name, kind, memory, processor, engines)
+
+
+def with_limit(kind: DeviceSpec, limit_w: float) -> DeviceSpec:
+    """Return a device's type with another power limit; raises `TopologyError` where it does not say what it draws."""
+    if kind.power is None:
+        raise TopologyError(f"power_limit_w: expected none, as {kind.name} says no power; found {limit_w:g}")
+    return msgspec.structs.replace(kind, power=msgspec.structs.replace(kind.power, limit_w=limit_w))
 
 
 def _names(entries: Sequence[DeviceEntry | SwitchEntry | ProcessorEntry | MemoryEntry]) -> tuple[str, ...]:
@@ -336,6 +345,8 @@ def _check_spec(kind: DeviceSpec) -> None:
         raise TopologyError(
             f"{place}.reserved_bytes: expected less than memory_bytes ({size:g}), found {kind.reserved_bytes:g}"
         )
+    if (power := kind.power) is not None and power.limit_w <= power.idle_w:
+        raise TopologyError(f"{place}.power.limit_w: expected more than {power.idle_w:g}, found {power.limit_w:g}")
     if not kind.peak_flop_per_s.by_dtype():
         dtypes = ", ".join(Peak.__struct_fields__)
         raise TopologyError(f"{place}.peak_flop_per_s: expected one of {dtypes}, found none")

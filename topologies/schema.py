@@ -155,6 +155,18 @@ class NVLinks(_Described, frozen=True, kw_only=True):
     count: Count
 
 
+class Power(_Described, frozen=True, kw_only=True):
+    """Watts that a device draws: at most in the mean over a step, idle, and at its full clock.
+
+    That is in the largest products of 16 bits or fewer (`product_w`), and in streaming at its memory's bandwidth.
+    """
+
+    limit_w: Positive
+    idle_w: Positive
+    product_w: Positive
+    memory_w: Positive
+
+
 class DeviceSpec(_Described, frozen=True, kw_only=True):
     """A type of device: what one can do on its own.
 
@@ -165,7 +177,7 @@ class DeviceSpec(_Described, frozen=True, kw_only=True):
     it does by `compute_capability`, where that is said. `message_core_s_per_byte` is the processor time that sending or
     receiving one byte costs. Tasks that were `measured` take so long. `copy_engines` is how many messages it can send
     at once at full speed (None: any). A device that `streams_messages` packs, sends, and unpacks or combines piece by
-    piece, all at the same time.
+    piece, all at the same time. With `power`, a step's products take longer where it would draw more than its limit.
     """
 
     name: Name
@@ -176,6 +188,7 @@ class DeviceSpec(_Described, frozen=True, kw_only=True):
     launch_latency_s: Seconds
     host_launch_s: Seconds = 0.0
     products: Products | None = None
+    power: Power | None = None
     knee_bytes: NotNegative = 0.0
     memory_bytes: Positive | None = None
     reserved_bytes: NotNegative = 0.0
@@ -199,13 +212,15 @@ class DeviceSpec(_Described, frozen=True, kw_only=True):
 class DeviceEntry(_Described, frozen=True, kw_only=True):
     """A device: worker w runs on the w-th. It may share a processor and a memory with others.
 
-    `type` is one of the file's `device_types`, or of the package's (`topologies/devices`).
+    `type` is one of the file's `device_types`, or of the package's (`topologies/devices`); `power_limit_w` is another
+    limit than its.
     """
 
     name: Name
     type: Name
     processor: Name | None = None
     memory: Name | None = None
+    power_limit_w: Positive | None = None
 
 
 class ProcessorEntry(_Described, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from results.scoreboard.cells import UNITS, SetError, read_number
 from results.scoreboard.gpus import find_device
 from results.scoreboard.row import Row
 from simulator.projection.cluster import NODES_BUILT, Cluster, cluster, cluster_of
+from topologies.build import with_limit
 from topologies.errors import TopologyError
 from topologies.library import MACHINES, available, device_type, link_types
 from topologies.load import parse_topology
@@ -57,12 +58,23 @@ def machine_of(row: Row, devices: int, folder: Path) -> tuple[Cluster, str]:
     """
     try:
         if row.machine is not None:
-            return _named(row.machine, devices, row.network, folder)
-        if row.gpu is None:
+            machine, name = _named(row.machine, devices, row.network, folder)
+        elif row.gpu is not None:
+            machine, name = _of_type(find_device(row.gpu), devices, row.per_node, row.network)
+        else:
             raise SetError("expected a machine or a type of GPU, found neither")
-        return _of_type(find_device(row.gpu), devices, row.per_node, row.network)
+        if row.power_limit_w is None:
+            return machine, name
+        return _with_limit(machine, row.power_limit_w), f"{name}, {row.power_limit_w:g} W"
     except TopologyError as error:
         raise SetError(str(error)) from error
+
+
+@cache
+def _with_limit(machine: Cluster, limit_w: float) -> Cluster:
+    """Return a cluster whose devices may draw so many watts; raises TopologyError where nobody knows what they draw."""
+    limited = tuple(replace(device, spec=with_limit(device.spec, limit_w)) for device in machine.built.devices)
+    return replace(machine, built=replace(machine.built, devices=limited))
 
 
 def _named(name: str, devices: int, network: str | None, folder: Path) -> tuple[Cluster, str]:

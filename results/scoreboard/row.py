@@ -105,6 +105,9 @@ class Row:
     machine: str | None = said(read_text, "a machine's name or file; K for a family's number", "topology, cluster")
     gpu: str | None = said(read_text, "type of GPU", "device, device type, gpu type, accelerator, gpu name, hardware")
     per_node: int | None = said(read_count, "devices of a node", "gpus per node, devices per node, gpus node")
+    power_limit_w: float | None = said(
+        read_factor, "watts that a GPU may draw, where not its type's", "power limit, tdp"
+    )
     network: str | None = said(read_text, "a GPU's share of the network: a type of link, or Gbit/s", "network gbit s")
     devices: int | None = said(
         read_count, "devices", "gpus, num gpus, n gpus, ngpu, number of gpus, world size, gpu count, ranks, workers"

@@ -30,25 +30,27 @@ GAP_S = 0.9e-6
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Seconds of a device, of which `roof_s` at the best rates that it attains, launches, operations of products."""
+    """Seconds of a device, of which `roof_s` at the best rates that it attains, launches, operations of products.
+
+    Of those, products on tensor cores take `product_s`; the rest draws the power of streaming.
+    """
 
     seconds: float = 0.0
     roof_s: float = 0.0
     launches: int = 0
     product_operations: float = 0.0
+    product_s: float = 0.0
 
     def __add__(self, other: Work) -> Work:
         """Do both, one after the other."""
-        return Work(
-            self.seconds + other.seconds,
-            self.roof_s + other.roof_s,
-            self.launches + other.launches,
-            self.product_operations + other.product_operations,
-        )
+        seconds, roof_s = self.seconds + other.seconds, self.roof_s + other.roof_s
+        operations, product_s = self.product_operations + other.product_operations, self.product_s + other.product_s
+        return Work(seconds, roof_s, self.launches + other.launches, operations, product_s)
 
     def part(self, share: float) -> Work:
         """Do a share of it, by as many launches."""
-        return Work(self.seconds * share, self.roof_s * share, self.launches, self.product_operations * share)
+        drawn = (self.product_operations * share, self.product_s * share)
+        return Work(self.seconds * share, self.roof_s * share, self.launches, *drawn)
 
     def slowed(self, factor: float) -> Work:
         """Do it on a device that takes so many times as long."""
@@ -212,16 +214,11 @@ def work_of(run: Sequence[NodeShare], readers: Readers, device: Device, kernels:
         attention = replace(run[0].attention, kernel=kernels.attention)
         kernel = replace(kernel, operations=attention.operations, attention=attention)
     if not products:
-        seconds, roof_s = _kernel_s(device, kernel)
-        return Work(passes * seconds, roof_s, ceil(passes), kernel.operations if is_product(run[0]) else 0.0)
-    part = 1 / len(products)
-    total = Work()
-    for product in products:
-        dtype = kernels.products if kernels.products and run[0].with_weights else kernel.dtype
-        product_kernel = Kernel(kernel.category, dtype, kernel.operations * part, kernel.nbytes * part, product)
-        seconds, roof_s = _kernel_s(device, product_kernel)
-        total += Work(seconds, roof_s, 1, product_kernel.operations)
-    return total
+        work = _work(device, kernel)
+        return replace(work, seconds=passes * work.seconds, launches=ceil(passes))
+    dtype = kernels.products if kernels.products and run[0].with_weights else kernel.dtype
+    part = Kernel(kernel.category, dtype, kernel.operations / len(products), kernel.nbytes / len(products))
+    return sum((_work(device, replace(part, product=product)) for product in products), Work())
 
 
 def converted(shares: Iterable[NodeShare]) -> Mapping[str, int]:
@@ -236,14 +233,16 @@ def conversion(nbytes: Iterable[int], dtype: str, device: Device) -> Work:
     That is as it is and transposed: products in 8 bits have both operands with their sum's terms in turn.
     """
     copies = (Kernel("elementwise", dtype, 0.0, operand * (1 + 2 / ITEM_BYTES[dtype])) for operand in nbytes)
-    return sum((Work(_kernel_s(device, copy)[0], 0.0, 1) for copy in copies), Work())
+    return sum((replace(_work(device, copy), roof_s=0.0) for copy in copies), Work())
 
 
 @lru_cache(MOST)
-def _kernel_s(device: Device, kernel: Kernel) -> tuple[float, float]:
-    """Return a kernel's seconds, and those at the peak of its dtype and the memory's bandwidth."""
-    roof_s = kernel.nbytes / device.spec.memory_bandwidth_bytes_per_s
-    if kernel.category in ("matmul", "convolution"):
-        roof_s = kernel.operations / device.attained(kernel.dtype)
-    seconds = device.kernel_s(kernel)
-    return seconds + GAP_S, min(roof_s, seconds)  # Winograd's algorithm takes fewer operations
+def _work(device: Device, kernel: Kernel) -> Work:
+    """Return what a kernel takes: its roof is the peak of its dtype or the memory's bandwidth."""
+    attained, seconds = device.attained(kernel.dtype), device.kernel_s(kernel)
+    if kernel.category not in PRODUCTS:
+        roof_s = min(kernel.nbytes / device.spec.memory_bandwidth_bytes_per_s, seconds)
+        return Work(seconds + GAP_S, roof_s, 1)
+    roof_s = min(kernel.operations / attained, seconds)  # Winograd's algorithm takes fewer operations
+    on_tensor_cores = attained > (device.spec.peak_flop_per_s.float32 or attained)
+    return Work(seconds + GAP_S, roof_s, 1, kernel.operations, roof_s if on_tensor_cores else 0.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
@@ -20,6 +20,7 @@ from simulator.projection.memory import (
     other_lines,
     with_fragmentation,
 )
+from simulator.projection.power import within_limit_s
 from simulator.projection.result import (
     BUBBLE,
     GRADIENTS,
@@ -27,6 +28,7 @@ from simulator.projection.result import (
     IDEAL,
     INEFFICIENCY,
     MODEL_PARALLEL,
+    POWER,
     RECOMPUTATION,
     SHARDING,
     STRAGGLERS,
@@ -83,6 +85,7 @@ class _Projecting:
         seconds = [[self._steps.of_chunk(chunk) for chunk in stage] for stage in self._chunks]
         ends = self._of_one_stage(seconds) if parallel.pp == 1 else self._of_stages(seconds)
         slowest = max(range(parallel.pp), key=lambda stage: ends[stage].seconds)
+        limited_s = self._limited_s(ends[slowest].seconds)
         memory = [self._memory(stage) for stage in range(parallel.pp)]
         fullest = max(memory, key=lambda lines: sum(line.nbytes for line in lines))
         devices = job.network.grid.workers
@@ -92,7 +95,7 @@ class _Projecting:
         hardware = operations * copies
         repeated = sum(block.repeated_operations for block in job.blocks) * copies
         return Projection(
-            seconds=ends[slowest].seconds,
+            seconds=limited_s,
             samples=job.samples,
             devices=devices,
             micro_batches=job.micro_batches,
@@ -100,7 +103,7 @@ class _Projecting:
             hardware_operations=hardware + again_operations * copies,
             dtype=job.dtype,
             peak_flop_per_s=job.device.peak(job.dtype),
-            shares=self._shares(slowest, seconds, ends[slowest]),
+            shares=self._shares(slowest, seconds, ends[slowest]) | {POWER: limited_s - ends[slowest].seconds},
             memory=fullest,
             capacity_bytes=job.device.spec.memory_bytes or float("inf"),
             stages=tuple(self._stage_line(stage, seconds[stage], memory[stage]) for stage in range(parallel.pp)),
@@ -174,9 +177,18 @@ class _Projecting:
         update_s = sum(self._steps[block].update_s for block in blocks) + self._steps.parameters_s(blocks)
         return _End(pipeline_s, slowed_s + exposed_s + tied_s, inner_s, update_s)
 
+    def _limited_s(self, seconds: float) -> float:
+        """Return the seconds of a step of so many at the full clock, on the device that draws most."""
+        power, count, limited_s = self._job.device.spec.power, self._job.micro_batches, seconds
+        for blocks in self._stages if power else ():
+            work = [part.work for block in blocks for part in (self._steps[block].forward, self._steps[block].backward)]
+            product_s, roof_s = sum(part.product_s for part in work), sum(part.roof_s for part in work)
+            limited_s = max(limited_s, within_limit_s(power, seconds, count * product_s, count * (roof_s - product_s)))
+        return limited_s
+
     # --- what is said of it
 
-    def _shares(self, stage: int, seconds: Sequence[Sequence[StepSeconds]], end: _End) -> Mapping[str, float]:
+    def _shares(self, stage: int, seconds: Sequence[Sequence[StepSeconds]], end: _End) -> dict[str, float]:
         """Return the seconds of the stage that ends last, by cause."""
         count, steps, blocks = self._job.micro_batches, self._steps, self._stages[stage]
         again = [steps[block].again for block in blocks]

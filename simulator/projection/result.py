@@ -16,7 +16,7 @@ MODEL_PARALLEL, SHARDING = "exposed model parallel communication", "exposed ZeRO
 GRADIENTS, HOST, BUBBLE, UPDATE = "exposed gradient all-reduce", "host overhead", "pipeline bubble", "optimizer"
 """A bubble includes the messages between stages."""
 
-STRAGGLERS = "waiting for the slowest device"
+STRAGGLERS, POWER = "waiting for the slowest device", "lower clock within the power limit"
 INEFFICIENCY_AND_WAITING, COMMUNICATION = "kernel inefficiency and waiting", "exposed communication"
 """Causes of a step that was simulated message by message."""
 

@@ -190,15 +190,8 @@ def dependencies(schedule: Schedule) -> tuple[tuple[int, int, int, int, bool], .
                 needed = _needed(stage, step, stages, last_chunk)
                 if needed is not None and needed not in place:
                     break
-                order.append(
-                    (
-                        stage,
-                        step.chunk,
-                        PHASES.index(step.phase),
-                        0 if needed is None else place[needed],
-                        needed is not None and needed[0] != stage,
-                    )
-                )
+                begins, is_another = (0, False) if needed is None else (place[needed], needed[0] != stage)
+                order.append((stage, step.chunk, PHASES.index(step.phase), begins, is_another))
                 place[stage, step.phase, step.micro_batch, step.chunk] = len(order)
                 begun[stage] += 1
         if len(order) == before:

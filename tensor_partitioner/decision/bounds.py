@@ -27,6 +27,7 @@ from simulator.projection.blocks import blocks_of, repeated
 from simulator.projection.cluster import Cluster
 from simulator.projection.kernels import GAP_S
 from simulator.projection.memory import GRADIENTS, OPTIMIZER, WEIGHTS, gradient_bytes, kept_bytes
+from simulator.projection.power import within_limit_s
 from simulator.projection.projection import stages_of
 from simulator.projection.stack import Stack
 from simulator.projection.steps import Job, Steps
@@ -43,12 +44,13 @@ class Floor(NamedTuple):
     """Seconds that a micro-batch takes a worker at least, through all stages.
 
     They are of its kernels, of those without gradients of weights, of its kernels at the best rates that they attain,
-    of what lies between kernels, of exchanges, and of the host.
+    of which products on tensor cores, of what lies between kernels, of exchanges, and of the host.
     """
 
     kernels_s: float
     inputs_s: float
     roof_s: float
+    product_s: float
     launched_s: float
     exchanged_s: float
     host_s: float
@@ -63,7 +65,8 @@ class Floor(NamedTuple):
         if parts & (parts - 1):
             divided = [roof_s, 0.0]
         kernels_s, exchanged_s = divided[0] + self.launched_s, self.exchanged_s / parts
-        return Floor(kernels_s, divided[1], roof_s, self.launched_s, exchanged_s, self.host_s)
+        product_s = self.product_s / parts
+        return Floor(kernels_s, divided[1], roof_s, product_s, self.launched_s, exchanged_s, self.host_s)
 
     def step_s(self, pp: int, count: int) -> float:
         """Return the seconds of a step by the best of the schedules, of so many micro-batches."""
@@ -117,7 +120,7 @@ class Division:
     def floor(self, recompute: str) -> Floor:
         """Return the floor of its micro-batch, of which it is itself."""
         stack, steps = self.job.stack, Steps(replace(self.job, parallel=Parallel(recompute=recompute)))
-        kernels_s = weights_s = roof_s = exchanged_s = launches = host_s = 0.0
+        kernels_s = weights_s = roof_s = exchanged_s = launches = host_s = product_s = 0.0
         for block, count in zip(self.few, map(float, np.bincount(self.at)), strict=True):
             for part in (block.forward, block.backward, steps[block].again):
                 kernels_s += count * part.work.seconds
@@ -125,8 +128,9 @@ class Division:
                 exchanged_s += count * part.exchanged_s
                 launches += count * part.work.launches
                 host_s += count * part.host_s(stack)
+                product_s += count * part.work.product_s
             weights_s += count * block.weights.seconds(stack)
-        return Floor(kernels_s, kernels_s - weights_s, roof_s, launches * GAP_S, exchanged_s, host_s)
+        return Floor(kernels_s, kernels_s - weights_s, roof_s, product_s, launches * GAP_S, exchanged_s, host_s)
 
     @cached_property
     def lasting(self) -> tuple[float, float, float]:
@@ -231,16 +235,21 @@ class Bounds:
 
     def step_s(self, branch: Branch) -> float:
         """Return seconds that no candidate of a branch is below, by what is worked out."""
-        count = self.space.batch // (branch.dp * branch.micro_batch)
         own = branch.within, branch.micro_batch
         if self._divisions.get(own) is not None:
-            return self._floor(own, branch.recompute, is_own=True).step_s(branch.pp, count)
+            return self._limited_s(self._floor(own, branch.recompute, is_own=True), branch)
         floors = [
             self._floor(key, branch.recompute).over(_parts(key, own))
             for key in self._lineage(branch)
             if self._divides_alike(key, branch.within.tp)
         ]
-        return Floor(*map(max, zip(*floors, strict=True))).step_s(branch.pp, count) if floors else 0.0
+        return self._limited_s(Floor(*map(max, zip(*floors, strict=True))), branch) if floors else 0.0
+
+    def _limited_s(self, floor: Floor, branch: Branch) -> float:
+        """Return seconds that no step of a floor is below within the power limit; a stage's work is the mean of all."""
+        count, power = self.space.batch // (branch.dp * branch.micro_batch), self.cluster.built.devices[0].spec.power
+        product_s, memory_s = (count * of / branch.pp for of in (floor.product_s, floor.roof_s - floor.product_s))
+        return within_limit_s(power, floor.step_s(branch.pp, count), product_s, memory_s)
 
     def _divides_alike(self, key: Key, tp: int) -> bool:
         """True if a replica is worked out, and so many tensor parallel workers split all that its own split."""

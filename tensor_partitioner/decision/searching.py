@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from planner.parallel import Parallel
 from planner.plans.phases import ACCUMULATION, INTERLEAVED, ZERO_BUBBLE, read_schedule
 from simulator.projection.memory import again_bytes, kept_bytes, lasting_lines, other_lines
+from simulator.projection.power import within_limit_s
 from simulator.projection.result import Projection
 from simulator.projection.steps import Steps
 from tensor_partitioner.decision.bounds import Bounds, Division
@@ -52,7 +53,8 @@ class _Priced(NamedTuple):
     """What the blocks of a network take and hold, by place.
 
     `passes` are seconds of a micro-batch: the device's and the host's forward, the same backward, gradients of weights,
-    gathers, and scattering. `ends` are those of what each has at the end of a step alone.
+    gathers, scattering, and those of kernels at the roof, products and others. `ends` are those of what each has at the
+    end of a step alone.
     """
 
     steps: Steps
@@ -73,30 +75,18 @@ def _priced(bounds: Bounds, division: Division, way: Parallel) -> _Priced:
     rows = []
     for block in division.few:
         priced = steps[block]
+        forward, backward, work = priced.forward, priced.backward, priced.forward.work + priced.backward.work
+        passes = forward.device_s, forward.host_s(stack), backward.device_s, backward.host_s(stack), priced.weights_s
+        beside = priced.gathered_s, priced.scattered_s, work.product_s, work.roof_s - work.product_s
         lasting = sum(line.nbytes for line in lasting_lines([block], way, stack)) - ROUNDING
         other = sum(line.nbytes for line in other_lines([block], way, stack, job.device)) - ROUNDING
-        rows.append(
-            (
-                priced.forward.device_s,
-                priced.forward.host_s(stack),
-                priced.backward.device_s,
-                priced.backward.host_s(stack),
-                priced.weights_s,
-                priced.gathered_s,
-                priced.scattered_s,
-                priced.update_s + block.reduced_s,
-                lasting,
-                kept_bytes(block, 0, way.recompute),
-                again_bytes([block], way.recompute),
-                other,
-                block.is_layer,
-                block.boundary_bytes,
-            )
-        )
+        kept_and_again = kept_bytes(block, 0, way.recompute), again_bytes([block], way.recompute)
+        held = lasting, *kept_and_again, other, block.is_layer, block.boundary_bytes
+        rows.append((*passes, *beside, priced.update_s + block.reduced_s, *held))
     every = np.array(rows, float).T[:, at]
-    inputs = np.concatenate(([0.0], every[13, :-1]))
-    kept = every[9] + (inputs * every[12] if way.recompute == "full" else 0.0)
-    return _Priced(steps, count, every[:7], every[7], every[8], kept, inputs, every[10:12])
+    inputs = np.concatenate(([0.0], every[15, :-1]))
+    kept = every[11] + (inputs * every[14] if way.recompute == "full" else 0.0)
+    return _Priced(steps, count, every[:9], every[9], every[10], kept, inputs, every[12:14])
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +106,8 @@ class _Stages:
     def step_s(self) -> float:
         """Return seconds that a step is not below: of what each stage waits for, does, and is waited for with."""
         steps, count, stages = self.priced.steps, self.priced.micro_batches, np.arange(self.way.pp)
-        first, first_host, second, second_host, weights, gathered, scattered = self._of_chunks(self.priced.passes)
+        passes = self._of_chunks(self.priced.passes)
+        first, first_host, second, second_host, weights, gathered, scattered, *roof = passes
         if self.way.pp == 1 and not steps.scatters:
             host_s = self.division.job.stack.host_micro_batch_s + first_host + second_host
             idle = count * np.maximum(0.0, host_s - first - second).sum(axis=0)
@@ -140,7 +131,9 @@ class _Stages:
             back = done + _before(second[0]) + message_s * stages
         ends = self._of_chunks(self.priced.ends).sum(axis=0)
         last = int((done + ends).argmax())
-        return float(max(done[last] + self._end_s(last, ends, idle), back.max() + self._end_s(0, ends, idle)))
+        seconds = float(max(done[last] + self._end_s(last, ends, idle), back.max() + self._end_s(0, ends, idle)))
+        product_s, memory_s = (count * float(of.sum(axis=0).mean()) for of in roof)
+        return within_limit_s(self.division.job.device.spec.power, seconds, product_s, memory_s)
 
     def _end_s(self, stage: int, ends: Vector, idle: Vector) -> float:
         """Return the seconds of a stage after its last micro-batch, where all that can be hidden is.

@@ -30,6 +30,7 @@ MODELS = (
     ("mlp-3-256", {"dtype": "mixed", "optimizer": "adam"}),
 )
 MACHINES = ("hgx-h100", "p4d.24xlarge", "dgx-a100", "p6-b200.48xlarge", "pcie-8x-rtx4090")
+LIMITED = ("dgx-a100", "p6-b200.48xlarge")
 SIZES = ((2, 4), (2, 6), (3, 6), (4, 4))
 """Devices, and samples of a batch."""
 
@@ -63,9 +64,11 @@ def every_way(devices, batch):
 
 @lru_cache
 def machine_of(name, devices, memory_bytes):
-    """Return the first devices of a machine, with so much memory."""
+    """Return the first devices of a machine, with so much memory; some are held to a power limit that slows them."""
     whole = load_topology(name)
     spec = msgspec_replace(whole.devices[0].spec, memory_bytes=memory_bytes)
+    if spec.power is not None and name in LIMITED:
+        spec = msgspec_replace(spec, power=msgspec_replace(spec.power, limit_w=1.02 * spec.power.idle_w))
     few = tuple(replace(device, spec=spec) for device in whole.devices[:devices])
     return cluster_of(replace(whole, name="few", devices=few))
 
