@@ -13,12 +13,12 @@ BUDGETS = {
     "tdl": 2666,
     "topologies": 2225,
     "planner": 19801,
-    "simulator": 3291,
+    "simulator": 3260,
     "executor": 8771,
 }
 """Lines that are neither blank, comment, docstring nor import, by package."""
 
-ALL = 41_025
+ALL = 40_994
 """Of all packages together, which only goes down."""
 
 LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.ENDMARKER}
