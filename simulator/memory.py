@@ -14,11 +14,10 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from planner.program.needs import device_needs
-from planner.program.tasks import Buffer, Program
+from planner.program.tasks import Buffer, Program, WorkerProgram
 from planner.report.schema import BufferUse, DeviceMemory
 from simulator.classes import WorkerClasses
 from simulator.interpreter import Timeline
-from simulator.lifetimes import overwritten
 from topologies import Machine, Memory
 
 LARGEST = 5  # buffers named at a peak
@@ -173,3 +172,17 @@ def _span(buffer: Buffer, tasks: int) -> tuple[int, int]:
             f"buffer {buffer.name}: expected tasks within 0 to {tasks - 1}, found {buffer.first} to {buffer.last}"
         )
     return buffer.first, buffer.last
+
+
+def overwritten(worker: WorkerProgram) -> Mapping[int, int]:
+    """Find, by the number of each buffer that another one overwrites in place, the number of that other one."""
+    heirs: dict[int, int] = {}
+    latest: dict[int, int] = {}
+    for number in sorted(range(len(worker.buffers)), key=lambda n: (worker.buffers[n].first, n)):
+        buffer = worker.buffers[number]
+        if buffer.nbytes:
+            old = latest.get(buffer.offset)
+            if old is not None and worker.buffers[old].last >= buffer.first:
+                heirs[old] = number
+            latest[buffer.offset] = number
+    return heirs

@@ -1,6 +1,6 @@
 """What a worker's program would ask an allocator for under the rules that Tofu's Section 6 tells of.
 
-In the program, a common order tells when a buffer is last used (`simulator.lifetimes`). Tofu tells what a framework
+In the program, a common order tells when a buffer is last used (`results.lifetimes`). Tofu tells what a framework
 does without that, and how it fetches without a kernel of its own:
 
 - `Reuse.ORDER`: a buffer is free after its last user in the common order.
@@ -29,7 +29,7 @@ import numpy as np
 from planner.graph.ir import ITEM_BYTES
 from planner.program.arena import Storage
 from planner.program.tasks import Receive, Send, Wait, WorkerProgram
-from simulator.lifetimes import holders, uses
+from results.lifetimes import holders, uses
 
 STAGING = "staging"
 

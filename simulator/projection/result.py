@@ -73,16 +73,6 @@ class Projection:
         return self.needed_bytes <= self.capacity_bytes
 
     @property
-    def too_large(self) -> bool:
-        """True if memory does not hold it."""
-        return not self.fits
-
-    @property
-    def limited(self) -> bool:
-        """True if memory is limited."""
-        return self.capacity_bytes < float("inf")
-
-    @property
     def margin_bytes(self) -> float:
         """What is left, or lacking."""
         return self.capacity_bytes - self.needed_bytes

@@ -13,12 +13,12 @@ BUDGETS = {
     "tdl": 2666,
     "topologies": 2240,
     "planner": 19923,
-    "simulator": 3302,
+    "simulator": 3271,
     "executor": 8771,
 }
 """Lines that are neither blank, comment, docstring nor import, by package."""
 
-ALL = 41_173
+ALL = 41_142
 """Of all packages together, which only goes down."""
 
 LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.ENDMARKER}

@@ -9,9 +9,10 @@ from planner.program.arena import Storage, plan_arena
 from planner.program.lower import lower
 from planner.program.tasks import Compute, WorkerProgram
 from planner.search import SearchOptions, search
+from results.lifetimes import holders
 from results.tofu_memory.caching import MIB, CachingAllocator, reserved_bytes, rounded, segment_bytes
 from results.tofu_memory.rules import peak_live_bytes, requests
-from simulator.lifetimes import holders, overwritten
+from simulator.memory import overwritten
 from tests.simulator.programs import buffer
 
 

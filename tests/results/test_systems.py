@@ -14,6 +14,7 @@ from planner.models import build
 from planner.program.arena import Storage
 from planner.program.lower import lower
 from planner.program.tasks import Compute, Kernel, SlicedCall, WorkerProgram
+from results.lifetimes import holders
 from results.wresnet_throughput.systems.flow import flow_of, in_order_of_start, seconds_alone, worker_program
 from results.wresnet_throughput.systems.host import with_host_memory
 from results.wresnet_throughput.systems.largest_batch import MOST, largest_batch
@@ -23,7 +24,6 @@ from results.wresnet_throughput.systems.spread import spread
 from results.wresnet_throughput.systems.swapping import AHEAD, SOON, Cache, room_bytes
 from results.wresnet_throughput.systems.system import NoRoomError, SystemRequest
 from simulator import Switches, interpret, simulated
-from simulator.lifetimes import holders
 from tests.cross.loopback import Loopback
 from tests.simulator.programs import buffer, peak_live_bytes, star
 from topologies import load_topology

@@ -13,8 +13,8 @@ from planner.plans.plan import undivided
 from planner.program.in_order import in_order
 from planner.program.lower import lower
 from planner.program.tasks import Compute, Program, Receive, Task, Wait, WorkerProgram
+from results.lifetimes import holders, uses
 from simulator.interpreter import interpret
-from simulator.lifetimes import holders, uses
 from topologies import Machine
 
 PERSISTENT = "persistent"

@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from planner.program.tasks import Compute, Receive, Send, Wait, WorkerProgram
-
-
-def overwritten(worker: WorkerProgram) -> Mapping[int, int]:
-    """Find, by the number of each buffer that another one overwrites in place, the number of that other one."""
-    heirs: dict[int, int] = {}
-    latest: dict[int, int] = {}
-    for number in sorted(range(len(worker.buffers)), key=lambda n: (worker.buffers[n].first, n)):
-        buffer = worker.buffers[number]
-        if buffer.nbytes:
-            old = latest.get(buffer.offset)
-            if old is not None and worker.buffers[old].last >= buffer.first:
-                heirs[old] = number
-            latest[buffer.offset] = number
-    return heirs
+from simulator.memory import overwritten
 
 
 def holders(worker: WorkerProgram) -> list[int]:
