@@ -88,6 +88,8 @@ FUNCTIONS: Mapping[str, Function] = {
     "acos": Function(np.arccos, "float"),
     "atan": Function(np.arctan, "float"),
     "atan2": Function(np.arctan2, "float"),
+    "hypot": Function(np.hypot, "float"),
+    "logaddexp": Function(np.logaddexp, "float"),
     "sinh": Function(np.sinh, "float"),
     "cosh": Function(np.cosh, "float"),
     "tanh": Function(np.tanh, "float"),
