@@ -104,13 +104,13 @@ def _power(g: Expr, result: Expr, a: Expr, b: Expr) -> tuple[Expr, ...]:
     if isinstance(b, Constant):
         root = a if b.value == 2 else power(a, b.value - 1)
         base = _times(g, root, b) if b.value else Constant(0)
-    exponent = _times(g, result, _log_of(float(a.value)) if isinstance(a, Constant) else log(a))
+    exponent = _times(g, result, log_of(float(a.value)) if isinstance(a, Constant) else log(a))
     if isinstance(a, Constant):
         return base, exponent if a.value else where(b >= 0, 0, exponent)
     return base, where((a == 0) & (b >= 0), 0, exponent)
 
 
-def _log_of(value: float) -> float:
+def log_of(value: float) -> float:
     """Logarithm of any number, as that of an array's elements."""
     return math.log(value) if value > 0 else math.nan if value < 0 else -math.inf
 

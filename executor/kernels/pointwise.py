@@ -18,7 +18,7 @@ from executor.kernels.call import Array, Kernel, KernelCall, kept_where
 from executor.kernels.elementwise import broadcast, require_room
 from executor.kernels.special import logistic, sign, special
 from tdl.catalog.pointwise import SIXTH
-from tdl.derivative import _log_of as log_of
+from tdl.derivative import log_of
 
 
 def elu(xp: ModuleType, x: Array, alpha: float = 1.0, scale: float = 1.0) -> Array:
