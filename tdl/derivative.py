@@ -88,8 +88,10 @@ def _product(g: Expr, _: Expr, a: Expr, b: Expr) -> tuple[Expr, ...]:
     return (_times(g, a, 2.0), Constant(0)) if a is b else (_times(g, b), _times(g, a))
 
 
-def _quotient(g: Expr, result: Expr, _a: Expr, b: Expr) -> tuple[Expr, ...]:
+def _quotient(g: Expr, result: Expr, a: Expr, b: Expr) -> tuple[Expr, ...]:
     share = _over(g, b)
+    if isinstance(a, Constant):
+        return share, _times(_over(g, b * b), -float(a.value))
     return share, _times(share, result, -1.0)
 
 
@@ -144,6 +146,7 @@ RULES: Mapping[str, Callable[..., tuple[Expr, ...]]] = {
     "log2": lambda g, r, x: (_times(_over(g, x), 1 / math.log(2)),),
     "log10": lambda g, r, x: (_times(_over(g, x), 1 / math.log(10)),),
     "sqrt": lambda g, r, x: (_times(_over(g, r), 0.5),),
+    "rsqrt": lambda g, r, x: (_times(g, r, r, r, -0.5),),
     "cbrt": lambda g, r, x: (_times(_over(g, r * r), 1 / 3),),
     "sin": lambda g, r, x: (_times(g, cos(x)),),
     "cos": lambda g, r, x: (_times(g, sin(x), -1.0),),

@@ -81,6 +81,7 @@ FUNCTIONS: Mapping[str, Function] = {
     "exp": Function(np.exp, "float"),
     "log": Function(np.log, "float"),
     "sqrt": Function(np.sqrt, "float"),
+    "rsqrt": Function(lambda x: 1 / np.sqrt(x), "float"),
     "sin": Function(np.sin, "float"),
     "cos": Function(np.cos, "float"),
     "tan": Function(np.tan, "float"),

@@ -10,7 +10,7 @@ import numpy as np
 
 from executor.kernels.call import Array, Kernel, KernelCall, run
 
-BLOCK_ELEMENTS, DEVICE_BLOCK_ELEMENTS = 1 << 16, 1 << 24
+BLOCK_ELEMENTS, DEVICE_BLOCK_ELEMENTS = 1 << 17, 1 << 24
 """Elements of a block: on a host a few of its arrays lie in a core's cache; on a GPU its temporaries are bounded."""
 
 
@@ -84,6 +84,12 @@ def by_images(kernel: Kernel) -> Kernel:
 
 
 def add_up(xp: ModuleType, values: Array, total: Array) -> None:
-    """Add the sums of a block over all dimensions in which `total` has extent 1."""
+    """Add the sums of a block over all dimensions in which `total` has extent 1.
+
+    NumPy multiplies rows by a vector of ones in a quarter of the time that it takes to add them up.
+    """
     axes = tuple(axis for axis, extent in enumerate(total.shape) if extent == 1)
+    if xp is np and axes and axes[-1] == values.ndim - 1 and values.dtype.kind == "f" and values.flags.c_contiguous:
+        rows = values.reshape(-1, values.shape[-1]) @ np.ones(values.shape[-1], values.dtype)
+        values, axes = rows.reshape(*values.shape[:-1], 1), axes[:-1]
     total += xp.sum(values, axis=axes, keepdims=True)

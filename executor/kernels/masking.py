@@ -3,33 +3,12 @@
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Callable
 from types import ModuleType
 
 from executor.kernels.call import Array, Kernel, KernelCall, kept_where
-from executor.kernels.elementwise import spread
 
 BITS = 24
 """How many random bits are drawn per element."""
-
-
-def _mask(call: KernelCall, operand: int, rank: int) -> Array:
-    """Where an operand is true, spread over the dimensions `dims` of an array of the given rank."""
-    mask = call.inputs[operand] != 0
-    return mask if call.attributes.get("dims") is None else spread(mask, call.integers("dims"), rank)
-
-
-def where(call: KernelCall) -> None:
-    """Take a where the mask is true, else b."""
-    _, a, b = call.inputs
-    call.xp.copyto(call.outputs[0], call.xp.where(_mask(call, 0, call.outputs[0].ndim), a, b))
-
-
-def masked_fill(call: KernelCall) -> None:
-    """Replace by `value` where the mask is true."""
-    x = call.inputs[0]
-    call.xp.copyto(call.outputs[0], call.xp.where(_mask(call, 1, x.ndim), call.number("value"), x))
 
 
 def _distance(call: KernelCall) -> Array:
@@ -43,16 +22,6 @@ def causal_mask(call: KernelCall) -> None:
     """Keep the elements up to the diagonal; the others become `value`."""
     call.xp.copyto(call.outputs[0], call.inputs[0])
     call.xp.copyto(call.outputs[0], call.number("value", -math.inf), where=_distance(call) > 0)
-
-
-def _triangle(is_kept: Callable[[Array, float], Array]) -> Kernel:
-    """Return the kernel that keeps elements by their distance from the main diagonal; the others become zero."""
-
-    def kernel(call: KernelCall) -> None:
-        kept = is_kept(_distance(call), call.number("diagonal", 0))
-        call.xp.copyto(call.outputs[0], call.xp.where(kept, call.inputs[0], 0))
-
-    return kernel
 
 
 def mixed(xp: ModuleType, words: Array) -> Array:
@@ -88,7 +57,7 @@ def dropout(call: KernelCall) -> None:
     x, step = call.inputs
     p = call.number("p")
     kept = random_bits(call, x.ndim, step) >= math.ceil(p * 2**BITS)
-    call.xp.copyto(call.outputs[0], kept_where(kept, x * (1 / (1 - p))))
+    call.xp.copyto(call.outputs[0], kept_where(call.xp, kept, x * (1 / (1 - p))))
 
 
 def bernoulli(call: KernelCall) -> None:
@@ -112,11 +81,7 @@ def randn(call: KernelCall) -> None:
 
 
 KERNELS: dict[str, Kernel] = {
-    "where": where,
-    "masked_fill": masked_fill,
     "causal_mask": causal_mask,
-    "tril": _triangle(operator.le),
-    "triu": _triangle(operator.ge),
     "dropout": dropout,
     "bernoulli": bernoulli,
     "rand": rand,

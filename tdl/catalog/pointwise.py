@@ -49,11 +49,6 @@ def hard(x: Expr) -> Expr:
     return fn.minimum(fn.maximum(x + 3, 0), 6) / 6
 
 
-def hardswish(x: Expr) -> Expr:
-    """Multiply by the hard sigmoid; the slope at a bound is that of the straight line above it."""
-    return fn.where(x <= -3, 0, fn.where(x < 3, x * (x + 3) * (1 / 6), x))
-
-
 PLAIN: Mapping[str, Function] = {
     "exp": fn.exp,
     "increment": lambda t: t + 1,
@@ -86,8 +81,8 @@ UNARY: Mapping[str, Function] = {
     "clone": lambda x: x,
     "elu": elu,
     "gelu": gelu,
-    "hardsigmoid": lambda x: fn.minimum(fn.maximum(x + 3, 0), 6) / 6,
-    "hardswish": hardswish,
+    "hardsigmoid": hard,
+    "hardswish": lambda x: x * hard(x),
     "hardtanh": lambda x, *, min=-1.0, max=1.0: clamp(x, min=min, max=max),
     "leaky_relu": lambda x, *, negative_slope=0.01: fn.where(x > 0, x, x * negative_slope),
     "log_sigmoid": lambda x: -fn.logaddexp(0, -x),
@@ -146,15 +141,17 @@ PASSING = ("clone", "add_scalar", "fmod_scalar", "remainder_scalar", "rsub_scala
 SLOPES: Mapping[str, Function] = {
     "clamp": lambda grad, x, *, min=-math.inf, max=math.inf: fn.where((x >= min) & (x <= max), grad, 0),
     "hardsigmoid": lambda grad, x: fn.where((x > -3) & (x < 3), grad * SIXTH, 0),
+    "hardswish": lambda grad, x: fn.where(x <= -3, 0, fn.where(x < 3, grad * (x / 3 + 0.5), grad)),
     "hardtanh": lambda grad, x, *, min=-1.0, max=1.0: fn.where((x <= min) | (x >= max), 0, grad),
+    "softsign": lambda grad, x: grad / power(1 + fn.absolute(x), 2),
 }
 """Gradients at bounds where PyTorch has others than those of the maximum and the minimum, which are half."""
 
 MASKS: Mapping[str, Function] = {
-    "logical_and": lambda a, b: (a != 0) & (b != 0),
-    "logical_or": lambda a, b: (a != 0) | (b != 0),
+    "logical_and": lambda a, b: a & b,
+    "logical_or": lambda a, b: a | b,
     "logical_xor": fn.logical_xor,
-    "logical_not": lambda x: x == 0,
+    "logical_not": lambda x: ~x,
 }
 
 BITS: Mapping[str, Function] = {

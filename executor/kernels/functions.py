@@ -1,0 +1,110 @@
+"""Functions of descriptions in an array module; `out`, if any, may be the memory of an operand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from executor.kernels.call import Array, kept_where
+from tdl.functions import FUNCTIONS
+
+Function = Callable[..., Any]
+
+
+def function_of(xp: ModuleType, name: str) -> Function:
+    """Return a function of `tdl.functions.FUNCTIONS`, of operands and `out`."""
+    return partial(COMPOSED[name], xp) if name in COMPOSED else getattr(xp, FUNCTIONS[name].numpy.__name__)
+
+
+def special(xp: ModuleType, function: str) -> Function:
+    """Return the kernel of one of SciPy's special functions."""
+    return getattr(import_module("scipy.special" if xp is np else "cupyx.scipy.special"), function)
+
+
+def sign(xp: ModuleType, x: Array, out: Array | None = None) -> Array:
+    """1, -1 or 0, which is also that of what is no number."""
+    return xp.subtract(x > 0, x < 0, out=out, dtype=getattr(x, "dtype", "float64"))
+
+
+def sigmoid(xp: ModuleType, x: Array, out: Array | None = None) -> Array:
+    """1 / (1 + exp(-x)), in which nothing overflows; its error is of one, not of the result."""
+    result = xp.tanh(xp.multiply(x, 0.5, out=out), out=out)
+    return xp.multiply(xp.add(result, 1, out=out), 0.5, out=out)
+
+
+def maximum(xp: ModuleType, a: Array, b: Array | float, out: Array | None = None) -> Array:
+    """Greater of two; than a number by a clip, of which NumPy does several at a time."""
+    return xp.clip(a, b, math.inf, out=out) if _is_bound(a, b) else xp.maximum(a, b, out=out)
+
+
+def minimum(xp: ModuleType, a: Array, b: Array | float, out: Array | None = None) -> Array:
+    """Lesser of two, likewise."""
+    return xp.clip(a, -math.inf, b, out=out) if _is_bound(a, b) else xp.minimum(a, b, out=out)
+
+
+def _is_bound(a: Array, b: Array | float) -> bool:
+    return isinstance(b, int | float) and hasattr(a, "dtype") and a.dtype.kind == "f"
+
+
+ROOTS = {2: "square", 0.5: "sqrt", -1: "reciprocal"}
+"""Functions that are powers."""
+
+
+def power(xp: ModuleType, a: Array | float, b: Array | float, out: Array | None = None) -> Array:
+    """Power, by a product or a root where it is one."""
+    if isinstance(a, xp.ndarray) and isinstance(b, int | float) and (b in ROOTS or b == -0.5):
+        root = getattr(xp, ROOTS.get(b, "sqrt"))(a, out=out)
+        return root if b in ROOTS else xp.reciprocal(root, out=out)
+    return xp.power(a, b, out=out)
+
+
+def where(xp: ModuleType, condition: Array, a: Array | float, b: Array | float, out: Array | None = None) -> Array:
+    """Choose elements, on a host by their bits: with random masks a selection takes ten times as long."""
+    is_mask = not isinstance(condition, bool | float) and condition.ndim > 0
+    if is_mask and _is_zero(b) and _has_bits(a, out):
+        return kept_where(xp, condition, a, out)
+    if is_mask and _is_zero(a) and _has_bits(b, out):
+        return kept_where(xp, xp.logical_not(condition), b, out)
+    values = a if _has_bits(a, out) else b
+    if xp is np and is_mask and condition.size >= MANY and _has_bits(values, out):
+        bits = f"i{values.itemsize}"
+        first, second = (np.asarray(x, values.dtype).view(bits) for x in (a, b))
+        changed = kept_where(xp, condition, first ^ second)
+        return np.bitwise_xor(changed, second, out=None if out is None else out.view(bits)).view(values.dtype)
+    chosen = xp.where(condition, a, b)
+    if out is not None:
+        xp.copyto(out, chosen, casting="unsafe")
+    return chosen
+
+
+MANY = 1 << 10
+"""Elements from which on work on bits takes less time than NumPy's selection."""
+
+
+def _is_zero(x: Array | float) -> bool:
+    return isinstance(x, int | float) and x == 0
+
+
+def _has_bits(x: Array | float, out: Array | None) -> bool:
+    is_float = not isinstance(x, int | float) and x.dtype.kind == "f" and x.ndim > 0
+    return is_float and (out is None or out.dtype == x.dtype)
+
+
+COMPOSED: dict[str, Function] = {
+    "erf": lambda xp, x, out=None: special(xp, "erf")(x, out=out),
+    "lgamma": lambda xp, x, out=None: special(xp, "gammaln")(x, out=out),
+    "maximum": maximum,
+    "minimum": minimum,
+    "power": power,
+    "rsqrt": lambda xp, x, out=None: xp.reciprocal(xp.sqrt(x, out=out), out=out),
+    "sigmoid": sigmoid,
+    "sign": sign,
+    "where": where,
+}
+"""Functions that no function of the array module is, or none as fast."""
