@@ -12,19 +12,22 @@ from typing import Any
 import numpy as np
 
 from executor.kernels.call import Array, kept_where
-from tdl.functions import FUNCTIONS
+from tdl.functions import FUNCTIONS, RANDOM_BITS
 
 Function = Callable[..., Any]
 
 
 def function_of(xp: ModuleType, name: str) -> Function:
     """Return a function of `tdl.functions.FUNCTIONS`, of operands and `out`."""
-    return partial(COMPOSED[name], xp) if name in COMPOSED else getattr(xp, FUNCTIONS[name].numpy.__name__)
+    composed = COMPOSED.get(name)
+    function: Function = partial(composed, xp) if composed else getattr(xp, FUNCTIONS[name].numpy.__name__)
+    return function
 
 
 def special(xp: ModuleType, function: str) -> Function:
-    """Return the kernel of one of SciPy's special functions."""
-    return getattr(import_module("scipy.special" if xp is np else "cupyx.scipy.special"), function)
+    """Return one of SciPy's special functions for the array module."""
+    found: Function = getattr(import_module("scipy.special" if xp is np else "cupyx.scipy.special"), function)
+    return found
 
 
 def sign(xp: ModuleType, x: Array, out: Array | None = None) -> Array:
@@ -71,29 +74,57 @@ def where(xp: ModuleType, condition: Array, a: Array | float, b: Array | float, 
         return kept_where(xp, condition, a, out)
     if is_mask and _is_zero(a) and _has_bits(b, out):
         return kept_where(xp, xp.logical_not(condition), b, out)
-    values = a if _has_bits(a, out) else b
+    if _is_number(a) and a == 1 and _is_zero(b):
+        return _written(xp, condition, out)
+    values: Array = a if _has_bits(a, out) else b
+    if out is not None and _is_number(b) and is_mask and condition.size < out.size:
+        xp.copyto(out, a)
+        xp.copyto(out, b, where=xp.logical_not(condition))
+        return out
     if xp is np and is_mask and condition.size >= MANY and _has_bits(values, out):
         bits = f"i{values.itemsize}"
         first, second = (np.asarray(x, values.dtype).view(bits) for x in (a, b))
         changed = kept_where(xp, condition, first ^ second)
         return np.bitwise_xor(changed, second, out=None if out is None else out.view(bits)).view(values.dtype)
-    chosen = xp.where(condition, a, b)
+    return _written(xp, xp.where(condition, a, b), out)
+
+
+def _written(xp: ModuleType, values: Array, out: Array | None) -> Array:
     if out is not None:
-        xp.copyto(out, chosen, casting="unsafe")
-    return chosen
+        xp.copyto(out, values, casting="unsafe")
+    return values
+
+
+def random_bits(xp: ModuleType, *counters: Array | int, out: Array | None = None) -> Array:
+    """Random bits as `tdl.functions.random_bits` has them; what few variables determine is hashed once for all others.
+
+    Each counter in turn is added to a state, which then passes the finalizer of MurmurHash3; overflow is meant.
+    """
+    state = xp.zeros((), "uint32")
+    with np.errstate(over="ignore"):  # of numbers
+        for counter in counters:
+            state = state + (xp.asarray(counter).astype("int64").astype("uint32") + xp.uint32(0x9E3779B9))
+            for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1)):
+                state = (state ^ (state >> xp.uint32(shift))) * xp.uint32(factor)
+    return _written(xp, state >> xp.uint32(32 - RANDOM_BITS), out)
 
 
 MANY = 1 << 10
 """Elements from which on work on bits takes less time than NumPy's selection."""
 
 
+def _is_number(x: Array | float) -> bool:
+    return isinstance(x, int | float)
+
+
 def _is_zero(x: Array | float) -> bool:
-    return isinstance(x, int | float) and x == 0
+    return _is_number(x) and bool(x == 0)
 
 
 def _has_bits(x: Array | float, out: Array | None) -> bool:
-    is_float = not isinstance(x, int | float) and x.dtype.kind == "f" and x.ndim > 0
-    return is_float and (out is None or out.dtype == x.dtype)
+    return (
+        not isinstance(x, int | float) and x.dtype.kind == "f" and x.ndim > 0 and (out is None or out.dtype == x.dtype)
+    )
 
 
 COMPOSED: dict[str, Function] = {
@@ -102,6 +133,7 @@ COMPOSED: dict[str, Function] = {
     "maximum": maximum,
     "minimum": minimum,
     "power": power,
+    "random_bits": random_bits,
     "rsqrt": lambda xp, x, out=None: xp.reciprocal(xp.sqrt(x, out=out), out=out),
     "sigmoid": sigmoid,
     "sign": sign,

@@ -52,15 +52,4 @@ def cross_entropy(call: KernelCall) -> None:
     _mean(call, call.xp.where(inside, losses, call.xp.zeros_like(total)))
 
 
-def cross_entropy_backward(call: KernelCall) -> None:
-    """(softmax - one-hot label) * factor."""
-    x, maximum, total, labels = call.inputs
-    dim = dim_of(call, x.ndim)
-    gradient = x - call.xp.expand_dims(maximum, dim)
-    call.xp.exp(gradient, out=gradient)
-    gradient /= call.xp.expand_dims(total, dim)
-    gradient -= _hit(call, labels)
-    call.xp.multiply(gradient, call.number("factor"), out=call.outputs[0])
-
-
-KERNELS: dict[str, Kernel] = named(nll_loss, nll_loss_backward, cross_entropy, cross_entropy_backward)
+KERNELS: dict[str, Kernel] = named(nll_loss, nll_loss_backward, cross_entropy)
