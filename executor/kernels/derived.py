@@ -196,9 +196,8 @@ class Run:
 
     def _run_blocks(self, values: list[Any]) -> None:
         outs, given = [self.outs[place] for place in self.places], [values[number] for number in self.given]
-        shape = np.broadcast_shapes(*(array.shape for array in (*outs, *given)))
-        full = next(array for array in (*outs, *given) if array.shape == shape)
-        totals = [self._total(number, shape) for number in self.sums]
+        full = outs[0] if outs else max(given, key=lambda array: array.size)
+        totals = [self._total(number, full.shape) for number in self.sums]
         first, rest = 1 + len(outs), 1 + len(outs) + len(given)
         for parts in blocks(self.xp, full, *outs, *given, *totals):
             block = values.copy()
