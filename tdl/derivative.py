@@ -31,6 +31,8 @@ def _passed(value: Expr, arriving: Expr, numbers: Mapping[int, int]) -> Gradient
         return {}
     if value.function == "where":
         return _chosen(value.arguments[0], *(_passed(part, arriving, numbers) for part in value.arguments[1:]))
+    if value.function == "multiply" and value.arguments[0] is not value.arguments[1]:
+        return _of_product(*value.arguments, arriving, numbers)
     total: Gradients = {}
     if value.function not in RULES:
         raise TDLError(f"{value.function} has no derivative")
@@ -39,6 +41,15 @@ def _passed(value: Expr, arriving: Expr, numbers: Mapping[int, int]) -> Gradient
         if _reads(argument, numbers) and not isinstance(share, Constant):
             for number, gradient in _passed(argument, share, numbers).items():
                 total[number] = total[number] + gradient if number in total else gradient
+    return total
+
+
+def _of_product(a: Expr, b: Expr, arriving: Expr, numbers: Mapping[int, int]) -> Gradients:
+    """Multiply by the other factor last: where it is large, what it is multiplied by is often small."""
+    total = {number: _times(gradient, b) for number, gradient in _passed(a, arriving, numbers).items()}
+    for number, gradient in _passed(b, arriving, numbers).items():
+        share = _times(gradient, a)
+        total[number] = total[number] + share if number in total else share
     return total
 
 
@@ -84,10 +95,6 @@ def _difference(a: Expr, b: Expr) -> Expr:
     return a if isinstance(b, Constant) and b.value == 0 else a - b
 
 
-def _product(g: Expr, _: Expr, a: Expr, b: Expr) -> tuple[Expr, ...]:
-    return (_times(g, a, 2.0), Constant(0)) if a is b else (_times(g, b), _times(g, a))
-
-
 def _quotient(g: Expr, result: Expr, a: Expr, b: Expr) -> tuple[Expr, ...]:
     share = _over(g, b)
     if isinstance(a, Constant):
@@ -105,7 +112,7 @@ def _power(g: Expr, result: Expr, a: Expr, b: Expr) -> tuple[Expr, ...]:
     base = where(b == 0, 0, _times(g, power(a, b - 1), b))
     if isinstance(b, Constant):
         root = a if b.value == 2 else power(a, b.value - 1)
-        base = _times(g, root, b) if b.value else Constant(0)
+        base = _times(g, root, b) if b.value else where(a == a, 0, 0)  # noqa: PLR0124 -- zero in the shape of a
     exponent = _times(g, result, log_of(float(a.value)) if isinstance(a, Constant) else log(a))
     if isinstance(a, Constant):
         return base, exponent if a.value else where(b >= 0, 0, exponent)
@@ -127,7 +134,7 @@ def _angle(g: Expr, _: Expr, a: Expr, b: Expr) -> tuple[Expr, ...]:
 RULES: Mapping[str, Callable[..., tuple[Expr, ...]]] = {
     "add": lambda g, r, a, b: (g, g),
     "subtract": lambda g, r, a, b: (g, _times(g, -1.0)),
-    "multiply": _product,
+    "multiply": lambda g, r, x, _: (_times(g, x, 2.0), Constant(0)),
     "divide": _quotient,
     "negative": lambda g, r, x: (_times(g, -1.0),),
     "absolute": lambda g, r, x: (_times(g, sign(x)),),

@@ -52,7 +52,7 @@ def hard(x: Expr) -> Expr:
 PLAIN: Mapping[str, Function] = {
     "exp": fn.exp,
     "increment": lambda t: t + 1,
-    "lerp": lambda a, b, *, weight: a + weight * (b - a),
+    "lerp": lambda a, b, *, weight: a + weight * (b - a) if weight < 0.5 else b - (b - a) * (1 - weight),
     "log": fn.log,
     "neg": lambda x: -x,
     "relu": lambda x: fn.maximum(x, 0),
@@ -141,7 +141,7 @@ PASSING = ("clone", "add_scalar", "fmod_scalar", "remainder_scalar", "rsub_scala
 SLOPES: Mapping[str, Function] = {
     "clamp": lambda grad, x, *, min=-math.inf, max=math.inf: fn.where((x >= min) & (x <= max), grad, 0),
     "hardsigmoid": lambda grad, x: fn.where((x > -3) & (x < 3), grad * SIXTH, 0),
-    "hardswish": lambda grad, x: fn.where(x <= -3, 0, fn.where(x < 3, grad * (x / 3 + 0.5), grad)),
+    "hardswish": lambda grad, x: fn.where(x <= -3, 0, fn.where(x >= 3, grad, grad * (x / 3 + 0.5))),
     "hardtanh": lambda grad, x, *, min=-1.0, max=1.0: fn.where((x <= min) | (x >= max), 0, grad),
     "softsign": lambda grad, x: grad / power(1 + fn.absolute(x), 2),
 }
