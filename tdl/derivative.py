@@ -32,7 +32,7 @@ def _passed(value: Expr, arriving: Expr, numbers: Mapping[int, int]) -> Gradient
     if value.function == "where":
         return _chosen(value.arguments[0], *(_passed(part, arriving, numbers) for part in value.arguments[1:]))
     if value.function == "multiply" and value.arguments[0] is not value.arguments[1]:
-        return _of_product(*value.arguments, arriving, numbers)
+        return _of_product(value.arguments, arriving, numbers)
     total: Gradients = {}
     if value.function not in RULES:
         raise TDLError(f"{value.function} has no derivative")
@@ -44,8 +44,9 @@ def _passed(value: Expr, arriving: Expr, numbers: Mapping[int, int]) -> Gradient
     return total
 
 
-def _of_product(a: Expr, b: Expr, arriving: Expr, numbers: Mapping[int, int]) -> Gradients:
+def _of_product(factors: Sequence[Expr], arriving: Expr, numbers: Mapping[int, int]) -> Gradients:
     """Multiply by the other factor last: where it is large, what it is multiplied by is often small."""
+    a, b = factors
     total = {number: _times(gradient, b) for number, gradient in _passed(a, arriving, numbers).items()}
     for number, gradient in _passed(b, arriving, numbers).items():
         share = _times(gradient, a)
