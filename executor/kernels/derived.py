@@ -89,9 +89,12 @@ class Run:
         self.sums = {number: value.arguments[0] for number, value in numbered if isinstance(value.node, Reduce)}
         self.scalar = self._steps(lambda value: not (value.space or value.is_late))
         self.small = self._steps(lambda value: bool(value.space) and value.space != full and not value.is_late)
-        self.block = self._steps(lambda value: bool(full) and value.space == full)
+        self.block = self._steps(lambda value: bool(full) and value.space == full and not value.is_late)
         self.late = self._steps(lambda value: value.is_late)
         self.places = [place for place, root in enumerate(self.roots) if full and self.values[root].space == full]
+        bodies = [self.values[body].space for body in self.sums.values()]
+        if any(space != full for space in bodies) or any(self.values[step.number].space == full for step in self.late):
+            raise tdl.TDLError(f"{description}: a kernel is derived of sums of what depends on all variables alone")
         used = [argument for step in self.block for argument in step.arguments]
         used += [*self.sums.values(), *(self.roots[place] for place in self.places)]
         computed = {step.number for step in self.block}
@@ -112,10 +115,9 @@ class Run:
             case Constant(value):
                 return value if isinstance(value, int | float) else float(value)
             case Coordinate(affine):
-                ranges = {
-                    name: self._view(self.xp.arange(*self.call.ranges[name]), (name,)) for name in affine.variables
-                }
-                scaled = sum((factor * ranges[name] for name, factor in affine.numerators), start=affine.offset)
+                scaled: Any = affine.offset
+                for name, factor in affine.numerators:
+                    scaled = scaled + factor * self._view(self.xp.arange(*self.call.ranges[name]), (name,))
                 return scaled if affine.denominator == 1 else scaled / affine.denominator
             case Element(operand, _, index) if index:
                 return self._view(self.call.inputs[operand], variables_of(index))
@@ -156,11 +158,9 @@ class Run:
 
     def action(self) -> Action:
         """Return the action of the run: a single function of whole arrays, where the description is one."""
-        leaves, is_exact = (
-            self.leaves,
-            not self.cast and all(self.leaves[number] is not None for number in self.numbers),
-        )
-        if is_exact and len(self.places) == 1 and not (self.scalar or self.small or self.late or self.is_whole):
+        leaves, others = self.leaves, (self.cast, self.scalar, self.small, self.late, self.is_whole)
+        is_fixed = all(leaves[number] is not None for number in self.numbers)
+        if is_fixed and len(self.places) == 1 and not any(others):
             if not self.block:
                 return partial(self.xp.copyto, self.outs[0], leaves[self.roots[0]], casting="unsafe")
             if len(self.block) == 1 and self.block[0].room == OUT:
@@ -240,10 +240,7 @@ class Run:
 
     def _number(self, operand: int) -> Any:
         """Return an operand of rank 0, or a setting, in double precision."""
-        inputs = self.call.inputs
-        value: Any = (
-            inputs[operand] if operand < len(inputs) else self.call.attributes[self.settings[operand - len(inputs)]]
-        )
+        value: Any = (*self.call.inputs, *(self.call.attributes[name] for name in self.settings))[operand]
         if isinstance(value, int | float):
             return value
         value = value if value.dtype.kind in "iub" else value.astype("float64")
