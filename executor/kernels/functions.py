@@ -104,9 +104,12 @@ def random_bits(xp: ModuleType, *counters: Array | int, out: Array | None = None
     with np.errstate(over="ignore"):  # of numbers
         for counter in counters:
             state = state + (xp.asarray(counter).astype("int64").astype("uint32") + xp.uint32(0x9E3779B9))
-            for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1)):
-                state = (state ^ (state >> xp.uint32(shift))) * xp.uint32(factor)
-    return _written(xp, state >> xp.uint32(32 - RANDOM_BITS), out)
+            for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+                state ^= state >> xp.uint32(shift)
+                state *= xp.uint32(factor)
+            state ^= state >> xp.uint32(16)
+    state >>= xp.uint32(32 - RANDOM_BITS)
+    return _written(xp, state, out)
 
 
 MANY = 1 << 10

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from tdl.catalog.softmax import along, rows
 from tdl.derivative import gradients
 from tdl.expr import Expr
-from tdl.language import Body, Lambda, Operand, Sum, absolute, exp, log, logaddexp, maximum, tensor, where
+from tdl.language import Body, Lambda, Operand, Sum, absolute, exp, log, logaddexp, maximum, minimum, tensor, where
 from tdl.operator import Operator, op
 
 Function = Callable[[Expr, Expr], Expr]
@@ -43,9 +43,18 @@ LOSSES: Mapping[str, Function] = {
 }
 
 
-def bounded_gradients(grad: Expr, x: Expr, t: Expr) -> tuple[Expr, Expr]:
-    """Gradients of binary cross entropy as PyTorch bounds them."""
-    return grad * (x - t) / maximum(x * (1 - x), LEAST_VARIANCE), grad * (bounded_log(1 - x) - bounded_log(x))
+SLOPES: Mapping[str, Callable[[Expr, Expr, Expr], tuple[Expr, Expr]]] = {
+    "binary_cross_entropy": lambda grad, x, t: (
+        grad * (x - t) / maximum(x * (1 - x), LEAST_VARIANCE), grad * (bounded_log(1 - x) - bounded_log(x)),
+    ),
+    "smooth_l1_loss": lambda grad, x, t: (grad * bounded(x - t), grad * bounded(t - x)),
+}  # fmt: skip
+"""Gradients of x and target as PyTorch bounds them, or with less to compute."""
+
+
+def bounded(distance: Expr) -> Expr:
+    """Distance, or 1 where it is more."""
+    return minimum(maximum(distance, -1), 1)
 
 
 def _loss(name: str, element: Function) -> Operator:
@@ -58,8 +67,7 @@ def _loss(name: str, element: Function) -> Operator:
 
 def _loss_backward(name: str, element: Function) -> Operator:
     def of_elements(grad: Expr, x: Expr, t: Expr) -> tuple[Expr, ...]:
-        bounded = name == "binary_cross_entropy"
-        return bounded_gradients(grad, x, t) if bounded else gradients(element(x, t), grad, (x, t))
+        return SLOPES[name](grad, x, t) if name in SLOPES else gradients(element(x, t), grad, (x, t))
 
     def description(grad: Operand, x: Operand, target: Operand, *, count: float) -> Lambda:
         return tensor(lambda *i: of_elements(grad[()] / count, x[i], target[i]), rank=x.rank)
