@@ -16,7 +16,7 @@ from executor.kernels import (
 )
 from executor.kernels.blocks import Blocked
 from executor.kernels.call import Array, Kernel, KernelCall, KernelSet, run
-from executor.kernels.derived import Derived
+from executor.kernels.derived import DerivedKernel
 from executor.kernels.gelu import Gelu
 from executor.kernels.matrix import ADDING
 
@@ -37,7 +37,7 @@ KERNELS: dict[str, Kernel] = {
 """The kernel of every operator, by the operator's name; `executor.torch` adds those that call PyTorch's operators."""
 
 NATIVE = shape.MOVING | selection.CHOOSING | selection.SUMMING | {"cast"}
-NATIVE |= {op for op, kernel in KERNELS.items() if isinstance(kernel, Blocked | Derived | Gelu)}
+NATIVE |= {op for op, kernel in KERNELS.items() if isinstance(kernel, Blocked | DerivedKernel | Gelu)}
 """Operators whose kernels take 16-bit operands as they are."""
 
 LIBRARIES = {"arrays": KernelSet("array module", KERNELS, ADDING, NATIVE)}

@@ -18,13 +18,13 @@ import tdl
 from executor.kernels.blocks import add_up, blocks
 from executor.kernels.call import NARROW, Action, Array, Kernel, KernelCall
 from executor.kernels.elementwise import require_room
-from executor.kernels.formula import Axes, Formula, Value, variables_of
+from executor.kernels.formula import Axes, Formula, FormulaValue, variables_of
 from executor.kernels.functions import Function, function_of
 from tdl.expr import Call, Constant, Coordinate, Element, Expr, Reduce
 
 
 @dataclass(frozen=True, slots=True)
-class Derived:
+class DerivedKernel:
     """The kernel of an operator's description; `settings` are attributes that may change from run to run."""
 
     operator: tdl.Operator
@@ -37,10 +37,10 @@ class Derived:
     def _bind(self, call: KernelCall) -> Action:
         ranks = [*(operand.ndim for operand in call.inputs), *(0 for _ in self.settings)]
         known = {name: call.attributes[name] for name in self.operator.attributes if name in call.attributes}
-        return Run(call, self.operator.describe(ranks, known), self.settings).action()
+        return BoundFormula(call, self.operator.describe(ranks, known), self.settings).action()
 
 
-def with_settings(operator: tdl.Operator) -> Derived:
+def with_settings(operator: tdl.Operator) -> DerivedKernel:
     """Return the kernel of a weight update, whose attributes are operands of rank 0."""
     names, count = tuple(operator.attributes), len(operator.operands)
 
@@ -49,7 +49,9 @@ def with_settings(operator: tdl.Operator) -> Derived:
         return operator.function(*operands[:count], **settings)
 
     operands = (*operator.operands, *names)
-    return Derived(replace(operator, function=description, operands=operands, attributes={}, descriptions={}), names)
+    return DerivedKernel(
+        replace(operator, function=description, operands=operands, attributes={}, descriptions={}), names
+    )
 
 
 OUT = -1
@@ -57,7 +59,7 @@ OUT = -1
 
 
 @dataclass(slots=True)
-class Step:
+class FormulaStep:
     """A function of values; its result may be written where value number `room` was, which no later step needs."""
 
     number: int
@@ -66,7 +68,7 @@ class Step:
     room: int | None = None
 
 
-class Run:
+class BoundFormula:
     """A description on a call's arrays, each viewed so that it broadcasts over `axes`, all index variables.
 
     `scalar` steps depend on no variable, `small` ones on some, `block` ones on all, `late` ones on sums. Of a block
@@ -102,9 +104,9 @@ class Run:
         self.cast = {number for number in self.given if self._is_cast(self.leaves[number])}
         self._find_rooms(computed.difference(self.roots, self.sums.values()))
 
-    def _steps(self, belongs: Callable[[Value], bool]) -> list[Step]:
+    def _steps(self, belongs: Callable[[FormulaValue], bool]) -> list[FormulaStep]:
         return [
-            Step(number, function_of(self.xp, value.node.function), value.arguments)
+            FormulaStep(number, function_of(self.xp, value.node.function), value.arguments)
             for number, value in enumerate(self.values)
             if isinstance(value.node, Call) and belongs(value)
         ]
@@ -190,7 +192,7 @@ class Run:
             if place not in self.places:
                 self._write(self.outs[place], values[root])
 
-    def _apply(self, steps: Iterable[Step], values: list[Any]) -> None:
+    def _apply(self, steps: Iterable[FormulaStep], values: list[Any]) -> None:
         for step in steps:
             values[step.number] = step.function(*(self._widened(values[number]) for number in step.arguments))
 
@@ -259,7 +261,7 @@ UPDATES = ("sgd", "sgd_momentum", "adam", "adamw", "rmsprop", "adagrad")
 """Weight updates, whose attributes may change from step to step."""
 
 KERNELS: dict[str, Kernel] = {
-    **{name: Derived(operator) for name, operator in tdl.catalog.items()},
+    **{name: DerivedKernel(operator) for name, operator in tdl.catalog.items()},
     **{name: with_settings(tdl.catalog[name]) for name in UPDATES},
 }
 """Kernels of all operators; of those whose descriptions read otherwise there are others."""

@@ -13,7 +13,7 @@ Axes = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class FormulaValue:
     """An expression, its arguments' numbers, and the variables it depends on; it `is_late` if computed from a sum."""
 
     node: Expr
@@ -26,7 +26,7 @@ class Value:
 class Formula:
     """Values by number; `numbers` has those of values that are there, by what they are computed from."""
 
-    values: list[Value] = field(default_factory=list)
+    values: list[FormulaValue] = field(default_factory=list)
     numbers: dict[Hashable, int] = field(default_factory=dict)
 
     def number(self, node: Expr) -> int:
@@ -50,7 +50,7 @@ class Formula:
         number = self.numbers.setdefault((type(node), key, arguments), len(self.values))
         if number == len(self.values):
             is_late = isinstance(node, Reduce) or any(self.values[argument].is_late for argument in arguments)
-            self.values.append(Value(node, arguments, space, is_late))
+            self.values.append(FormulaValue(node, arguments, space, is_late))
         return number
 
 

@@ -26,8 +26,9 @@ def function_of(xp: ModuleType, name: str) -> Function:
 
 def special(xp: ModuleType, function: str) -> Function:
     """Return one of SciPy's special functions for the array module."""
-    found: Function = getattr(import_module("scipy.special" if xp is np else "cupyx.scipy.special"), function)
-    return found
+    module = import_module("scipy.special" if xp is np else "cupyx.scipy.special")
+    chosen: Function = getattr(module, function)
+    return chosen
 
 
 def sign(xp: ModuleType, x: Array, out: Array | None = None) -> Array:

@@ -10,7 +10,7 @@ import numpy as np
 import tdl
 from executor.kernels.blocks import Blocked
 from executor.kernels.call import NARROW, Array, Kernel, KernelCall
-from executor.kernels.derived import Derived
+from executor.kernels.derived import DerivedKernel
 
 ARGUMENT = tuple(
     np.array(figure, np.float32)  # not Python's numbers, which NumPy takes a quarter of a microsecond to convert
@@ -47,7 +47,7 @@ class Gelu:
     """A kernel of single precision on a host, where SciPy's erf takes many times as long as tanh; else the derived."""
 
     single: Blocked
-    derived: Derived
+    derived: DerivedKernel
 
     def __call__(self, call: KernelCall) -> None:
         """Run the kernel that there is for the call."""
@@ -87,5 +87,6 @@ def _twice_slope(x: Array, room: Array) -> Array:
 
 
 KERNELS: dict[str, Kernel] = {
-    kernel.__name__: Gelu(Blocked(kernel), Derived(tdl.catalog[kernel.__name__])) for kernel in (gelu, gelu_backward)
+    name: Gelu(Blocked(kernel), DerivedKernel(tdl.catalog[name]))
+    for name, kernel in (("gelu", gelu), ("gelu_backward", gelu_backward))
 }
