@@ -80,23 +80,22 @@ class BoundFormula:
         self.call, self.xp, self.settings, self.values = call, call.xp, settings, formula.values
         self.roots = [formula.number(output.value) for output in description.outputs]
         read = [variables_of(value.node.index) for value in self.values if isinstance(value.node, Element)]
+        self.sums = {n: value.arguments[0] for n, value in enumerate(self.values) if isinstance(value.node, Reduce)}
+        self.late = self._steps(lambda value: value.is_late)
+        summed = {self.values[body].space for body in self.sums.values()}
+        if summed - ({full} & {*map(frozenset, read)}) or any(self.values[n.number].space == full for n in self.late):
+            raise tdl.TDLError(f"{description}: a kernel is derived of sums of what depends on all variables alone")
         self.axes = next((names for names in read if {*names} == full), description.output_variables)
         indices = [variables_of(output.index) for output in description.outputs]
         self.outs = [self._view(*output) for output in zip(call.outputs, indices, strict=True)]
         self.is_whole = call.outputs[0].dtype.kind == "i"
         self.wide = np.result_type(np.float32, *(x.dtype for x in (*call.inputs, *call.outputs) if x.dtype.kind == "f"))
         self.leaves = [*(self._leaf(value.node) for value in self.values), None]
-        numbered = [*enumerate(self.values)]
-        self.numbers = [number for number, value in numbered if not (value.space or value.is_late)]
-        self.sums = {number: value.arguments[0] for number, value in numbered if isinstance(value.node, Reduce)}
+        self.numbers = [n for n, value in enumerate(self.values) if not (value.space or value.is_late)]
         self.scalar = self._steps(lambda value: not (value.space or value.is_late))
         self.small = self._steps(lambda value: bool(value.space) and value.space != full and not value.is_late)
         self.block = self._steps(lambda value: bool(full) and value.space == full and not value.is_late)
-        self.late = self._steps(lambda value: value.is_late)
         self.places = [place for place, root in enumerate(self.roots) if full and self.values[root].space == full]
-        bodies = [self.values[body].space for body in self.sums.values()]
-        if any(space != full for space in bodies) or any(self.values[step.number].space == full for step in self.late):
-            raise tdl.TDLError(f"{description}: a kernel is derived of sums of what depends on all variables alone")
         used = [argument for step in self.block for argument in step.arguments]
         used += [*self.sums.values(), *(self.roots[place] for place in self.places)]
         computed = {step.number for step in self.block}

@@ -14,11 +14,11 @@ BUDGETS = {
     "topologies": 2225,
     "planner": 19795,
     "simulator": 3291,
-    "executor": 8536,
+    "executor": 8534,
 }
 """Lines that are neither blank, comment, docstring nor import, by package."""
 
-ALL = 40_809
+ALL = 40_807
 """Of all packages together, which only goes down."""
 
 LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.ENDMARKER}
