@@ -10,15 +10,15 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 BUDGETS = {
     "tensor_partitioner": 4271,
-    "tdl": 2666,
+    "tdl": 2691,
     "topologies": 2240,
-    "planner": 19923,
+    "planner": 19917,
     "simulator": 3271,
-    "executor": 8771,
+    "executor": 8534,
 }
 """Lines that are neither blank, comment, docstring nor import, by package."""
 
-ALL = 41_142
+ALL = 40_924
 """Of all packages together, which only goes down."""
 
 LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.ENDMARKER}
