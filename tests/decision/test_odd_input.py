@@ -119,7 +119,7 @@ def test_work_that_all_devices_do_is_counted_once():
     source, options = ZooModel.of("transformer-2-64", {**SMALL, "optimizer": "adamw"}), (7, Parallel())
     alone = project_source(source, *options, cluster("p2.8xlarge"), "compile")
     assert decision.one_device_s == alone.seconds == pytest.approx(decision.best.seconds_per_step, rel=0.01)
-    assert decision.verdict.startswith("One device alone is as fast")
+    assert decision.verdict.startswith("Use one device: it is as fast")
     assert "as 8 would all do the same work" in decision.verdict
     assert decide("transformer-4-128", "hgx-h100", batch=512, pins=("cp=1",), **SMALL).one_device_s is None
 
