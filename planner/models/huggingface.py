@@ -61,7 +61,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     n_positions: Count = 1024
 
 
-class Layers(Mapping[str, int]):
+class Depths(Mapping[str, int]):
     """How many layers a model has, by its name; the names are those of the table."""
 
     def __getitem__(self, name: str) -> int:

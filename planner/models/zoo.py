@@ -85,7 +85,7 @@ FAMILIES: dict[str, Family] = {
         "hf:Qwen/Qwen2.5-0.5B",
         huggingface.build,
         llama.Experts,
-        depths=huggingface.Layers(),
+        depths=huggingface.Depths(),
         is_listed=False,
     ),
 }

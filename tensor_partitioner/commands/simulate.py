@@ -31,7 +31,7 @@ from tensor_partitioner.commands.planning_options import (
     refuse_others,
     with_model_options,
 )
-from tensor_partitioner.commands.projecting import memory_option, named, show_priced, stack_of, stack_option
+from tensor_partitioner.commands.projecting import SYSTEMS, memory_option, named, show_priced, stack_of, stack_option
 from tensor_partitioner.commands.simulation_request import ALSO_DATA_PARALLEL, SimulationRequest
 from tensor_partitioner.commands.sweep import read_sweeps, requests, run, sweep_table
 from tensor_partitioner.display.progress import progress
@@ -40,7 +40,7 @@ from topologies import load_topology
 MESSAGES = ("prefetch", "overlap", "collectives", "tasks", "trace_path")
 """The arguments that have a meaning where messages are simulated."""
 
-SIMULATING = ("source", "topo", "data_parallel", "operator_files", "json_path", "sweep", "stack", *MESSAGES)
+SIMULATING = ("source", "topo", "data_parallel", "operator_files", "system", "json_path", "sweep", "stack", *MESSAGES)
 """Those that have one where the plan is there already."""
 
 PRICED = "memory_report"
@@ -71,6 +71,7 @@ EXAMPLES = (
 @click.option("--prefetch", type=click.IntRange(0), default=1, help="Operators ahead of which fetches start.")
 @click.option("--overlap/--no-overlap", default=True, help="Overlap transfers with computation.")
 @click.option("--collectives", type=click.Choice(COLLECTIVES), default="auto", help=COLLECTIVES_HELP)
+@click.option("--system", type=click.Choice([*SYSTEMS]), help="Parallelism over all devices, by name.")
 @click.option("--data-parallel/--no-data-parallel", default=True, help=DATA_PARALLEL_HELP)
 @operators_option
 @click.option("--json", "json_path", type=WRITTEN, help="Write the report as JSON.")
@@ -94,7 +95,7 @@ def main(context: click.Context, /, source: str, **options: Any) -> None:
     if swept:
         _sweep(context, source, options)
         return
-    options = named(options)
+    options = named(source, options)
     stack = stack_of(source, options)
     _check_stack(context, stack, ())
     if stack == OURS:
@@ -145,7 +146,7 @@ def _sweep(context: click.Context, source: str, options: dict[str, Any]) -> None
     cells = list(requests(context, SIMULATING if is_saved_plan(source) else None))
     for topo in dict.fromkeys(str(request.options["topo"]) for _, request in cells):
         load_topology(topo)  # what is wrong in a machine, or doubtful, is said once and before the rest
-    asked = [named(request.options) for _, request in cells]
+    asked = [named(source, request.options) for _, request in cells]
     stacks = [stack_of(source, options) for options in asked]
     if len(several := dict.fromkeys(stacks)) > 1:
         raise click.UsageError(f"--sweep: expected one stack for all, found {', '.join(several)}: give --stack {OURS}")

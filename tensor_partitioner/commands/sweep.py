@@ -137,7 +137,7 @@ def _prepare(operators: Sequence[Path]) -> None:
 def _cell(values: dict[str, str], request: SimulationRequest) -> Cell:
     """Simulate in a process of its own, from which an error comes back as what is said of it."""
     try:
-        options = named(request.options)
+        options = named(request.source, request.options)
         stack, parallel = stack_of(request.source, options), options["parallel"]
         if stack == OURS:
             return Cell(values=values, report=replace(request, options=options).run()[1])

@@ -57,9 +57,9 @@ def test_large_models_have_the_parameters_of_their_cards(name):
 
 
 def test_all_names_of_the_table_are_read():
-    names = [*huggingface.Layers()]
+    names = [*huggingface.Depths()]
     assert len(names) >= 60
-    assert all(huggingface.size_of(name).layers == huggingface.Layers()[name] for name in names)
+    assert all(huggingface.size_of(name).layers == huggingface.Depths()[name] for name in names)
 
 
 @pytest.mark.parametrize("variant", ["Qwen/Qwen2.5-7B-Instruct", "qwen/qwen2.5-7b"])

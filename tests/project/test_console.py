@@ -194,6 +194,11 @@ def test_help_has_options_in_groups_and_examples(capsys):
     with pytest.raises(SystemExit):
         main(["--help"])
     shown = capsys.readouterr().out
+    assert "Of the search." not in shown
+    assert re.search(r"--help-all +Show 1 more options", shown)
+    with pytest.raises(SystemExit):
+        main(["--help-all"])
+    shown = capsys.readouterr().out
     titles = re.findall(r"^(\S.*):$", shown, re.MULTILINE)
     assert titles == ["Options of counts", "Search", "Files", "Options", "Examples"]
     by_title = dict(zip(titles, re.split(r"^\S.*:$", shown, flags=re.MULTILINE)[1:], strict=True))

@@ -85,10 +85,10 @@ def test_a_foreign_package_is_named_and_not_run(kind, asked, tmp_path):
 def test_a_package_that_another_distribution_overwrote_is_named(monkeypatch):
     distributions = {"executor": ["executor", "tensor-partitioner"]}
     monkeypatch.setattr("importlib.metadata.packages_distributions", lambda: distributions)
-    said = tensor_partitioner.packages.overwritten(ModuleNotFoundError(name="executor.process"))
+    said = tensor_partitioner.overwritten(ModuleNotFoundError(name="executor.process"))
     assert said.startswith("executor: executor has put a package of this name into")
     assert "pip uninstall executor, then pip install --force-reinstall tensor-partitioner" in said
-    assert tensor_partitioner.packages.overwritten(ModuleNotFoundError(name="numpy")) == ""
+    assert tensor_partitioner.overwritten(ModuleNotFoundError(name="numpy")) == ""
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

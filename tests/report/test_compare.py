@@ -153,7 +153,7 @@ def test_unequal_bytes_are_in_the_row(report, run):
 def test_a_sentence_says_what_was_shown(report, run):
     said = finding(replace(report, samples_per_s=32.0))
     assert said.startswith("mlp-2-8 on pair with 2 workers: a step, simulated message by message, takes 250 ms (32 ")
-    assert f"{100 * report.communication_share:.1f} % of it communication" in said
+    assert f"{100 * report.communication_share:.1f} % of it exposed communication" in said
     done = finding(replace(run, losses=(2.0, 1.5, None), samples_per_s=None))
     assert "a step took 500 ms; the loss went from 2 to 1.5 in 3 steps; exactly the planned bytes moved, 16" in done
     assert "OTHER bytes than planned moved" in finding(replace(run, bytes=((0, 12), (5, 0))))

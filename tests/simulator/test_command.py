@@ -149,6 +149,19 @@ def test_what_a_sweep_refuses(arguments, message, capsys):
 def test_a_sweep_of_a_saved_plan_leaves_its_graph_alone(saved, capsys):
     assert run(saved, "--topo", "uniform-8", "--sweep", "batch=8,16") == 2
     assert re.search(
-        r"--sweep batch: expected one of collectives, data-parallel, overlap, prefetch, stack, topo\n",
+        r"--sweep batch: expected one of collectives, data-parallel, overlap, prefetch, stack, system, topo\n",
         capsys.readouterr().err,
     )
+
+
+@pytest.mark.parametrize(
+    ("system", "parallel"), [("data-parallel", "dp=8"), ("zero-3", "dp=8,zero=3"), ("1f1b", "pp=8")]
+)
+def test_a_system_is_named_parallelism_over_all_devices(system, parallel, tmp_path):
+    """One question has one answer, whatever its spelling."""
+    steps = []
+    for words in (("--system", system), ("--parallel", parallel)):
+        asked = ("mlp-8-64", "--batch", 64, "--topo", "hgx-h100", *words, "--json", tmp_path / "step.json")
+        assert run(*asked) == 0
+        steps.append(json.loads((tmp_path / "step.json").read_text()))
+    assert steps[0] == steps[1]

@@ -85,9 +85,7 @@ def test_memory_of_experts(zero):
     )
     assert whole["gradients"] - shared["gradients"] == pytest.approx(4 * elsewhere * (zero < 2), abs=1)
     assert whole["master weights"] - shared["master weights"] == pytest.approx(4 * elsewhere * (zero < 1), abs=1)
-    assert whole["optimizer state"] - shared["optimizer state"] == pytest.approx(
-        8 * elsewhere * (zero < 1), abs=1
-    )
+    assert whole["optimizer state"] - shared["optimizer state"] == pytest.approx(8 * elsewhere * (zero < 1), abs=1)
 
 
 def test_experts_that_nobody_else_has_are_not_gathered():
