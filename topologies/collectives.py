@@ -127,7 +127,7 @@ def _patterns(
             yield "tree", _double_tree(devices)
             if machine.has_reducing_switch(devices):
                 yield "in-switch", _in_switch(devices)
-        if len(nodes) > 1 and len(nodes[0]) > 1 and len({len(node) for node in nodes}) == 1:
+        if len(nodes) > 1 and max(map(len, nodes)) > 1:
             yield "hierarchical", _hierarchical(machine, nodes, rounds)
 
 
@@ -182,11 +182,12 @@ def _in_switch(devices: Devices) -> Pattern:
 
 
 def _hierarchical(machine: Machine, nodes: Sequence[Devices], rounds: int) -> Pattern:
-    """Rings in every node, at the same time, and between the nodes one for each place in a node, with its share."""
-    inside, rails = (
-        [_rings(machine, node, rounds) for node in nodes],
-        [_ring(rail, rounds) for rail in zip(*nodes, strict=True)],
-    )
+    """Rings in every node, at the same time, and between the nodes one for each place of the fullest, with its share.
+
+    In a node with fewer devices each is part of several rings between the nodes.
+    """
+    inside = [_rings(machine, node, rounds) for node in nodes if len(node) > 1]
+    rails = [_ring(tuple(node[place % len(node)] for node in nodes), rounds) for place in range(max(map(len, nodes)))]
     flows = _sum([*((1.0, ring) for ring in inside), *((1 / len(rails), ring) for ring in rails)]).flows
     return Pattern(flows, _sum([(1.0, inside[0]), (1.0, rails[0])]).chain)
 

@@ -1,6 +1,7 @@
 """Algorithms against themselves: run step by step on arrays, with every element counted that goes anywhere."""
 
 from collections import Counter
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -200,10 +201,36 @@ def test_every_pair_of_an_all_to_all():
     assert choice.alone.s_per_byte == pytest.approx(3 / 4 / INSIDE)
 
 
-def test_nodes_of_unequal_parts_have_no_hierarchy():
-    on = machine(2, 4)
-    assert [choice.algorithm for choice in choices(on, "all-reduce", (0, 1, 2, 4))] == ["ring", "tree"]
-    assert [choice.algorithm for choice in choices(on, "all-reduce", (0, 4))] == ["ring", "tree"]
+@pytest.mark.parametrize("part", [1, 2])
+def test_a_device_of_a_partly_used_node_is_part_of_several_rails(part):
+    """As many rings go between the nodes as the fullest has devices; where there are fewer, one carries several."""
+    inside, shares = [[0, 1, 2, 3], [4, 5][:part]], 8
+    blocks = [[2 * place, 2 * place + 1] for place in range(4)]
+    of_node = [blocks, [[*chain.from_iterable(blocks[place::part])] for place in range(part)]]
+    ranks = Ranks([0, 1, 2, 3, *inside[1]], shares)
+    for add in (True, False):
+        if not add:
+            for place in range(4):
+                rail = [node[place % len(node)] for node in inside]
+                own = [[share] for share in blocks[(place + 1) % 4]]
+                ranks.ring(rail, own, add=True)
+                ranks.ring(rail, own, add=False)
+        for node, held in zip(inside, of_node, strict=True):
+            ranks.ring(node, held, add=add)
+    devices = (0, 1, 2, 3, *inside[1])
+    assert all(ranks.has(device, slice(None)) for device in devices)
+    assert ranks.sent == flows(chosen(machine(2, 4), "all-reduce", "hierarchical", devices).pattern, shares)
+
+
+def test_nodes_with_one_device_each_have_no_hierarchy():
+    assert [choice.algorithm for choice in choices(machine(2, 4), "all-reduce", (0, 4))] == ["ring", "tree"]
+
+
+def test_a_partly_used_node_loses_no_more_than_its_rails():
+    """Of 68 GPUs the last four have half of a node's adapters, so that an all-reduce takes up to twice as long."""
+    on = load_topology("hgx-h100-nodes-9")
+    full, part = (fastest(choices(on, "all-reduce", tuple(range(n))), 1e9).alone.seconds(1e9) for n in (64, 68))
+    assert full < part < 2.1 * full
 
 
 def test_tables_of_nodes_are_their_clusters():
