@@ -14,11 +14,11 @@ BUDGETS = {
     "topologies": 2240,
     "planner": 19917,
     "simulator": 3271,
-    "executor": 8555,
+    "executor": 8546,
 }
 """Lines that are neither blank, comment, docstring nor import, by package."""
 
-ALL = 40_959
+ALL = 40_950
 """Of all packages together, which only goes down."""
 
 LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.ENDMARKER}
