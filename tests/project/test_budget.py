@@ -11,14 +11,14 @@ ROOT = Path(__file__).resolve().parents[2]
 BUDGETS = {
     "tensor_partitioner": 4284,
     "tdl": 2692,
-    "topologies": 2240,
+    "topologies": 2238,
     "planner": 19917,
     "simulator": 3271,
     "executor": 8546,
 }
 """Lines that are neither blank, comment, docstring nor import, by package."""
 
-ALL = 40_950
+ALL = 40_948
 """Of all packages together, which only goes down."""
 
 LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.ENDMARKER}
