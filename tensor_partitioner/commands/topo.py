@@ -11,11 +11,12 @@ from planner.failures import BAD_INPUT, JOB_FAILED
 from planner.files import check_written
 from tensor_partitioner import display
 from tensor_partitioner.commands.console import WRITTEN, CommandGroup, command_errors, stdout
-from topologies import Machine, TopologyError, full_text, load_topology
+from topologies import Machine, TopologyError, available, full_text, load_topology
 from topologies.imports import import_machine
 from topologies.tree import drawn, matrices, route_tables
 
 EXAMPLES = (
+    "topo list",
     "topo show hgx-h100 gpu0 gpu5",
     "topo check machine.yaml",
     "topo import nccl.xml --device a100-sxm4-80gb -o machine.yaml",
@@ -25,6 +26,17 @@ EXAMPLES = (
 @click.group("topo", cls=CommandGroup, examples=EXAMPLES)
 def commands() -> None:
     """Show, check and import machines."""
+
+
+@commands.command("list")
+def list_machines() -> None:
+    """List the machines that have names; K in a name is any number."""
+    rows = []
+    for name in available():
+        machine = load_topology(name.replace("-K", "-1"))
+        count = f"{len(machine.devices)}{' x K' * name.endswith('-K')}"
+        rows.append((name, count, machine.devices[0].spec.name))
+    stdout().print(display.table("machines", ("name", "devices", "type"), rows, text=("type",)))
 
 
 @commands.command()
@@ -71,7 +83,7 @@ def check(context: click.Context, machines: tuple[str, ...]) -> None:
         if doubts:
             worst = max(worst, JOB_FAILED)
         else:
-            click.echo(f"{display.printable(machine)}: {_size(topology)}, no doubts")
+            click.echo(f"{display.printable(machine)}: {_size(topology)}, no warnings")
     context.exit(worst)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tensor_partitioner.commands.topo import main
 from tests.topologies.samples import NCCL, NVLINKS
-from topologies import full_text, load_topology, parse_topology
+from topologies import available, full_text, load_topology, parse_topology
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_check(topo, tmp_path):
     fine.write_text(text)
     odd.write_text(text.replace("10500000000.0", "10.5"))
     wrong.write_text(text.replace("ends: [gpu1", "ends: [gpu7"))
-    assert topo("check", fine) == (0, f"{fine}: 2 devices, 2 links, no doubts\n", "")
+    assert topo("check", fine) == (0, f"{fine}: 2 devices, 2 links, no warnings\n", "")
     status, out, err = topo("check", odd, fine)
     assert status == 1
     assert err.startswith(f"warning: {odd}: $.link_types[0].bandwidth_bytes_per_s: ")
@@ -117,3 +117,9 @@ def test_mistakes_are_one_line(topo, tmp_path, arguments, message):
     assert err.startswith("error: ")
     assert err.count("\n") == 1
     assert re.search(message, err)
+
+
+def test_machines_with_names_are_listed(topo):
+    status, shown, _ = topo("list")
+    assert status == 0
+    assert all(name in shown for name in available())
