@@ -36,9 +36,6 @@ _operators = {
 }
 _operators |= {**pointwise.OPERATORS, **loss.OPERATORS}
 
-BUILT_IN = tuple(_operators)
-"""Names of the catalog's own operators."""
-
 catalog: Mapping[str, Operator] = MappingProxyType(_operators)
 
 
