@@ -189,7 +189,8 @@ def _hierarchical(machine: Machine, nodes: Sequence[Devices], rounds: int) -> Pa
     inside = [_rings(machine, node, rounds) for node in nodes if len(node) > 1]
     rails = [_ring(tuple(node[place % len(node)] for node in nodes), rounds) for place in range(max(map(len, nodes)))]
     flows = _sum([*((1.0, ring) for ring in inside), *((1 / len(rails), ring) for ring in rails)]).flows
-    return Pattern(flows, _sum([(1.0, inside[0]), (1.0, rails[0])]).chain)
+    longest = max(inside, key=lambda ring: sum(ring.chain.values()))
+    return Pattern(flows, _sum([(1.0, longest), (1.0, rails[0])]).chain)
 
 
 def _pairwise(devices: Devices) -> Pattern:

@@ -54,7 +54,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     max_position_embeddings: Count = SEQUENCE
     tie_word_embeddings: bool | None = None
     attention_bias: bool = False
-    rope_theta: float = 1e4
+    rope_theta: Annotated[float, msgspec.Meta(gt=0)] = 1e4
     n_layer: Count | None = None
     n_embd: Count | None = None
     n_head: Count | None = None

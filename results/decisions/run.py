@@ -2,9 +2,9 @@
 
     python -m results.decisions.run [--minutes M] [--resume]
 
-writes data.json and the tables in README.md. Every model is decided on 2 to 64 devices of every machine; what
-people would do is the best micro-batch of data parallelism, of FSDP, and of what Megatron-LM's users are told: tensor
-parallel in a node as far as a layer needs, stages beyond.
+writes data.json and the tables in README.md. Every model is decided on 8 and 64 devices of every machine, language
+models of published sizes on 16 384, too; what people would do is the best micro-batch of data parallelism, of FSDP, and
+of what Megatron-LM's users are told: tensor parallel in a node as far as a layer needs, stages beyond.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import json
 import random
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
-from itertools import product, zip_longest
+from itertools import zip_longest
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -27,14 +26,9 @@ from planner.graph.ir import Graph
 from planner.models import FAMILIES, llama, transformer
 from planner.parallel import Parallel
 from results.experiment import OverTimeError, Pages, cpu_limit, machine, publish, read_data, table
-from simulator.projection.cluster import cluster
 from tensor_partitioner.decision import decide
-from tensor_partitioner.decision.deciding import _Deciding
 from tensor_partitioner.decision.record import Decision, RankedCandidate
-from tensor_partitioner.decision.sources import degrees_of
-from tensor_partitioner.projection import project, project_source
-from tensor_partitioner.replicas import ZooModel
-from topologies import Machine, load_topology
+from tensor_partitioner.projection import project
 
 HERE = Path(__file__).parent
 BUDGET_S = 600.0
@@ -42,11 +36,14 @@ BUDGET_S = 600.0
 SEQUENCES = "(", "transformer", "encoder", "llama"
 """How patterns of models' names begin whose samples are sequences."""
 
-TOKENS, OTHERS = {"batch": 256}, {"batch": 512}
-"""Samples of a step over all devices: of models whose samples are sequences, and of others."""
+TOKENS, OTHERS, MANY = {"batch": 256}, {"batch": 512}, {"batch": 2048}
+"""Samples of a step: of models whose samples are sequences, of others, and on the largest machine."""
+
+PUBLISHED = (*transformer.SIZES, *llama.SIZES, *llama.EXPERTS)
+"""Language models of published sizes."""
 
 MODELS: dict[str, dict[str, Any]] = {
-    **dict.fromkeys((*transformer.SIZES, *llama.SIZES, *llama.EXPERTS), TOKENS),
+    **dict.fromkeys(PUBLISHED, TOKENS),
     **{family.example: TOKENS if family.pattern.startswith(SEQUENCES) else OTHERS for family in FAMILIES.values()},
 }
 """Every model of the zoo that has a name, and of families of any size the one that the zoo names as an example."""
@@ -58,18 +55,22 @@ IMPORTED: dict[str, dict[str, Any]] = {
 """Modules of PyTorch, in their own precision."""
 
 MACHINES: dict[str, Mapping[int, str]] = {
-    "p2": {2: "p2.8xlarge", 4: "p2.8xlarge", 8: "p2.8xlarge", 16: "p2.16xlarge"},
+    "p2": {8: "p2.8xlarge"},
     **{
-        family: {2: node, 4: node, 8: node, 16: f"{family}-nodes-2", 64: f"{family}-nodes-8"}
+        family: {8: node, 64: f"{family}-nodes-8"}
         for family, node in (("p4d", "p4d.24xlarge"), ("hgx-h100", "hgx-h100"), ("p6-b200", "p6-b200.48xlarge"))
     },
 }
-"""Machines by how many of their devices are used, the first ones; there is no p2 of 64."""
+"""Machines by how many devices they have."""
+
+LARGEST = 16_384
+"""Devices on which language models of published sizes are decided, too, in nodes of `hgx-h100`."""
 
 
 def cells(models: Iterable[str]) -> list[tuple[str, str, int]]:
     """Return every model on every number of devices, in an order drawn by a seed: so many first ones are a sample."""
     every = [(model, family, count) for model in models for family, of in MACHINES.items() for count in of]
+    every += [(model, "hgx-h100", LARGEST) for model in models if model in PUBLISHED]
     random.Random(0).shuffle(every)
     return every
 
@@ -99,23 +100,6 @@ KNOWN: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """What was chosen by those who had the machines; any schedule and recomputation with it."""
 
-CELLS_SHARE = 0.75
-"""Of the time that there is; small cases have the rest."""
-
-CASES = 100
-_TOKENS = {"heads": 4, "sequence": 32, "vocabulary": 256, "dtype": "mixed", "optimizer": "adam"}
-SMALL: dict[str, dict[str, Any]] = {
-    "transformer-4-64": {**_TOKENS, "flash": True},
-    "transformer-4-128": _TOKENS,
-    "transformer-6-64": {**_TOKENS, "sequence": 64, "tied": False},
-    "transformer-2-256": {**_TOKENS, "vocabulary": 1024},
-    "mlp-4-512": {"dtype": "mixed", "optimizer": "adam"},
-}
-NAMED = ("cp=1",)
-"""No context parallelism, for time, and no plans that are searched, behind which a mistake could hide."""
-
-SMALL_MACHINES = ("hgx-h100", "p4d.24xlarge", "dgx-a100", "p4d-nodes-2")
-
 Row = dict[str, Any]
 
 
@@ -136,12 +120,9 @@ def _of_hand(parallel: Parallel) -> str:
     return "Megatron" if parallel.tp > 1 and parallel.zero <= 1 and parallel.cp == 1 else ""
 
 
-def first_devices(name: str, count: int) -> str | Machine:
-    """Return a machine with the first of its devices; its name where these are all."""
-    if cluster(name).devices == count:
-        return name
-    whole = load_topology(name)
-    return replace(whole, name=f"{name}, first {count}", devices=whole.devices[:count])
+def machine_of(family: str, count: int) -> str:
+    """Return the machine of a family with so many devices."""
+    return f"{family}-nodes-{count // 8}" if count == LARGEST else MACHINES[family][count]
 
 
 @lru_cache(len(IMPORTED))
@@ -158,7 +139,9 @@ def decided(model: str, family: str, count: int) -> Row:
     try:
         with cpu_limit(MOST_CPU_S):
             source, options = source_of(model)
-            decision = decide(source, first_devices(MACHINES[family][count], count), budget_s=BUDGET_S, **options)
+            if count == LARGEST:
+                options = MANY
+            decision = decide(source, machine_of(family, count), budget_s=BUDGET_S, **options)
     except (PlanError, GraphError) as error:
         return {**cell, "refused": str(error)}
     except OverTimeError:
@@ -229,34 +212,14 @@ def said(data: Any) -> str:
     ratios = [row["seconds"] / min(s for _, s in row["by_hand"].values()) for row in fitting if row["by_hand"]]
     named_faster = sum(row["least_named"] < row["seconds"] * (1 - 1e-12) for row in fitting)
     alone = sum(row["one_device_s"] is not None for row in fitting)
+    proved, cpu = sum(not row["gap"] for row in rows), sorted(row["cpu_s"] for row in rows)
     return (
-        f"{len(data['decisions'])} of {data['cells']} cells, in an order drawn by a seed: {len(rows)} decisions; in "
-        f"{len(fitting)} of them something fits. In {named_faster} of these anything that is named, and fits, is "
-        "predicted to be faster than what is recommended. Beside the best of DDP, FSDP and tensor parallelism by hand, "
-        f"where one of them fits ({len(ratios)}), a step takes {min(ratios):.2f} to {max(ratios):.2f} times as long, "
+        f"{len(rows)} decisions of {data['cells']}, {proved} of them proved, in {cpu[len(cpu) // 2]:.3g} s of CPU in "
+        f"the median and {cpu[-1]:.3g} s at most. Something fits in {len(fitting)}. A standard method that fits was "
+        f"predicted faster in {named_faster}. Relative to the best of DDP, FSDP and tensor parallelism by hand, where "
+        f"one of them fits ({len(ratios)}), a step takes {min(ratios):.2f} to {max(ratios):.2f} times as long, "
         f"{sorted(ratios)[len(ratios) // 2]:.2f} in the median. One device is as fast as all in {alone or 'none'}."
     )
-
-
-def exhausted(count: int, until: float) -> Row:
-    """Decide small cases, drawn by a seed, and project every candidate of each, whatever its bound; as time allows."""
-    every = [*product(SMALL, SMALL_MACHINES, (16, 32, 64, 128), ("compile", "eager", "megatron"))]
-    cases, faster, projected, started = random.Random(0).sample(every, count), 0, 0, time.process_time()
-    for number, (name, machine_name, batch, stack) in enumerate(cases):
-        if time.monotonic() > until:
-            count = number
-            break
-        options = SMALL[name]
-        decision = decide(name, machine_name, batch=batch, stack=stack, budget_s=600, pins=NAMED, **options)
-        model, whole = ZooModel.of(name, options), cluster(machine_name)
-        for candidate in _Deciding(model, whole, stack, degrees_of(NAMED)).space(batch):
-            try:
-                step = project_source(model, batch, candidate, whole, stack)
-            except (PlanError, GraphError):
-                continue
-            projected += 1
-            faster += step.fits and step.seconds < decision.best.seconds_per_step * (1 - 1e-12)
-    return {"cases": count, "projected": projected, "faster": faster, "cpu_s": round(time.process_time() - started)}
 
 
 def pages(data: Any) -> Pages:
@@ -290,11 +253,6 @@ def pages(data: Any) -> Pages:
                 for row in data["known"]
             ],
         ),
-        "exhausted": (
-            f"Of {data['exhausted']['cases']} small cases, drawn by a seed, every candidate was projected whatever its "
-            f"bound, {data['exhausted']['projected']} in all: {data['exhausted']['faster']} of them are faster than "
-            "what is recommended."
-        ),
         "machine": f"CPU seconds of {data['machine']}.",
     }
 
@@ -326,11 +284,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         data["known"] = [known(name) for name in KNOWN]
     done = {(row["model"], row["machine"], row["devices"]) for row in data["decisions"]}
     for cell in CELLS:
-        if cell not in done and time.monotonic() < began + CELLS_SHARE * seconds:
+        if cell not in done and time.monotonic() < began + seconds:
             data["decisions"].append(decided(*cell))
             (HERE / "data.json").write_text(json.dumps(data, indent=1) + "\n")
-    if "exhausted" not in data:
-        data["exhausted"] = exhausted(CASES, began + seconds)
     publish(HERE, data, pages)
 
 

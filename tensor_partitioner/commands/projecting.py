@@ -59,6 +59,8 @@ SYSTEMS = {
 def named(source: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return a command's options with what `--system` and `--recompute` spell under `parallel`."""
     options = dict(options)
+    if options["system"] is not None and options["parallel"] is not None:
+        raise click.UsageError(f"--system {options['system']}: expected no --parallel, found {options['parallel']}")
     if options["system"] is not None:
         devices = load_plan(source).workers if is_saved_plan(source) else cluster(options["topo"]).devices
         count, system = options["workers"] or devices, SYSTEMS[options["system"]]

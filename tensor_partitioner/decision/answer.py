@@ -54,6 +54,8 @@ class Answer:
         """Return the lines, none longer than the width."""
         decision = self.decision
         answer = [title(decision), *(line for name, text in facts(decision) for line in _fact(name, text, width))]
+        if decision.best.fits:
+            answer += _command("export", exporting(decision), width)
         rows = decision.candidates if self.all_candidates else decision.of_families()
         if len(rows) == 1:
             return answer
@@ -97,8 +99,6 @@ def facts(decision: Decision) -> Iterator[tuple[str, str]]:
     needed, capacity = (display.quantity(nbytes, "B") for nbytes in (best.needed_bytes, best.capacity_bytes))
     yield "memory", f"{needed} of {capacity} on the fullest device, {spare} to spare"
     yield "assumed", assumed(decision)
-    launch = next((line for line in decision.commands if line.startswith("export-plan")), decision.commands[-1])
-    yield "launch", launch
     yield "search", searched(decision)
     shares = sorted(best.shares.items(), key=lambda item: -item[1])
     told = [(cause, seconds / best.seconds_per_step) for cause, seconds in shares]
@@ -109,7 +109,9 @@ def _pace(decision: Decision) -> str:
     """Write a step's seconds, their band, tokens or samples a second, and the share of the peak."""
     best = decision.best
     step, band = display.seconds(best.seconds_per_step), band_of(decision)
-    return ", ".join((f"{step} ({band})" if band else step, rate(best), f"{best.utilisation:.1%} MFU"))
+    return ", ".join(
+        (f"{step} ({band})" if band else step, rate(best), f"{best.utilisation:.1%} MFU ({decision.model.dtype})")
+    )
 
 
 def band_of(decision: Decision) -> str:
@@ -139,12 +141,19 @@ def assumed(decision: Decision) -> str:
 def searched(decision: Decision) -> str:
     """Say how many candidates there were, how many of them were priced, and whether any may be faster."""
     search = decision.search
+    left = f", {search.unfinished:,} not reached" if search.unfinished else ""
     if search.unfinished:
         proof = f"not finished: {left_open(search)}"
     else:
-        proof = "proved: no candidate is predicted faster" if decision.best.fits else "proved: no candidate fits"
+        proof = "proved: no candidate is predicted to be faster" if decision.best.fits else "proved: no candidate fits"
     priced = f"{search.projected:,} of {search.considered:,} candidates priced in {display.seconds(search.seconds)}"
-    return f"{proof} ({priced}, the others excluded by bounds or impossible)"
+    return f"{proof} ({priced}{left}; the others were ruled out by bounds or cannot divide the model)"
+
+
+def exporting(decision: Decision) -> str:
+    """Return the command that writes a launch file; of a plan that a search found, after that which makes it."""
+    export = next((line for line in decision.commands if line.startswith("export-plan")), decision.commands[-1])
+    return export if decision.best.parallel is not None else f"{decision.commands[0]} && {export}"
 
 
 def _row(row: RankedCandidate, width: int, *, at_most: bool) -> list[str]:
@@ -163,6 +172,16 @@ def _row(row: RankedCandidate, width: int, *, at_most: bool) -> list[str]:
 def _fact(name: str, text: str, width: int) -> list[str]:
     lines = _indented(text, width, HEADING)
     return [f"{name:<{HEADING}}{lines[0].lstrip()}", *lines[1:]]
+
+
+def _command(name: str, text: str, width: int) -> list[str]:
+    """Write a command that can be copied from a terminal: it goes on after a backslash."""
+    margin = " " * HEADING
+    lines = TextWrapper(
+        width - 2, initial_indent=f"{name:<{HEADING}}", subsequent_indent=margin, break_on_hyphens=False,
+        break_long_words=False,
+    ).wrap(text)  # fmt: skip
+    return [*(f"{line} \\" for line in lines[:-1]), lines[-1]]
 
 
 def _indented(text: str, width: int, indent: int) -> list[str]:

@@ -166,9 +166,10 @@ class _Deciding:
     @cached_property
     def _single(self) -> tuple[Inner, tuple[Block, ...]]:
         """One device at work on one sample, with all layers."""
+        inner = self.source.inner(UNDIVIDED, 1)  # raises what is wrong with the model
         division = self._bounds(ParallelSpace(self.cluster.devices, 1, 1)).division(UNDIVIDED, 1)
         assert division is not None
-        return self.source.inner(UNDIVIDED, 1), division.job.blocks
+        return inner, division.job.blocks
 
     def _bounds(self, space: ParallelSpace) -> Bounds:
         return Bounds(self.source, self.cluster, self._stack, space)

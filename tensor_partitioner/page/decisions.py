@@ -38,7 +38,6 @@ ZERO = {
     3: "Weights, gradients and optimizer's state are shared out over {dp} data parallel groups and gathered layer by "
     "layer (FSDP, ZeRO-3).",
 }
-OF_PEAK = "model FLOP/s over the peak in the data sheet"
 RECOMPUTED = {
     "none": "Nothing is computed twice.",
     "selective": "Some of a layer, such as the insides of attention, is computed again in the backward pass.",
@@ -108,7 +107,7 @@ def cards_of(decision: Decision) -> tuple[tuple[str, str, str], ...]:
     return (
         ("Train as", best.family, best.name),
         ("One step", seconds(best.seconds_per_step), ", ".join(filter(None, (band_of(decision), rate(best))))),
-        ("MFU", percent(best.utilisation), OF_PEAK),
+        ("MFU", percent(best.utilisation), f"model FLOP/s over the {decision.model.dtype} peak of the data sheet"),
         ("Memory of the fullest device", quantity(best.needed_bytes, "B"), margin),
         ("Assumed", f"batch {decision.model.batch}", assumed(decision).partition(", ")[2]),
         *_beside(decision),

@@ -65,7 +65,7 @@ def test_candidates_are_counted_and_what_is_left_open_is_said():
     decision = decide("mlp-2-16", "hgx-h100", batch=16, pins=("tp=1",), budget_s=60)
     search = replace(decision.search, projected=184, considered=7610, seconds=2.0)
     said = searched(replace(decision, search=search))
-    assert said.startswith("proved: no candidate is predicted faster (184 of 7,610 candidates priced in 2 s")
+    assert said.startswith("proved: no candidate is predicted to be faster (184 of 7,610 candidates priced in 2 s")
     search = replace(search, unfinished=5, gap=0.25, lower_bound_s=0.004)
     said = searched(replace(decision, search=search))
     assert said.startswith("not finished: 5 candidates were not priced; none takes less than 4 ms, 20.0 % less than")

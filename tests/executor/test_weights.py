@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from planner.layout.grouping import coarser
 from safetensors.numpy import load_file, save_file
 
 from executor.process.launch import SharedError
@@ -16,7 +15,7 @@ from planner.errors import InputError
 from planner.graph import Entry, GraphBuilder, Init, Optimizer, training_graph
 from planner.graph.entries import content_digest, entries_of, groups
 from planner.layout import elements, local_shape
-from planner.layout.region import whole
+from planner.layout.region import coarser, whole
 from planner.models import build
 from planner.plans.plan import single_worker
 from planner.search import SearchOptions, search

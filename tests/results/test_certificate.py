@@ -33,6 +33,7 @@ SMALL = {
     "gpt2": LANGUAGE,
     "llama-3.1-8b": LANGUAGE,
     "mixtral-8x7b": LANGUAGE,
+    "hf:HuggingFaceTB/SmolLM2-135M": LANGUAGE,
 }
 ROWS = json.loads((Path(__file__).parents[2] / "results/certificate/data.json").read_text())["rows"]
 QUICK = [

@@ -72,5 +72,5 @@ def test_names_are_taken_once():
 
 def test_help_shows_defaults_as_they_are_typed(capsys):
     with pytest.raises(SystemExit):
-        main(["--help"])
+        main(["--help-all"])
     assert "[default: S,R]" in capsys.readouterr().out
