@@ -336,7 +336,8 @@ def test_the_loop_in_the_documents_goes_on_where_a_rank_is_killed(tmp_path, monk
         assert (tmp_path / "killed").exists() == bool(kills)
         curves.append({tuple(line.split()) for line in done.stdout.splitlines()})
     assert len(curves[0]) == 64
-    assert curves[0] == curves[1]
+    assert curves[0] <= curves[1]
+    assert len(curves[1] - curves[0]) <= 1  # of a rank that was killed while it wrote a line
 
 
 def test_a_module_on_the_meta_device_is_initialized_part_by_part(alone, tmp_path):
