@@ -32,7 +32,7 @@ SEQUENCE = 4096
 """Tokens of a sample where nothing is said, or as many positions as a model has."""
 
 GPT2_POSITIONS, ROPE_BASE, CHOSEN = 1024, 1e4, 2
-"""What Transformers takes where a configuration says nothing: positions of GPT-2, base of rotary ones, experts a token."""
+"""Where a configuration says nothing, as in Transformers: positions, base of rotary ones, experts a token."""
 
 QK_NORMS = ("qwen3", "qwen3_moe")
 
@@ -94,9 +94,7 @@ def size_of(name: str) -> llama.LlamaSize | transformer.GptSize:
     text = name.removeprefix(PREFIX)
     config = _file(Path(text)) if text.endswith(".json") else _known(text)
     if config.model_type not in KINDS:
-        several = (
-            "" if config.text_config is None else " with a text_config: models of several kinds of input are not read"
-        )
+        several = "" if config.text_config is None else " with a text_config: multimodal models are not read"
         raise GraphError(f"{name}: expected model_type {', '.join(KINDS)}, found {config.model_type!r}{several}")
     try:
         return _gpt(config) if config.model_type == GPT2 else _llama(config)
@@ -177,7 +175,7 @@ def _by_normalized() -> Mapping[str, Configuration]:
 
 def _known(name: str) -> Configuration:
     if (config := _by_normalized().get(_normalized(name))) is None:
-        raise GraphError(f"{PREFIX}{name}: unknown model{nearest(name, _table())} Or give its config.json")
+        raise GraphError(f"{PREFIX}{name}: unknown model (a config.json is read, too){nearest(name, _table())}")
     return config
 
 
