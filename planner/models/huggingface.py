@@ -31,6 +31,11 @@ KINDS = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "phi3", "
 SEQUENCE = 4096
 """Tokens of a sample where nothing is said, or as many positions as a model has."""
 
+GPT2_POSITIONS, ROPE_BASE, CHOSEN = 1024, 1e4, 2
+"""Where a configuration says nothing, as in Transformers: positions, base of rotary ones, experts a token."""
+
+QK_NORMS = ("qwen3", "qwen3_moe")
+
 _VARIANT = re.compile(r"-(hf|instruct|chat|base|it)$")
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=10**9)]
@@ -39,7 +44,8 @@ Count = Annotated[int, msgspec.Meta(ge=1, le=10**9)]
 class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of a config.json that a training graph depends on, by their names there; others are ignored."""
 
-    model_type: str = ""
+    model_type: str | None = None
+    text_config: object = None
     num_hidden_layers: Count | None = None
     hidden_size: Count | None = None
     num_attention_heads: Count | None = None
@@ -49,16 +55,17 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     moe_intermediate_size: Count | None = None
     num_local_experts: Count | None = None
     num_experts: Count | None = None
-    num_experts_per_tok: Count = 2
+    num_experts_per_tok: Count | None = None
     vocab_size: Count | None = None
-    max_position_embeddings: Count = SEQUENCE
+    max_position_embeddings: Count | None = None
     tie_word_embeddings: bool | None = None
-    attention_bias: bool = False
-    rope_theta: Annotated[float, msgspec.Meta(gt=0)] = 1e4
+    attention_bias: bool | None = None
+    rope_theta: Annotated[float, msgspec.Meta(gt=0)] | None = None
     n_layer: Count | None = None
     n_embd: Count | None = None
     n_head: Count | None = None
-    n_positions: Count = 1024
+    n_inner: Count | None = None
+    n_positions: Count | None = None
 
 
 class Depths(Mapping[str, int]):
@@ -87,51 +94,64 @@ def size_of(name: str) -> llama.LlamaSize | transformer.GptSize:
     text = name.removeprefix(PREFIX)
     config = _file(Path(text)) if text.endswith(".json") else _known(text)
     if config.model_type not in KINDS:
-        raise GraphError(f"{name}: expected model_type {', '.join(KINDS)}, found {config.model_type!r}")
+        several = "" if config.text_config is None else " with a text_config: multimodal models are not read"
+        raise GraphError(f"{name}: expected model_type {', '.join(KINDS)}, found {config.model_type!r}{several}")
     try:
         return _gpt(config) if config.model_type == GPT2 else _llama(config)
-    except _MissingError as error:
-        raise GraphError(f"{name}: expected a field {error}, found none") from error
+    except _FieldError as error:
+        raise GraphError(f"{name}: {error}") from error
 
 
-class _MissingError(Exception):
-    """A field that a kind of model needs."""
+class _FieldError(Exception):
+    """What is wrong with a field of a configuration."""
 
 
 def _given(config: Configuration, field: str) -> int:
     value = getattr(config, field)
     if value is None:
-        raise _MissingError(field)
+        raise _FieldError(f"expected a field {field}, found none")
     return int(value)
+
+
+def _require(holds: bool, field: str, expected: str, value: object) -> None:
+    if not holds:
+        raise _FieldError(f"{field}: expected {expected}, found {value}")
 
 
 def _gpt(config: Configuration) -> transformer.GptSize:
     layers, width, heads, vocabulary = (_given(config, f) for f in ("n_layer", "n_embd", "n_head", "vocab_size"))
+    _require(width % heads == 0, "n_embd", f"a multiple of the {heads} heads", width)
+    _require(config.n_inner in {None, 4 * width}, "n_inner", f"{4 * width}, four times the width", config.n_inner)
     tied = config.tie_word_embeddings is not False
-    return transformer.GptSize(layers, width, heads, vocabulary, config.n_positions, tied=tied)
+    return transformer.GptSize(layers, width, heads, vocabulary, config.n_positions or GPT2_POSITIONS, tied=tied)
 
 
 def _llama(config: Configuration) -> llama.LlamaSize:
     heads, width = _given(config, "num_attention_heads"), _given(config, "hidden_size")
     experts = config.num_local_experts or config.num_experts or 0
     is_narrow = experts and config.moe_intermediate_size is not None
-    if config.head_dim is None and width % (2 * heads):
-        raise GraphError(f"hidden_size: expected a multiple of twice the {heads} heads, found {width}")
+    groups, chosen, head = config.num_key_value_heads or heads, config.num_experts_per_tok or CHOSEN, config.head_dim
+    _require(
+        head is not None or width % (2 * heads) == 0, "hidden_size", f"a multiple of twice the {heads} heads", width
+    )
+    _require(head is None or head in llama.HEAD_WIDTHS, "head_dim", "an even width", head)
+    _require(heads % groups == 0, "num_key_value_heads", f"a divisor of the {heads} heads", groups)
+    _require(not experts or chosen <= experts, "num_experts_per_tok", f"at most the {experts} experts", chosen)
     return llama.LlamaSize(
         layers=_given(config, "num_hidden_layers"),
         width=width,
         heads=heads,
-        groups=config.num_key_value_heads or heads,
+        groups=groups,
         hidden=_given(config, "moe_intermediate_size" if is_narrow else "intermediate_size"),
         vocabulary=_given(config, "vocab_size"),
-        sequence=min(SEQUENCE, config.max_position_embeddings),
-        base=config.rope_theta,
+        sequence=min(SEQUENCE, config.max_position_embeddings or SEQUENCE),
+        base=config.rope_theta or ROPE_BASE,
         tied=config.model_type == "gemma" if config.tie_word_embeddings is None else config.tie_word_embeddings,
         experts=experts,
-        chosen=config.num_experts_per_tok,
-        head=config.head_dim or 0,
-        qkv_bias=config.attention_bias or config.model_type == "qwen2",
-        qk_norm=config.model_type.startswith("qwen3"),
+        chosen=chosen,
+        head=head or 0,
+        qkv_bias=bool(config.attention_bias) or config.model_type == "qwen2",
+        qk_norm=config.model_type in QK_NORMS,
         activation="gelu" if config.model_type == "gemma" else "silu",
     )
 
@@ -148,10 +168,14 @@ def _table() -> Mapping[str, Configuration]:
     return msgspec.yaml.decode(TABLE.read_bytes(), type=dict[str, Configuration])
 
 
+@cache
+def _by_normalized() -> Mapping[str, Configuration]:
+    return {_normalized(known): config for known, config in _table().items()}
+
+
 def _known(name: str) -> Configuration:
-    table = {_normalized(known): config for known, config in _table().items()}
-    if (config := table.get(_normalized(name))) is None:
-        raise GraphError(f"{PREFIX}{name}: no such name is known{nearest(name, _table())}; a config.json is read, too")
+    if (config := _by_normalized().get(_normalized(name))) is None:
+        raise GraphError(f"{PREFIX}{name}: unknown model (a config.json is read, too){nearest(name, _table())}")
     return config
 
 

@@ -92,6 +92,15 @@ def test_a_configuration_is_decided(tmp_path, capsys):
         ({"hidden_size": 10**30}, "config.json"),
         ({"num_hidden_layers": "two"}, "Expected `int | null`, got `str`"),
         ({"hidden_size": 65}, "hidden_size: expected a multiple of twice the 4 heads, found 65"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads: expected a divisor of the 4 heads, found 3"),
+        ({"head_dim": 65}, "head_dim: expected an even width, found 65"),
+        ({"num_experts": 4, "num_experts_per_tok": 9}, "num_experts_per_tok: expected at most the 4 experts, found 9"),
+        ({"rope_theta": 0.0}, "rope_theta"),
+        ({"model_type": "gemma3", "text_config": {}}, "with a text_config"),
+        (
+            {"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4, "n_inner": 100},
+            "n_inner: expected 256, four times the width, found 100",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_one_line(change, message, tmp_path, capsys):
@@ -101,6 +110,15 @@ def test_what_cannot_be_read_is_one_line(change, message, tmp_path, capsys):
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1
+
+
+def test_fields_may_be_null(tmp_path):
+    path, nulls = (
+        tmp_path / "config.json",
+        ("num_experts_per_tok", "max_position_embeddings", "attention_bias", "rope_theta"),
+    )
+    path.write_text(json.dumps(SMALL | dict.fromkeys(nulls)))
+    assert huggingface.size_of(str(path)).layers == 2
 
 
 def test_an_unknown_name_is_told_what_was_meant(capsys):
@@ -116,5 +134,5 @@ def test_a_missing_file_is_one_line(tmp_path, capsys):
 
 
 def test_names_are_refused_without_a_graph():
-    with pytest.raises(GraphError, match="no such name"):
+    with pytest.raises(GraphError, match="unknown model"):
         planner.model("hf:nobody/nothing")
