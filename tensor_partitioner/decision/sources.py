@@ -67,7 +67,7 @@ def require_few(machine: Cluster) -> None:
     if machine.devices > MOST_DEVICES:
         raise TopologyError(
             f"{machine.name}: expected at most {MOST_DEVICES} devices to decide for, found {machine.devices}; "
-            "simulate --project takes more"
+            "simulate MODEL --parallel takes more"
         )
 
 
