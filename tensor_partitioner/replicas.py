@@ -137,9 +137,6 @@ class Source(Protocol):
         A micro-batch is one of these. Raises PlanError where it cannot be divided so.
         """
 
-    def searched(self, workers: int, samples: int, machine: Machine | None) -> Inner:
-        """Return a replica under the plan of least bytes or, on a machine, of least time."""
-
 
 @dataclass(frozen=True, slots=True)
 class ZooModel:
@@ -162,11 +159,6 @@ class ZooModel:
     def inner(self, within: Parallel, micro_batch: int) -> Inner:
         """Build it with few layers and the micro-batch; a large one follows from two small ones."""
         return _inner_of_zoo(self, within, micro_batch)
-
-    def searched(self, workers: int, samples: int, machine: Machine | None) -> Inner:
-        """Build it with few layers, and search."""
-        graph, layers = _zoo_graph(self, samples)
-        return Inner(replica(searched_plan(graph, workers, machine)), layers, computed_dtype(graph))
 
 
 def _cut(batch: int, parallel: Parallel) -> dict[str, object]:
@@ -306,24 +298,6 @@ class GraphModel:
         if parts is None:
             raise PlanError(f"{self.name}: expected a graph of several samples for each, found one of {self.samples}")
         return between(self._replica(within, parts), whole, 1 / parts, samples / most)
-
-    def searched(self, workers: int, samples: int, machine: Machine | None) -> Inner:
-        """Search a plan of its graph, of three of its layers if all are divided alike.
-
-        A PlanError for other samples than its own.
-        """
-        if self.graph.micro_batches > 1:
-            raise PlanError(f"{self.name}: expected a graph of one micro-batch, found {self.graph.micro_batches}")
-        if samples != self.samples:
-            raise PlanError(f"{self.name}: expected {self.samples} samples for a plan of its own, found {samples}")
-        few, layers = self._few_segments
-        inner = self._searched(few, workers, machine)
-        if layers and not inner.replica.divides_segments_alike:
-            return self._searched(self._in_two_micro_batches, workers, machine)
-        return inner._replace(layers=self.layers or layers)
-
-    def _searched(self, graph: Graph, workers: int, machine: Machine | None) -> Inner:
-        return of_plan(searched_plan(replace(graph, micro_batches=1, accumulated=()), workers, machine))
 
     @cached_property
     def _in_two_micro_batches(self) -> Graph:

@@ -20,6 +20,8 @@ REMEMBERED = 1 << 16
 SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
 TILES_PER_UNIT = 2  # a sum is split no further than into so many tiles per unit
 WRITE_AND_READ = 2
+ALIGNED = 8
+"""Elements of 16 bits that are loaded at once where rows begin at multiples of so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +40,18 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """`batch` matrix products of [m, k] by [k, n]; of a convolution, those of implicit matmul."""
+    """`batch` matrix products of [m, k] by [k, n]; of a convolution, those of implicit matmul.
+
+    Rows of the operands and of the result have a multiple of `aligned` elements, 1, 2, 4 or 8; shorter ones do not
+    count, as no library's kernel has them.
+    """
 
     batch: int
     m: int
     n: int
     k: int
     window: Window | None = None
+    aligned: int = ALIGNED
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +169,9 @@ def _reading(how: Products, rows: int, columns: int) -> float:
 ATTENTION_ROWS = 128
 """Queries, or keys, of a tile of attention; so many scores of a query beyond those that it sees are computed half."""
 
+FLASH_WIDTH, NATIVE_WIDTH = 32, 64
+"""Heads are computed with as if their width were the next multiple (measured on an H200, results/gpu)."""
+
 FORWARD_PRODUCTS = 2
 FIRST_VERSION = 2.0
 """How many times as long as by FlashAttention-2 attention takes by the first version."""
@@ -180,7 +190,10 @@ def attention_s(how: Products, attention: Attention, flop_per_s: float) -> float
     its second version (Dao, 2023, abstract).
     """
     assert how.exponentials_per_s is not None
-    rate, passes = flop_per_s * (1.0 if attention.kernel == "native" else how.attention), 1.0
+    native = attention.kernel == "native"
+    rate, passes = flop_per_s * (1.0 if native else how.attention), 1.0
+    multiple = NATIVE_WIDTH if native else FLASH_WIDTH
+    padded = -(-attention.width // multiple) * multiple / attention.width
     if attention.products != FORWARD_PRODUCTS:
         rate *= BACKWARD_SHARE
         passes = 2.0 * attention.products / 5
@@ -189,5 +202,5 @@ def attention_s(how: Products, attention: Attention, flop_per_s: float) -> float
         computed += attention.rows * ATTENTION_ROWS / 2 / attention.scores
     tiles = attention.rows / ATTENTION_ROWS / how.units
     waves = max(1.0, tiles + 0.5 if attention.causal else float(ceil(tiles)))
-    seconds = attention.operations / rate + passes * attention.scores / how.exponentials_per_s
+    seconds = padded * attention.operations / rate + passes * attention.scores / how.exponentials_per_s
     return computed * seconds * waves / tiles * (FIRST_VERSION if attention.kernel == "flash-1" else 1.0)

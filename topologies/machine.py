@@ -19,11 +19,12 @@ import msgspec
 
 from tensor_partitioner.display import Shown
 from topologies.errors import TopologyError
-from topologies.kernels import Kernel, Rates, attention_s, product_s
+from topologies.kernels import ALIGNED, Kernel, Rates, attention_s, product_s
 from topologies.schema import CollectiveEntry, DeviceSpec, Products
 
 CATEGORIES = ("matmul", "convolution", "reduction", "elementwise", "other")
 
+HALF_BYTES = 2
 ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 Use = tuple[int, float]  # a resource's index, and units of it used per unit of progress
@@ -125,11 +126,14 @@ class Device:
         if kernel.attention is not None:
             return attention_s(how, kernel.attention, self.attained(kernel.dtype) / processor)
         assert kernel.product is not None
+        item_bytes, aligned = ITEM_BYTES.get(kernel.dtype, 4), 1.0
+        if item_bytes == HALF_BYTES and kernel.category == "matmul" and kernel.product.aligned < ALIGNED:
+            aligned = how.unaligned[kernel.product.aligned > 1]
         rates = Rates(
-            category_flop_per_s=self._rate(kernel) / processor,
+            category_flop_per_s=aligned * self._rate(kernel) / processor,
             matmul_flop_per_s=self.attained(kernel.dtype) / processor,
             bytes_per_s=bytes_per_s,
-            item_bytes=ITEM_BYTES.get(kernel.dtype, 4),
+            item_bytes=item_bytes,
             single=(self.spec.peak_flop_per_s.float32 or self.peak(kernel.dtype)) / self.peak(kernel.dtype),
         )
         return product_s(how, kernel.product, rates)

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil, prod
+from math import ceil, gcd, prod
 
 import tdl
 from planner.layout.signature import Signature
 from planner.layout.split import REMEMBERED
-from topologies.kernels import Product, Role, Window
+from topologies.kernels import ALIGNED, Product, Role, Window
 
 PRODUCTS = ("matmul", "convolution")
 ROLES: tuple[Role, ...] = ("batch", "m", "n", "k")
@@ -25,10 +25,12 @@ ROLES: tuple[Role, ...] = ("batch", "m", "n", "k")
 class Contraction:
     """An operator as a product: the role of every variable, and (taps, pixels) of every dimension of its window.
 
-    `density` is the share of iterations that count, as strides leave gaps in a gradient; `dense` is `Window`'s.
+    `density` is the share of iterations that count, as strides leave gaps in a gradient; `dense` is `Window`'s. Rows
+    of the operands and of the result lie together in memory along variables of the roles `contiguous`.
     """
 
     roles: Mapping[str, Role]
+    contiguous: frozenset[Role]
     windows: tuple[tuple[str, str], ...]
     density: float
     dense: bool
@@ -37,7 +39,8 @@ class Contraction:
         """Return the product over so many iterations of each variable."""
         totals = {role: prod(extents[name] for name, own in self.roles.items() if own == role) for role in ROLES}
         totals["k"] = ceil(totals["k"] * self.density)
-        return Product(totals["batch"], totals["m"], totals["n"], totals["k"], self._window(extents))
+        aligned = gcd(ALIGNED, *(totals[role] for role in self.contiguous if totals[role] >= ALIGNED))
+        return Product(totals["batch"], totals["m"], totals["n"], totals["k"], self._window(extents), aligned)
 
     def _window(self, extents: Mapping[str, int]) -> Window | None:
         if not self.windows:
@@ -67,7 +70,14 @@ def contraction(signature: Signature) -> Contraction | None:
     windows = tuple(_taps_and_pixels(index, signature.extents) for index in window_indices)
     density = prod(1 / index.denominator for index in window_indices)
     dense = all(abs(factor) == 1 for index in window_indices for _, factor in index.terms)
-    return Contraction(roles, windows, density, dense)
+    contiguous = frozenset(roles[name] for name in _contiguous(description))
+    return Contraction(roles, contiguous, windows, density, dense)
+
+
+def _contiguous(description: tdl.Description) -> set[str]:
+    """Return the variables that index the last dimensions of the operands and of the result."""
+    read = {name for access in description.accesses for name in access.index[-1].variables}
+    return read | set(description.output_variables[-1:])
 
 
 def _variables_read(description: tdl.Description) -> list[set[str]]:

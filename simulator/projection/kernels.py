@@ -17,8 +17,8 @@ from planner.graph.micro_batches import BACKWARD, FORWARD
 from planner.graph.order import PRODUCTS
 from simulator.projection.replica import NodeShare
 from simulator.projection.stack import Fusion, Kernels
-from topologies.kernels import Kernel
-from topologies.machine import ITEM_BYTES, Device
+from topologies.kernels import ALIGNED, Kernel, Product
+from topologies.machine import HALF_BYTES, ITEM_BYTES, Device
 
 Readers = Mapping[str, Sequence[str]]
 
@@ -218,7 +218,15 @@ def work_of(run: Sequence[NodeShare], readers: Readers, device: Device, kernels:
         return replace(work, seconds=passes * work.seconds, launches=ceil(passes))
     dtype = kernels.products if kernels.products and run[0].with_weights else kernel.dtype
     part = Kernel(kernel.category, dtype, kernel.operations / len(products), kernel.nbytes / len(products))
-    return sum((_work(device, replace(part, product=product)) for product in products), Work())
+    return sum((_work(device, _multiplied(part, product, kernels)) for product in products), Work())
+
+
+def _multiplied(part: Kernel, product: Product, kernels: Kernels) -> Kernel:
+    """Return the kernel that a stack multiplies by, where rows may not begin at multiples of 16 bytes."""
+    if product.aligned == ALIGNED or kernels.unaligned == "slower":
+        return replace(part, product=product)
+    cores = kernels.unaligned == "on cores" and ITEM_BYTES[part.dtype] == HALF_BYTES
+    return replace(part, product=replace(product, aligned=ALIGNED), dtype="float32" if cores else part.dtype)
 
 
 def converted(shares: Iterable[NodeShare]) -> Mapping[str, int]:

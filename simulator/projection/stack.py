@@ -14,6 +14,7 @@ from topologies.kernels import AttentionKernel
 
 Fusion = Literal["operators", "elementwise", "all"]
 Selection = Literal["attention", "products"]
+Unaligned = Literal["padded", "slower", "on cores"]
 
 
 SOFTMAX_APART: tuple[Function, float] = "softmax", 5.0
@@ -32,7 +33,8 @@ class Kernels:
     that stores its matrix, or keeps of a layer's products every second one and what attention makes. A loss works in
     place of the logits (`loss_in_place`), or converts them to float32. A masked softmax is one kernel where heads
     times samples are a multiple of `softmaxes`, else one for each of its operators, in float32. What a long sum is of
-    is read again (`rereads`) by what needs the sum.
+    is read again (`rereads`) by what needs the sum. `unaligned` products of 16 bits, whose rows do not begin at
+    multiples of 16 bytes, have their operands padded, or the library's slower kernels, or none on tensor cores.
     """
 
     fusion: Fusion
@@ -44,6 +46,7 @@ class Kernels:
     loss_in_place: bool = False
     softmaxes: int = 1
     rereads: bool = True
+    unaligned: Unaligned = "slower"
 
     def passes_of(self, function: Function | None) -> float:
         """How many times as long as by one kernel a function takes, or its gradient."""
@@ -131,16 +134,20 @@ _MEGATRON_CORE = Stack(
     adds_up_beside=True, scatters_messages=True,
 )  # fmt: skip
 
+_MEGATRON_2021_KERNELS = replace(MEGATRON, unaligned="on cores")
+
 _MEGATRON_2021 = Stack(
-    MEGATRON, host_s=6e-6, gradient_bytes=2, update_bytes=SCALED_GRADIENTS, overlaps_gradients=False,
+    _MEGATRON_2021_KERNELS, host_s=6e-6, gradient_bytes=2, update_bytes=SCALED_GRADIENTS, overlaps_gradients=False,
     scatters_messages=True, kernel_times=1.14,
 )  # fmt: skip
 
 STACKS: Mapping[str, Stack] = {
     "eager": Stack(EAGER, host_s=6e-6, even_stages=False),
-    "compile": Stack(Kernels("all"), host_s=2e-6, even_stages=False),
+    "compile": Stack(Kernels("all", unaligned="padded"), host_s=2e-6, even_stages=False),
     "fsdp2": Stack(replace(EAGER, selective="products"), host_s=6e-6, gradient_bytes=4, even_stages=False),
-    "fsdp2-compiled": Stack(Kernels("all", selective="products"), host_s=2e-6, gradient_bytes=4, even_stages=False),
+    "fsdp2-compiled": Stack(
+        Kernels("all", selective="products", unaligned="padded"), host_s=2e-6, gradient_bytes=4, even_stages=False
+    ),
     "composer": Stack(
         replace(EAGER, attention="flash-1", selective="products", loss_in_place=True), host_s=6e-6, gradient_bytes=4,
         even_stages=False, gathers_ahead_backward=False,
@@ -153,13 +160,16 @@ STACKS: Mapping[str, Stack] = {
     "megatron-2021": _MEGATRON_2021,
     "megatron-2021-ddp": replace(_MEGATRON_2021, overlaps_gradients=True),
     "megatron-deepspeed": Stack(
-        MEGATRON,
+        _MEGATRON_2021_KERNELS,
         host_s=49e-6, host_exchange_s=40e-6, host_micro_batch_s=3.4e-3, gradient_bytes=2, overlaps_gradients=False,
         scatters_messages=True,
     ),
 }  # fmt: skip
 """By name. Slowdown: measured on A100s by Hetu-Galvatron (github.com/PKU-DAIR/Hetu-Galvatron, cea12ff).
 
+PyTorch's compiler pads products (torch/_inductor/config.py, `shape_padding`). Until 2022 unaligned ones did without
+tensor cores: so it takes 1.38 times as long to train a GPT with 128 heads of 108 instead of 96 of 144 (BigScience's
+runs on 384 A100s, where the float32 rate makes it 1.35).
 What selective recomputation keeps: of Megatron-LM (Korthikanti et al., 2022), and of torchtitan (its option "op").
 Composer lets FSDP gather a layer's weights after the one before it has computed, backward (`backward_prefetch`, by its
 default BACKWARD_POST: docs.mosaicml.com); of llm-foundry up to version 0.4 attention is the first FlashAttention, the

@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import fmean
 
 from planner.errors import GraphError, PlanError
+from planner.graph.facts import batch_size
 from planner.graph.ir import Graph
 from planner.layout import by_axis
 from planner.parallel import Parallel
@@ -41,7 +42,7 @@ from tensor_partitioner.decision.sources import (
     source_of,
 )
 from tensor_partitioner.decision.why import AS_FAST, Projected, machine_facts, model_facts, ranked, verdict, warning
-from tensor_partitioner.projection import project_inner, project_source
+from tensor_partitioner.projection import project_plan, project_source
 from tensor_partitioner.replicas import Inner, Source, searched_plan
 from topologies import Machine
 from topologies.machine import Device
@@ -278,13 +279,13 @@ class _Deciding:
         return projected
 
     def _searched_step(self, machine: Machine | None, batch: int) -> tuple[Plan, Projection]:
-        count = self.cluster.devices
-        if self._simulates:
-            plan = searched_plan(self.source.whole(batch), count, machine)
-            return plan, self._simulated(plan, batch)
-        inner = self.source.searched(count, batch, machine)
-        whole = Parallel(tp=count, micro_batch=batch)
-        return inner.replica.plan, project_inner(inner, batch, whole, self.cluster, self._stack)
+        graph = self.source.whole(batch)
+        if batch_size(graph) != batch:
+            raise PlanError(
+                f"{graph.name}: expected a batch of {batch} to search a plan for, found {batch_size(graph)}"
+            )
+        plan = searched_plan(graph, self.cluster.devices, machine)
+        return plan, self._simulated(plan, batch) if self._simulates else project_plan(plan, self.cluster, self._stack)
 
     def _record(self, batch: int, projected: Sequence[Projected], search: Search) -> Decision:
         inner, blocks = self._single

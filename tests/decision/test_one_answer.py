@@ -52,3 +52,17 @@ def test_a_model_its_saved_plan_and_its_row_are_priced_alike(question, tmp_path)
         assert row["seconds_per_step"] == pytest.approx(first["seconds"], rel=5e-5)
         assert row["memory"] == first["memory"]
         assert row["sent_bytes"] == first["sent_bytes"]
+
+
+@pytest.mark.parametrize("model", [["vgg-16", "--batch", 32], ["rnn-4-2k", "--batch", 64]], ids=lambda words: words[0])
+def test_a_searched_plan_takes_what_its_row_says(model, tmp_path):
+    of_row, of_plan, saved = (tmp_path / name for name in ("row.json", "plan.json", "saved.json"))
+    topo = ("--topo", "pcie-8x-gtx1080")
+    assert run(decide, *model, *topo, "-o", saved, "--json", of_row) == 0
+    best = json.loads(of_row.read_text())["candidates"][0]
+    assert best["parallel"] is None
+    assert run(simulate, saved, *topo, "--json", of_plan) == 0
+    priced = json.loads(of_plan.read_text())
+    assert priced["seconds"] == pytest.approx(best["seconds_per_step"], rel=5e-5)
+    assert priced["memory"] == best["memory"]
+    assert priced["sent_bytes"] == best["sent_bytes"]
