@@ -86,8 +86,11 @@ def _file_of(stem: Path) -> Path:
     return next(candidate for candidate in candidates if candidate.is_file())
 
 
-def read_set(path: Path) -> MeasuredSet:
-    """Read a set by its YAML or its CSV; rows that cannot be read are kept apart. SetError for all else."""
+def read_set(path: Path, *, is_measured: bool = True) -> MeasuredSet:
+    """Read a set by its YAML or its CSV; rows that cannot be read are kept apart. SetError for all else.
+
+    One that is not measured has rows to predict alone.
+    """
     beside = [path.with_suffix(suffix) for suffix in SUFFIXES]
     described = (
         path if path.suffix in SUFFIXES else next((candidate for candidate in beside if candidate.is_file()), None)
@@ -98,13 +101,13 @@ def read_set(path: Path) -> MeasuredSet:
     header, lines = _lines(table)
     columns, unread = _columns(described or path, file, header)
     fields = set(_said(columns, description.constants))
-    if fields.isdisjoint((*MEASURED, "memory", "oom", "status")):
+    if is_measured and fields.isdisjoint((*MEASURED, "memory", "oom", "status")):
         expected = "seconds, tokens_per_s, model_flop_per_s, mfu, memory"
         hint = next(filter(None, (nearest(words(name), MEASURED) for name in header if field_of(name) is None)), "")
         raise SetError(
             f"{table}: expected a column of what was measured ({expected} ...), found {', '.join(header)}{hint}"
         )
-    rows, refused = _rows(lines, header, columns, description.constants)
+    rows, refused = _rows(lines, header, columns, description.constants, is_measured=is_measured)
     return MeasuredSet(
         file.name or table.stem, file.source, description.assumed, table.parent,
         tuple(_split(rows, file.fit, described or path)), tuple(refused), (*description.notes, *unread),
@@ -223,7 +226,7 @@ def _cases(where: Path, file: SetFile, header: Sequence[str]) -> dict[str, dict[
 
 def _rows(
     lines: Sequence[tuple[int, list[str]]], header: Sequence[str], columns: Mapping[int, Column],
-    constants: Mapping[str, Cell],
+    constants: Mapping[str, Cell], *, is_measured: bool,
 ) -> tuple[list[Row], list[Refused]]:  # fmt: skip
     rows, refused = [], []
     for number, cells in lines:
@@ -232,7 +235,8 @@ def _rows(
             continue
         try:
             said = dict(constants) | dict(_cells(cells, columns))
-            _require_measured(said)
+            if is_measured:
+                _require_measured(said)
             rows.append(Row(number, **said))  # type: ignore[arg-type]
         except SetError as error:
             refused.append(Refused(number, f"row {number}: {error}"))

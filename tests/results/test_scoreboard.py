@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from results.experiment import ROOT, read_data
 from results.scoreboard import __main__ as command
-from results.scoreboard import calculon_rows, gpus, machines, predictions, scored
+from results.scoreboard import calculon_rows, gpus, machines, predictions, scored, sealed
 from results.scoreboard.cells import SetError, read_count
 from results.scoreboard.measurements import measured_s
 from results.scoreboard.predictions import predict_row
@@ -35,7 +35,8 @@ FOLDER = ROOT / "results" / "scoreboard"
 ROWS = {
     "korthikanti": 8, "korthikanti_memory": 12, "megatron_2021": 10, "megatron_2021_zero3": 12, "neusight": 52,
     "tensorflow_2017": 12, "vtrain_single_node": 600, "llm_foundry": 209, "nemo_h100": 64, "grok_h100": 18,
-    "megatron_bridge": 41, "megatron_bridge_experts": 41, "nemo_gb200": 24,
+    "megatron_bridge": 41, "megatron_bridge_experts": 41, "nemo_gb200": 24, "bigscience_early": 56, "nemo_summary": 12,
+    "torchtitan": 19,
 }  # fmt: skip
 
 
@@ -65,6 +66,23 @@ def test_pages_have_the_scores_of_the_scoreboard():
     scores = published_scores()
     assert scores == published(read_data(FOLDER))
     assert sum(score.runs for score in scores) > 500
+
+
+def test_runs_that_are_not_measured_are_predicted_with_a_range(tmp_path):
+    table = "model,gpu,devices,batch,precision\ngpt2,A100,8,64,bf16\ngpt2,A100,8,64,fp4\n"
+    (tmp_path / "later.csv").write_text(table)
+    assert sealed.main([str(tmp_path / "kept"), str(tmp_path / "later.csv")]) == 0
+    with (tmp_path / "kept" / "later.csv").open(encoding="utf-8") as file:
+        first, second = csv.DictReader(file)
+    assert 0 < float(first["low_s"]) < float(first["seconds"]) < float(first["high_s"])
+    assert "fp4" in second["why"]
+
+
+def test_widths_of_heads_cost_what_they_did_on_384_devices():
+    """128 heads of 108 against 96 of 144 made the same GPT 1.38 times as slow (BigScience's chronicles)."""
+    rows = {row.heads: row for row in read_set(*find_sets("bigscience_early")).rows if row.hidden == 13824}
+    narrow, wide = (predict_row(replace(rows[96], heads=heads), HERE).predicted_s for heads in (128, 96))
+    assert narrow / wide == pytest.approx(1.38, abs=0.1)
 
 
 def test_no_set_is_fitted_on_more_than_a_third():
