@@ -37,6 +37,7 @@ from tensor_partitioner.decision.answer import Answer
 from tensor_partitioner.decision.deciding import BUDGET_S, decide
 from tensor_partitioner.decision.record import Decision
 from tensor_partitioner.decision.sources import STACK, hint, is_alike, plan_named, source_of
+from tensor_partitioner.launch.options import launched
 from tensor_partitioner.replicas import searched_plan
 
 PIN_HELP = f"Fix a part of --parallel: {', '.join(DEGREES)}, sp, as in tp=4. Repeatable."
@@ -110,6 +111,7 @@ def main(source: str, **options: Any) -> None:
         raise click.UsageError("--sliders are on a page: expected --page FILE, too")
     if options["page_path"] is not None and not is_alike(cluster(options["topo"])):
         raise click.UsageError(f"--page shows what is projected: expected alike devices, found {options['topo']}")
+    source, options = launched(source, options, is_fixed=False)
     decision = _decided(source, options)
     if options["json_path"] is not None:
         write_json(options["json_path"], decision)

@@ -75,9 +75,11 @@ topo = partial(run, "topo")
 export = partial(run, "export")
 decide = partial(run, "decide")
 report = partial(run, "report")
+diagnose = partial(run, "diagnose")
 
 COMMANDS: Mapping[str, tuple[Callable[[], None], str]] = {
     "decide": (decide, "how to train a model on a machine: the fastest way that fits, and why"),
+    "diagnose": (diagnose, "whether a launch file of another trainer fits, its expected pace, what would be faster"),
     "plan": (plan, "search a plan of a model, show it, explain it, compare two"),
     "simulate": (simulate, "what an iteration of a plan or model takes on a machine: time, memory, links"),
     "execute": (execute, "train a plan on ranks that mpirun or torchrun starts"),

@@ -47,8 +47,9 @@ MACHINES = _among(available())
 
 
 MODEL_HELP = f"""MODEL is a name of the zoo ({", ".join(known_names())}; depth and width may vary, as in mlp-4-8192), a
-language model of the Hugging Face Hub (hf:ORG/NAME, without network) or its config.json, a graph.json, or
-path/to/file.py:function, which returns a Graph or a PyTorch module with inputs (docs/tutorial.md)."""
+language model of the Hugging Face Hub (hf:ORG/NAME, without network) or its config.json, a Megatron-LM script (.sh) or
+a torchtitan TOML, a graph.json, or path/to/file.py:function, which returns a Graph or a PyTorch module with inputs
+(docs/tutorial.md)."""
 
 TOPO_HELP = f"Machine: a topology file, or one of {', '.join(available())}."
 

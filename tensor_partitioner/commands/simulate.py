@@ -35,6 +35,7 @@ from tensor_partitioner.commands.projecting import SYSTEMS, memory_option, named
 from tensor_partitioner.commands.simulation_request import ALSO_DATA_PARALLEL, SimulationRequest
 from tensor_partitioner.commands.sweep import read_sweeps, requests, run, sweep_table
 from tensor_partitioner.display.progress import progress
+from tensor_partitioner.launch.options import launched
 from topologies import load_topology
 
 MESSAGES = ("prefetch", "overlap", "collectives", "tasks", "trace_path")
@@ -95,6 +96,7 @@ def main(context: click.Context, /, source: str, **options: Any) -> None:
     if swept:
         _sweep(context, source, options)
         return
+    source, options = launched(source, options, is_fixed=True)
     options = named(source, options)
     stack = stack_of(source, options)
     _check_stack(context, stack, ())

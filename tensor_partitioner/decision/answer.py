@@ -53,7 +53,7 @@ class Answer:
     def lines(self, width: int) -> list[str]:
         """Return the lines, none longer than the width."""
         decision = self.decision
-        answer = [title(decision), *(line for name, text in facts(decision) for line in _fact(name, text, width))]
+        answer = [title(decision), *(line for name, text in facts(decision) for line in fact(name, text, width))]
         if decision.best.fits:
             answer += _command("export", exporting(decision), width)
         rows = decision.candidates if self.all_candidates else decision.of_families()
@@ -169,7 +169,8 @@ def _row(row: RankedCandidate, width: int, *, at_most: bool) -> list[str]:
     return [*lines, *_indented(row.why, width, 6)]
 
 
-def _fact(name: str, text: str, width: int) -> list[str]:
+def fact(name: str, text: str, width: int) -> list[str]:
+    """Return the lines of a named fact, wrapped to a width."""
     lines = _indented(text, width, HEADING)
     return [f"{name:<{HEADING}}{lines[0].lstrip()}", *lines[1:]]
 

@@ -1,0 +1,136 @@
+"""The command `diagnose`: whether a launch file fits, whether its pace is usual, and what would be faster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from planner.failures import JobError
+from planner.files import write_json
+from simulator.projection.cluster import cluster
+from simulator.projection.stack import STACKS
+from tensor_partitioner import display
+from tensor_partitioner.commands.console import WRITTEN, Command, command_errors, stdout
+from tensor_partitioner.commands.planning_options import MACHINES, MODELS, TOPO_HELP, begin
+from tensor_partitioner.decision.answer import fact
+from tensor_partitioner.decision.published import COVERAGE
+from tensor_partitioner.decision.sources import require_alike
+from tensor_partitioner.launch.diagnosis import Change, Diagnosis, diagnose
+from tensor_partitioner.launch.read import read_launch
+
+HELP = """Say if a launch file fits on all devices of a machine, what pace to expect of it, and what would be faster.
+
+LAUNCH_FILE is a Megatron-LM script or its printed arguments, a torchtitan TOML, a DeepSpeed JSON, or a YAML of NeMo,
+Accelerate or Axolotl. What it does not say is assumed, and named. The exit status is 1 if it does not fit."""
+MODEL_HELP = "Model in place of the file's: a name of the zoo, or hf:ORG/NAME. DeepSpeed's and Accelerate's name none."
+MEASURED_HELP = "What was measured: '1880 tok/s/GPU', '4.97 s', '296 TFLOP/s' (a GPU's) or '41 % MFU'."
+TOLD_SHARE = 0.01
+WIDTH = 100
+EXAMPLES = (
+    "diagnose train_llama.sh --topo hgx-h100 --measured '9800 tok/s/GPU'",
+    "diagnose llama3_8b.toml --topo hgx-h100-nodes-8",
+    "diagnose ds_config.json --model hf:Qwen/Qwen2.5-7B --topo dgx-a100",
+)
+
+
+@command_errors
+@click.command("diagnose", cls=Command, examples=EXAMPLES, context_settings={"show_default": True}, help=HELP)
+@click.argument("launch_file")
+@click.option("--topo", required=True, shell_complete=MACHINES, help=TOPO_HELP)
+@click.option("--measured", metavar="VALUE", help=MEASURED_HELP)
+@click.option("--model", shell_complete=MODELS, help=MODEL_HELP)
+@click.option("--stack", type=click.Choice([*STACKS]), help="Software stack, in place of the file's engine.")
+@click.option("--json", "json_path", type=WRITTEN, help="Write the diagnosis as JSON.")
+def main(launch_file: str, **options: Any) -> None:
+    """Run the command; `HELP` says what it does."""
+    begin({**options, "operator_files": ()}, ("json_path",), (launch_file,))
+    launch, machine = read_launch(launch_file, options["model"]), cluster(options["topo"])
+    require_alike(machine)
+    diagnosis = diagnose(launch.priced_by(options["stack"]), machine, options["measured"])
+    if options["json_path"] is not None:
+        write_json(options["json_path"], diagnosis_data(diagnosis))
+    width = min(stdout().width, WIDTH)
+    for name, text in facts(diagnosis):
+        stdout().print("\n".join(fact(name, text, width)), markup=False, highlight=False, soft_wrap=True)
+    if not diagnosis.step.fits:
+        lacking = display.quantity(-diagnosis.step.margin_bytes, "B")
+        raise JobError(f"{launch_file}: out of memory by {lacking} on {options['topo']}")
+
+
+def facts(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
+    """Yield the lines of a diagnosis: their names, and what they say."""
+    launch, step, machine = diagnosis.launch, diagnosis.step, diagnosis.machine
+    device = machine.built.devices[0].spec.name
+    yield "runs", f"{launch.model} by {launch.engine} on {machine.devices} x {device}, priced by stack {launch.stack}"
+    yield "", f"--parallel {diagnosis.parallel}, batch {step.samples}{_options(diagnosis)}"
+    low, high = (display.seconds(float(f"{ratio * step.seconds:.3g}")) for ratio in diagnosis.band)
+    expected = f"{display.seconds(step.seconds)} ({COVERAGE:.0%} of published runs: {low} to {high})"
+    yield "expected", f"{expected}, {pace(diagnosis, step.seconds)}"
+    if diagnosis.measured_s is not None:
+        yield "measured", f"{display.seconds(diagnosis.measured_s)}, {pace(diagnosis, diagnosis.measured_s)}"
+        yield "verdict", diagnosis.verdict
+    needed, capacity = (display.quantity(nbytes, "B") for nbytes in (step.needed_bytes, step.capacity_bytes))
+    spare = display.quantity(abs(step.margin_bytes), "B")
+    yield "memory", f"{needed} of {capacity} on the fullest device: {spare} {'to spare' if step.fits else 'too much'}"
+    yield "time", ", ".join(_causes(diagnosis))
+    if launch.devices not in {None, machine.devices}:
+        yield "note", f"the file says {launch.devices} devices; taken are all {machine.devices} of {machine.name}"
+    yield "assumed", ", ".join(launch.assumed) or "nothing: the file says all that was asked"
+    for number, change in enumerate(diagnosis.changes):
+        yield "" if number else "try", _told(diagnosis, change)
+    if not diagnosis.changes:
+        yield "try", "no single setting is predicted to be faster; decide searches all together"
+
+
+def _options(diagnosis: Diagnosis) -> str:
+    """Write what the model is made with."""
+    return "".join(f", {name.replace('_', ' ')} {value}" for name, value in diagnosis.launch.options.items())
+
+
+def pace(diagnosis: Diagnosis, seconds: float) -> str:
+    """Write what a step of so many seconds comes to, by device."""
+    step = diagnosis.step
+    done, what = (step.samples, "samples") if diagnosis.tokens is None else (diagnosis.tokens, "tokens")
+    flop_per_s = step.flop_per_s_per_device * step.seconds / seconds
+    return (
+        f"{display.number(done / seconds / step.devices)} {what}/s/device, {flop_per_s / 1e12:.4g} TFLOP/s/device, "
+        f"{flop_per_s / step.peak_flop_per_s:.1%} MFU ({step.dtype})"
+    )
+
+
+def _causes(diagnosis: Diagnosis) -> Iterator[str]:
+    """Yield the causes of the measured seconds, or of the predicted ones, with their shares."""
+    step = diagnosis.step
+    whole = diagnosis.measured_s or step.seconds
+    for cause, seconds in sorted(step.shares.items(), key=lambda item: -item[1]):
+        if seconds >= TOLD_SHARE * whole:
+            yield f"{cause} {seconds / whole:.0%}"
+    if whole > step.seconds * (1 + TOLD_SHARE):
+        yield f"what no setting explains (clocks, network, data loading, software) {1 - step.seconds / whole:.0%}"
+
+
+def _told(diagnosis: Diagnosis, change: Change) -> str:
+    """Write a change by the launch file's names, and what it is predicted to gain."""
+    names = diagnosis.launch.names
+    words = ", ".join(f"{names.get(word, word)} {old} -> {new}" for word, (old, new) in change.words.items())
+    gain = 1 - change.step.seconds / diagnosis.step.seconds
+    memory = display.quantity(change.step.needed_bytes, "B")
+    return f"{words}: {display.seconds(change.step.seconds)} ({-gain:+.0%}), {memory}"
+
+
+def diagnosis_data(diagnosis: Diagnosis) -> dict[str, Any]:
+    """Return a diagnosis as data."""
+    step = diagnosis.step
+    return {
+        "launch": diagnosis.launch, "machine": diagnosis.machine.name, "parallel": str(diagnosis.parallel),
+        "seconds": step.seconds, "band": [ratio * step.seconds for ratio in diagnosis.band],
+        "measured_s": diagnosis.measured_s, "verdict": diagnosis.verdict, "utilisation": step.utilisation,
+        "tokens": diagnosis.tokens, "needed_bytes": step.needed_bytes, "capacity_bytes": step.capacity_bytes,
+        "fits": step.fits, "shares": step.shares,
+        "changes": [
+            {"parallel": str(c.parallel), "seconds": c.step.seconds, "needed_bytes": c.step.needed_bytes}
+            for c in diagnosis.changes
+        ],
+    }  # fmt: skip

@@ -1,0 +1,170 @@
+"""A run of a launch file beside its prediction: whether it fits, whether its pace is usual, what would be faster."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+
+from planner.errors import GraphError, InputError, PlanError
+from planner.graph.facts import amounts, batch_size
+from planner.parallel import Parallel
+from planner.search.alternatives.axes import experts_of
+from simulator.projection.cluster import Cluster
+from simulator.projection.result import Projection
+from tensor_partitioner.decision.published import COVERAGE, band, published_scores
+from tensor_partitioner.decision.sources import source_of
+from tensor_partitioner.launch.launch import Launch
+from tensor_partitioner.projection import project_source
+from tensor_partitioner.replicas import Source
+
+MEASURED = re.compile(r"([\d.,]+(?:e[+-]?\d+)?)\s*([a-zA-Z/% ]+)")
+TERA, GIGA, KILO = 1e12, 1e9, 1e3
+MOST = 1e18
+"""No measurement is as large."""
+
+CHANGES = 3
+"""Settings that are said, fastest first."""
+
+LEAST_GAIN = 0.01
+"""Of a step's seconds: what gains less is not said."""
+
+EXPECTED = "expected a number and s, ms, tok/s, tok/s/GPU, samples/s, TFLOP/s (a GPU's) or % MFU"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Other words of named parallelism, of a launch that otherwise stays: what was, what would be, and its step."""
+
+    words: Mapping[str, tuple[object, object]]
+    parallel: Parallel
+    step: Projection
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """A launch on all devices of a machine, its predicted step, and what was measured of it, in seconds, if given.
+
+    `band` are the least and the most seconds that 90% of published runs took, relative to their predictions. `tokens`
+    are those of a step; None where the model is of no sequences. `changes` are faster, or fit where the launch does
+    not.
+    """
+
+    launch: Launch
+    machine: Cluster
+    parallel: Parallel
+    step: Projection
+    tokens: int | None
+    band: tuple[float, float]
+    measured_s: float | None
+    changes: tuple[Change, ...]
+
+    @property
+    def verdict(self) -> str:
+        """Say in a clause what a measured pace is; "" where none is given."""
+        if self.measured_s is None:
+            return ""
+        ratio, (low, high) = self.measured_s / self.step.seconds, self.band
+        runs = f"what {COVERAGE:.0%} of published runs took beside their predictions"
+        if ratio > high:
+            return f"slow: {ratio - 1:.0%} longer than predicted, beyond {runs}"
+        if ratio < low:
+            return f"faster than expected: {1 - ratio:.0%} less than predicted, beyond {runs}"
+        return f"normal: {abs(ratio - 1):.0%} {'longer' if ratio > 1 else 'less'} than predicted, within {runs}"
+
+
+def diagnose(launch: Launch, machine: Cluster, measured: str | None = None) -> Diagnosis:
+    """Predict a launch on all devices of a machine; InputError, PlanError and GraphError for what cannot be."""
+    parallel, batch = launch.parallel(machine.devices), launch.samples(machine.devices)
+    source, _ = source_of(launch.model, machine.built, batch, launch.options)
+    step = project_source(source, batch, parallel, machine, launch.stack)
+    one = source.whole(parallel.micro_batch or 1)
+    tokens = amounts(one).get("tokens")
+    tokens = None if tokens is None else tokens * batch // (batch_size(one) or 1)
+    return Diagnosis(
+        launch=launch,
+        machine=machine,
+        parallel=parallel,
+        step=step,
+        tokens=tokens,
+        band=band(published_scores(), experts=experts_of(one) > 1),
+        measured_s=None if measured is None else seconds_of(measured, step, tokens),
+        changes=tuple(_changes(launch, source, machine, parallel, step)),
+    )
+
+
+def seconds_of(measured: str, step: Projection, tokens: int | None) -> float:
+    """Return the seconds of a step that a measurement says; an InputError for one that says none."""
+    match = MEASURED.fullmatch(measured.strip())
+    if match is None:
+        raise InputError(f"--measured: {EXPECTED}, found {measured!r}")
+    try:
+        value = float(match[1].replace(",", ""))
+    except ValueError:
+        value = 0.0
+    unit = match[2].lower().replace(" ", "").replace("tokens", "tok").replace("sec", "s").replace("second", "s")
+    per_device = unit.endswith(("/gpu", "/device")) or unit.startswith(("tflop", "%"))
+    scale = step.devices if per_device else 1
+    flop = step.model_operations
+    done: dict[str, float] = {
+        "samples/s": step.samples, "tflop/s": flop / TERA, "tflops": flop / TERA, "tflops/s": flop / TERA,
+        "%mfu": 100 * flop / step.peak_flop_per_s, "%": 100 * flop / step.peak_flop_per_s,
+    }  # fmt: skip
+    if tokens is not None:
+        done |= dict.fromkeys(("tok/s", "tps"), tokens)
+    unit = unit.removesuffix("/gpu").removesuffix("/device")
+    if 0 < value < MOST and unit in {"s", "ms", "s/step", "s/it"}:
+        return value / KILO if unit == "ms" else value
+    if not 0 < value < MOST or unit not in done:
+        raise InputError(f"--measured: {EXPECTED}, found {measured!r}")
+    return done[unit] / (value * scale)
+
+
+def _changes(
+    launch: Launch, source: Source, machine: Cluster, parallel: Parallel, step: Projection
+) -> Iterator[Change]:
+    """Yield the changes of one setting that gain most, of those that fit."""
+    most = step.seconds * (1 - LEAST_GAIN) if step.fits else float("inf")
+    found: list[Change] = []
+    for other in dict.fromkeys(_neighbours(parallel)):
+        try:
+            projected = project_source(source, step.samples, other, machine, launch.stack)
+        except (PlanError, GraphError):
+            continue
+        if projected.fits and projected.seconds < most:
+            found.append(Change(_words(parallel, other), other, projected))
+    yield from sorted(found, key=lambda change: change.step.seconds)[:CHANGES]
+
+
+def _words(before: Parallel, after: Parallel) -> dict[str, tuple[object, object]]:
+    pairs = {field.name: (getattr(before, field.name), getattr(after, field.name)) for field in fields(Parallel)}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1] and name != "dp"}
+
+
+def _neighbours(at: Parallel) -> Iterator[Parallel]:
+    """Yield parallelism over as many devices that differs in one setting."""
+    given = {field.name: getattr(at, field.name) for field in fields(Parallel)}
+    micro_batch = at.micro_batch or 1
+    single: list[dict[str, object]] = [{"micro_batch": count} for count in (2 * micro_batch, micro_batch // 2)]
+    single += [{"recompute": kind} for kind in ("none", "selective", "full")]
+    single += [{"zero": stage} for stage in range(4)]
+    single += [{"sp": not at.sp}]
+    single += [{"schedule": schedule} for schedule in ("1f1b", "interleaved:2", "interleaved:4")]
+    for axis in ("tp", "pp", "cp"):
+        degree = getattr(at, axis)
+        if at.dp % 2 == 0:
+            single.append({axis: 2 * degree, "dp": at.dp // 2})
+        if degree % 2 == 0:
+            single.append({axis: degree // 2, "dp": at.dp * 2})
+    for other in single:
+        yield from _possible({**given, **other})
+
+
+def _possible(given: dict[str, object]) -> Iterator[Parallel]:
+    """Yield the parallelism of these words, without those that have no meaning with the others, if there is any."""
+    of = {name: int(str(given[name])) for name in ("pp", "dp", "cp", "tp")}
+    kept = given | {"sp": bool(given["sp"]) and of["tp"] > 1, "zero": given["zero"] if of["dp"] * of["cp"] > 1 else 0}
+    try:
+        yield replace(Parallel(), **(kept | ({} if of["pp"] > 1 else {"schedule": "1f1b"})))  # type: ignore[arg-type]
+    except PlanError:
+        return

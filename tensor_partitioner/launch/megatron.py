@@ -1,0 +1,219 @@
+"""Megatron-LM: a script of the shell with its arguments, or the arguments as it prints them; NeMo's YAML, too."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+from planner.errors import InputError
+from tensor_partitioner.launch.launch import Fields, Launch, Value, product
+
+PRINTED = re.compile(r"^\W*(?:\d+:\s*)?(\w+) \.{3,} ?(.*)$", re.MULTILINE)
+"""An argument as Megatron-LM prints it when it starts."""
+
+NAMES = {
+    "tp": "--tensor-model-parallel-size", "pp": "--pipeline-model-parallel-size", "cp": "--context-parallel-size",
+    "sp": "--sequence-parallel", "zero": "ZeRO (--use-distributed-optimizer, --use-megatron-fsdp)",
+    "recompute": "--recompute-granularity", "micro_batch": "--micro-batch-size",
+    "schedule": "--num-virtual-stages-per-pipeline-rank",
+}  # fmt: skip
+"""What it calls words of named parallelism."""
+
+OTHERS = re.compile(r"pretrain_(?:bert|t5|ict|vision\w*|mamba|vlm|multimodal)\.py")
+ASSIGNED = re.compile(r"^\s*(?:export\s+)?(\w+)=(\"[^\"]*\"|'[^']*'|[^\s;(]+)\s*(?:#.*)?$", re.MULTILINE)
+VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|(\w+))")
+PRODUCT = re.compile(r"\$\(\(\s*(\w+)((?:\s*\*\s*\w+)*)\s*\)\)")
+MOST_NESTED = 8
+"""Variables within variables are written out so often."""
+
+TOKENIZERS = {"gpt2bpetokenizer": 50257, "llama2tokenizer": 32000, "llama3tokenizer": 128256}
+"""Words of tokenizers of one vocabulary."""
+
+USUAL_WORDS, USUAL_MULTIPLE = 50257, 128
+"""GPT-2's vocabulary; what Megatron-LM pads vocabularies to multiples of, times tensor parallel workers."""
+
+NEMO = {
+    "encoder_seq_length": "seq-length", "devices": "nproc-per-node", "num_nodes": "nnodes",
+    "virtual_pipeline_model_parallel_size": "num-virtual-stages-per-pipeline-rank",
+    "activations_checkpoint_granularity": "recompute-granularity", "num_moe_experts": "num-experts",
+    "share_embeddings_and_output_weights": "share-embeddings-and-output-weights",
+}  # fmt: skip
+"""Names of NeMo for what Megatron-LM calls otherwise."""
+
+
+def is_script(text: str) -> bool:
+    """Tell if a text has Megatron-LM's arguments."""
+    return "--num-layers" in text or "--hidden-size" in text or bool(PRINTED.search(text))
+
+
+def read_script(path: str, text: str) -> Launch:
+    """Read a script, or what Megatron-LM printed; an InputError for a value that the file does not say."""
+    if other := OTHERS.search(text):
+        raise InputError(f"{path}: expected the training of a GPT, found {other[0]}")
+    printed = {name.replace("_", "-"): value.strip() for name, value in PRINTED.findall(text)}
+    return launch_of(Fields(path, printed or dict(_flags(path, text))))
+
+
+def read_nemo(path: str, nested: Mapping[str, object]) -> Launch:
+    """Read NeMo's or Megatron Bridge's YAML."""
+    flat = {NEMO.get(name, name.replace("_", "-")): value for name, value in _flat(nested)}
+    gated = any(word in str(flat.get("activation", "")) for word in ("swiglu", "silu"))
+    optimizer = str(flat.get("name", ""))
+    flat |= {"swiglu": flat.get("gated-linear-unit", gated)}
+    flat |= {"use-distributed-optimizer": flat.get("use-distributed-optimizer", "distributed" in optimizer)}
+    flat |= {"untie-embeddings-and-output-weights": not flat.get("share-embeddings-and-output-weights", True)}
+    for width in ("bf16", "fp16"):
+        flat |= {width: width[2:] in str(flat.get("precision", "bf16")) and width[:2] in str(flat.get("precision", ""))}
+    return launch_of(Fields(path, flat), engine="NeMo", stack="nemo")
+
+
+def _flat(nested: Mapping[str, object]) -> Iterator[tuple[str, Value]]:
+    for name, value in nested.items():
+        if isinstance(value, dict):
+            yield from _flat(value)
+        else:
+            yield str(name), value
+
+
+def _flags(path: str, text: str) -> Iterator[tuple[str, Value]]:
+    """Yield every `--flag value` of a script, with variables written out; a flag without a value is a switch."""
+    lines = [line for line in text.replace("\\\n", " ").splitlines() if not line.lstrip().startswith("#")]
+    text = "\n".join(lines)
+    known = {name: value.strip("\"'") for name, value in ASSIGNED.findall(text)}
+    for _ in range(MOST_NESTED):
+        text = PRODUCT.sub(partial(_multiplied, known), VARIABLE.sub(partial(_variable, known), text))
+        known = {name: value.strip("\"'") for name, value in ASSIGNED.findall(text)}
+    try:
+        words = shlex.split(text, comments=True)
+    except ValueError as error:
+        raise InputError(f"{path}: expected a script of the shell: {error}") from error
+    words = [part for word in words for part in (word.split() if " --" in f" {word}" else [word])]
+    for word, following in zip(words, [*words[1:], "--"], strict=True):
+        name, equals, value = word.partition("=")
+        if name.startswith("--"):
+            said = value if equals else "" if following.startswith("-") else following.strip("\"')(\n")
+            yield name.strip("-\"')(").replace("_", "-"), said or True
+
+
+def _variable(known: Mapping[str, str], match: re.Match[str]) -> str:
+    name, otherwise = match[1] or match[3], match[0] if match[2] is None else match[2].strip("\"'")
+    value = known.get(name, otherwise)
+    return otherwise if match[0] in value else value
+
+
+def _multiplied(known: Mapping[str, str], match: re.Match[str]) -> str:
+    factors = [known.get(name, name) for name in re.findall(r"\w+", match[0])]
+    values = [int(factor[:18]) if factor.isdecimal() else None for factor in factors]
+    return match[0] if (result := product(values)) is None else str(result)
+
+
+def launch_of(fields: Fields, engine: str = "Megatron-LM", stack: str = "megatron") -> Launch:
+    """Return the training of Megatron-LM's arguments."""
+    assumed: list[str] = []
+    deepspeed = fields.text("deepspeed-config", "zero-stage") is not None or fields.switch("deepspeed")
+    tp = fields.whole("tensor-model-parallel-size") or 1
+    pp = fields.whole("pipeline-model-parallel-size") or 1
+    if fields.whole("micro-batch-size") is None:
+        assumed.append("micro-batch-size 1")
+    degrees = {
+        "tp": tp, "pp": pp, "cp": fields.whole("context-parallel-size"),
+        "ep": fields.whole("expert-model-parallel-size", "moe-expert-parallel-size"),
+        "sp": fields.switch("sequence-parallel"), "zero": _zero(fields), "recompute": _recomputed(fields),
+        "schedule": _schedule(fields, pp), "micro_batch": fields.whole("micro-batch-size") or 1,
+    }  # fmt: skip
+    model, options = _model(fields, tp, assumed)
+    nodes, each = fields.whole("nnodes", "num-nodes"), fields.whole("nproc-per-node", "num-gpus", "ngpus-per-node")
+    return Launch(
+        path=fields.path,
+        engine="Megatron-DeepSpeed" if deepspeed else engine,
+        stack="megatron-deepspeed" if deepspeed else stack,
+        model=model,
+        options=options,
+        degrees=degrees,
+        batch=fields.whole("global-batch-size"),
+        devices=fields.whole("world-size") or (None if each is None else each * (nodes or 1)),
+        assumed=tuple(assumed),
+        names=NAMES,
+    )
+
+
+def _zero(fields: Fields) -> int:
+    stages = {"optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+    if fields.switch("use-megatron-fsdp", "use-custom-fsdp"):
+        return stages.get(fields.text("data-parallel-sharding-strategy") or "optim_grads_params", 1)
+    if fields.switch("use-torch-fsdp2"):
+        return 3
+    stage = fields.text("zero-stage")
+    return int(stage) if stage in {"1", "2", "3"} else int(fields.switch("use-distributed-optimizer"))
+
+
+def _recomputed(fields: Fields) -> str:
+    said = fields.text("recompute-granularity")
+    if said in {"full", "selective"}:
+        return said
+    if fields.switch("checkpoint-activations", "recompute-activations"):
+        return "full" if fields.switch("checkpoint-activations") else "selective"
+    return "none"
+
+
+def _schedule(fields: Fields, pp: int) -> str:
+    chunks = fields.whole("num-virtual-stages-per-pipeline-rank")
+    layers = fields.whole("num-layers-per-virtual-pipeline-stage")
+    if layers is not None:
+        chunks = max(1, fields.required("num-layers") // (pp * layers))
+    return f"interleaved:{chunks}" if chunks is not None and chunks > 1 else "1f1b"
+
+
+def _model(fields: Fields, tp: int, assumed: list[str]) -> tuple[str, dict[str, object]]:
+    """Return the zoo's name of a GPT or a Llama of these sizes, and its options."""
+    layers, width, heads = map(fields.required, ("num-layers", "hidden-size", "num-attention-heads"))
+    groups = fields.whole("num-query-groups") if fields.switch("group-query-attention", "num-query-groups") else None
+    hidden, head = fields.whole("ffn-hidden-size"), fields.whole("kv-channels")
+    experts = fields.whole("num-experts")
+    options: dict[str, object] = {
+        "sequence": fields.required("seq-length"), "vocabulary": _vocabulary(fields, tp, assumed), "heads": heads,
+        "tied": not fields.switch("untie-embeddings-and-output-weights"), "dtype": _precision(fields, assumed),
+        "optimizer": "sgd" if fields.text("optimizer") == "sgd" else "adam",
+    }  # fmt: skip
+    gated = fields.switch("swiglu")
+    rotary = "rope" in (fields.text("position-embedding-type") or "") or fields.switch("use-rotary-position-embeddings")
+    if not (
+        gated or rotary or experts or groups or hidden not in {None, 4 * width} or head not in {None, width // heads}
+    ):
+        flash = fields.switch("use-flash-attn") or fields.text("transformer-impl") != "local"
+        dropped = 0.1 if fields.text("hidden-dropout") is None else float(fields.text("hidden-dropout") or 0)
+        return f"transformer-{layers}-{width}", options | {"flash": flash, "dropout": dropped}
+    wide = -(-8 * width // 3 // 64) * 64 if gated else 4 * width
+    options |= {"groups": groups or heads, "hidden": hidden or wide, "gated": gated}
+    options |= {"head_size": head} if head not in {None, width // heads} else {}
+    if experts is not None:
+        chosen, own = fields.whole("moe-router-topk") or 2, fields.whole("moe-ffn-hidden-size")
+        options |= {"experts": experts, "chosen_experts": chosen} | ({"hidden": own} if own else {})
+    return f"llama-{layers}-{width}", options
+
+
+def _vocabulary(fields: Fields, tp: int, assumed: list[str]) -> int:
+    """Return the vocabulary as it is padded."""
+    padded = fields.whole("padded-vocab-size")
+    if padded is not None:
+        return padded
+    words = fields.whole("vocab-size") or TOKENIZERS.get((fields.text("tokenizer-type") or "").lower())
+    if words is None:
+        words = USUAL_WORDS
+        assumed.append(f"vocabulary {words}")
+    multiple = (fields.whole("make-vocab-size-divisible-by") or USUAL_MULTIPLE) * tp
+    return -(-words // multiple) * multiple
+
+
+def _precision(fields: Fields, assumed: list[str]) -> str:
+    eight = fields.text("fp8-format", "fp8") not in {None, "False", "false"} or fields.switch("fp8-hybrid", "fp8-e4m3")
+    if eight:
+        return "mixed-float8"
+    if fields.switch("fp16"):
+        return "mixed-float16"
+    if not fields.switch("bf16"):
+        assumed.append("float32, as neither bf16 nor fp16 is said")
+        return "float32"
+    return "mixed"

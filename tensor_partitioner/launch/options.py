@@ -1,0 +1,28 @@
+"""Launch files where commands take a model: what the file says stands where an option does not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from simulator.projection.cluster import cluster
+from tensor_partitioner.launch.read import read_launch
+
+ENDINGS = (".sh", ".toml")
+"""Of files that are launch files whatever is in them; a YAML or JSON may be another file, and diagnose takes it."""
+
+
+def launched(source: str, options: Mapping[str, Any], *, is_fixed: bool) -> tuple[str, dict[str, Any]]:
+    """Return the model of a launch file, and options with what it says besides; any other source as it is.
+
+    If the training `is_fixed`, it is parallel as the file says, and run by its engine's stack.
+    """
+    options = dict(options)
+    if Path(source).suffix not in ENDINGS or options["topo"] is None:
+        return source, options
+    launch, devices = read_launch(source), cluster(options["topo"]).devices
+    said: dict[str, Any] = {**launch.options, "batch": launch.samples(devices)}
+    if is_fixed:
+        said |= {"parallel": launch.parallel(devices), "stack": launch.stack}
+    return launch.model, options | {name: value for name, value in said.items() if options.get(name) is None}

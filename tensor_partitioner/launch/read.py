@@ -1,0 +1,71 @@
+"""Reading a launch file: which trainer's it is follows from its ending and its fields."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from planner.errors import InputError
+from tensor_partitioner.launch.launch import Launch
+from tensor_partitioner.launch.megatron import is_script, read_nemo, read_script
+from tensor_partitioner.launch.torchtitan import read_toml
+from tensor_partitioner.launch.trainer import read_accelerate, read_axolotl, read_deepspeed
+
+MOST_BYTES = 1 << 20
+OF_TRAINING = ("dtype", "optimizer", "sequence")
+"""Options that a file says of whatever model."""
+
+EXPECTED = (
+    "expected a Megatron-LM script or its printed arguments, a torchtitan TOML, a DeepSpeed JSON, or a YAML of NeMo, "
+    "Accelerate or Axolotl"
+)
+
+
+def read_launch(path: str, model: str | None = None) -> Launch:
+    """Read a launch file; an InputError, in one line, for one that is none.
+
+    `model` stands in for the model that the file names, and is needed where it names none.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise InputError(f"{path}: {EXPECTED}, found no such file")
+    if file.stat().st_size > MOST_BYTES:
+        raise InputError(f"{path}: {EXPECTED}, found more than {MOST_BYTES} bytes")
+    try:
+        launch = _read(path, file.read_text(encoding="utf-8"), file.suffix.lower(), model)
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.DecodeError) as error:
+        raise InputError(f"{path}: {EXPECTED}: {error}") from error
+    if model is None:
+        return launch
+    return replace(
+        launch, model=model, options={name: of for name, of in launch.options.items() if name in OF_TRAINING}
+    )
+
+
+def _read(path: str, text: str, suffix: str, model: str | None) -> Launch:
+    if suffix == ".toml":
+        return read_toml(path, tomllib.loads(text), model)
+    if suffix == ".json":
+        return read_deepspeed(path, _mapping(path, msgspec.json.decode, text), model)
+    if suffix in {".yaml", ".yml"}:
+        said = _mapping(path, msgspec.yaml.decode, text)
+        if "base_model" in said:
+            return read_axolotl(path, said, model)
+        if "distributed_type" in said:
+            return read_accelerate(path, said, model)
+        return read_nemo(path, said)
+    if is_script(text):
+        return read_script(path, text)
+    raise InputError(f"{path}: {EXPECTED}")
+
+
+def _mapping(path: str, decode: Callable[[str], object], text: str) -> Mapping[str, Any]:
+    said = decode(text)
+    if not isinstance(said, dict):
+        raise InputError(f"{path}: {EXPECTED}, found no fields")
+    return said

@@ -1,0 +1,116 @@
+"""torchtitan: a run's TOML, in the names of its versions up to 0.2."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from planner.errors import InputError
+from planner.parallel import RECOMPUTE
+from tensor_partitioner.display import nearest
+from tensor_partitioner.launch.launch import Fields, Launch, first_said
+
+MODELS = {
+    "llama2": {"7b": "llama-2-7b", "13b": "hf:meta-llama/Llama-2-13b-hf", "70b": "llama-2-70b"},
+    "llama3": {"8b": "llama-3.1-8b", "70b": "llama-3.1-70b", "405b": "llama-3.1-405b"},
+    "qwen3": {size: f"hf:Qwen/Qwen3-{size.upper()}" for size in ("0.6b", "1.7b", "4b", "8b", "14b", "32b")},
+}
+"""Models of torchtitan, by name and flavor, that are among ours."""
+
+DEGREE = "{}_parallel_degree"
+NAMES = {
+    **{axis: DEGREE.format(word) for axis, word in (("tp", "tensor"), ("pp", "pipeline"), ("cp", "context"))},
+    "zero": "ZeRO (fsdp_reshard_after_forward)", "recompute": "activation_checkpoint.mode",
+    "micro_batch": "local_batch_size", "schedule": "pipeline_parallel_schedule",
+}  # fmt: skip
+"""What it calls words of named parallelism."""
+
+USUAL_BATCH, USUAL_SEQUENCE = 8, 2048
+"""Where nothing is said, as in torchtitan's JobConfig."""
+
+SCHEDULES = {"1f1b": "1f1b", "gpipe": "gpipe", "interleaved1f1b": "interleaved:2"}
+
+
+def read_toml(path: str, nested: Mapping[str, Any], model: str | None) -> Launch:
+    """Read the sections of a run; an InputError for a model that is not ours, and a schedule that none has."""
+    sections = {name: section for name, section in nested.items() if isinstance(section, dict)}
+    fields = Fields(
+        path, {f"{of}.{name}": value for of, section in sections.items() for name, value in section.items()}
+    )
+    assumed: list[str] = []
+    shard = fields.text("parallelism.data_parallel_shard_degree", "training.data_parallel_shard_degree") or "-1"
+    pp = _degree(fields, "pipeline")
+    batch, micro = _at_once(fields, pp, assumed)
+    sequence = fields.whole("training.seq_len") or USUAL_SEQUENCE
+    eight = fields.switch("float8.enable_float8_linear") or "float8" in str(fields.values.get("model.converters"))
+    dtype = "mixed-float8" if eight else "mixed"
+    name = (fields.text("optimizer.name") or "AdamW").lower()
+    tp = _degree(fields, "tensor")
+    return Launch(
+        path=path,
+        engine="torchtitan",
+        stack="fsdp2-compiled" if fields.switch("training.compile", "compile.enable") else "fsdp2",
+        model=_model(fields) if model is None else model,
+        options={"sequence": sequence, "dtype": dtype, "optimizer": name},
+        degrees={
+            "pp": pp, "tp": tp, "cp": _degree(fields, "context"), "ep": _degree(fields, "expert"), "sp": tp > 1,
+            "zero": 0 if shard == "1" and _degree(fields, "context") == 1 else 3,
+            "recompute": _recomputed(fields, assumed), "micro_batch": micro,
+            "schedule": _schedule(fields, pp),
+        },
+        batch=batch,
+        accumulation=1 if pp == 1 else _local(fields) // micro,
+        assumed=tuple(assumed),
+        names=NAMES,
+    )  # fmt: skip
+
+
+def _degree(fields: Fields, axis: str) -> int:
+    name = DEGREE.format(axis)
+    return first_said(*(fields.whole(f"{of}.{name}") for of in ("parallelism", "training", "experimental"))) or 1
+
+
+def _local(fields: Fields) -> int:
+    return fields.whole("training.local_batch_size", "training.batch_size") or USUAL_BATCH
+
+
+def _at_once(fields: Fields, pp: int, assumed: list[str]) -> tuple[int | None, int]:
+    """Return the global batch, if it is said, and the samples of a micro-batch."""
+    if fields.whole("training.local_batch_size", "training.batch_size") is None:
+        assumed.append(f"local_batch_size {USUAL_BATCH}")
+    total = fields.text("training.global_batch_size")
+    batch = None if total in {None, "-1"} else fields.whole("training.global_batch_size")
+    said = fields.whole(
+        "parallelism.pipeline_parallel_microbatch_size", "experimental.pipeline_parallel_microbatch_size"
+    )
+    return batch, (said or 1) if pp > 1 else _local(fields)
+
+
+def _model(fields: Fields) -> str:
+    name, flavor = (fields.text("model.name") or "llama3").lower(), (fields.text("model.flavor") or "").lower()
+    flavors = MODELS.get(name)
+    if flavors is None or flavor not in flavors:
+        known = [f"{of} {size.upper()}" for of, sizes in MODELS.items() for size in sizes]
+        asked = f"{name} {flavor.upper()}".strip()
+        raise InputError(
+            f"{fields.path}: model: expected one of {', '.join(known)}, found {asked}{nearest(asked, known)}; --model "
+            "names another"
+        )
+    return flavors[flavor]
+
+
+def _recomputed(fields: Fields, assumed: list[str]) -> str:
+    mode = str(fields.values.get("activation_checkpoint.mode", "")).lower()
+    if mode not in RECOMPUTE:
+        mode = "selective"
+        assumed.append(f"activation checkpointing {mode}")
+    return mode
+
+
+def _schedule(fields: Fields, pp: int) -> str:
+    said = fields.text("parallelism.pipeline_parallel_schedule", "experimental.pipeline_parallel_schedule") or "1F1B"
+    if pp > 1 and said.lower() not in SCHEDULES:
+        raise InputError(
+            f"{fields.path}: pipeline_parallel_schedule: expected 1F1B, GPipe or Interleaved1F1B, found {said}"
+        )
+    return SCHEDULES.get(said.lower(), "1f1b")

@@ -1,0 +1,161 @@
+"""Launch files: what is read of them, against what exporters wrote and files as people write them."""
+
+import random
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+import planner
+from planner.errors import InputError, PlanError
+from planner.export import deepspeed, megatron, torchtitan
+from planner.export.setup import Setup
+from planner.export.transformers import transformer_of
+from planner.parallel import Parallel
+from tensor_partitioner.launch import read_launch
+
+SCRIPT = """#!/bin/bash
+GPUS_PER_NODE=8
+NUM_NODES=${NUM_NODES:-2}
+WORLD_SIZE=$(($GPUS_PER_NODE*$NUM_NODES))
+TP=2   # of each node
+HIDDEN="2048"
+MODEL_ARGS=(
+    --num-layers 16 --hidden-size ${HIDDEN}
+    --ffn-hidden-size 5632 --num-attention-heads 32 --group-query-attention --num-query-groups 4
+    --seq-length 4096 --max-position-embeddings 4096 --position-embedding-type rope --swiglu
+    # --num-experts 8
+    --untie-embeddings-and-output-weights --tokenizer-type Llama2Tokenizer
+)
+torchrun --nproc_per_node $GPUS_PER_NODE --nnodes=$NUM_NODES pretrain_gpt.py ${MODEL_ARGS[@]} \\
+    --tensor-model-parallel-size $TP --pipeline-model-parallel-size 4 --sequence-parallel \\
+    --num-layers-per-virtual-pipeline-stage 2 --use-distributed-optimizer --recompute-activations \\
+    --micro-batch-size 2 --global-batch-size 64 --bf16
+"""
+
+
+def written(folder, name, text):
+    path = folder / name
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_script_with_variables_arrays_and_comments_is_read(tmp_path):
+    launch = read_launch(written(tmp_path, "train.sh", SCRIPT))
+    assert launch.model == "llama-16-2048"
+    assert launch.options == {
+        "sequence": 4096, "vocabulary": 32000, "heads": 32, "tied": False, "dtype": "mixed", "optimizer": "adam",
+        "groups": 4, "hidden": 5632, "gated": True,
+    }  # fmt: skip
+    assert launch.devices == 16
+    parallel = launch.parallel(16)
+    assert str(parallel) == "pp=4,dp=2,tp=2,sp,zero=1,micro-batch=2,schedule=interleaved:2,recompute=selective"
+    assert launch.samples(16) == 64
+    assert launch.assumed == ()
+
+
+def test_arguments_as_they_are_printed_are_read(tmp_path):
+    said = {
+        "num_layers": 24, "hidden_size": 1024, "num_attention_heads": 16, "seq_length": 2048, "bf16": False,
+        "fp16": True, "padded_vocab_size": 50304, "tensor_model_parallel_size": 2, "micro_batch_size": 4,
+        "global_batch_size": 512, "hidden_dropout": 0.0, "num_experts": None, "world_size": 32,
+    }  # fmt: skip
+    lines = (f"  {name} {'.' * (48 - len(name))} {value}\n" for name, value in said.items())
+    launch = read_launch(written(tmp_path, "log.txt", f"------ arguments ------\n{''.join(lines)}"))
+    assert launch.model == "transformer-24-1024"
+    assert (launch.options["vocabulary"], launch.options["dtype"]) == (50304, "mixed-float16")
+    assert (launch.devices, str(launch.parallel(32))) == (32, "dp=16,tp=2,micro-batch=4")
+
+
+def drawn(seed):
+    """Return a graph's name and options, and parallelism of it, by chance."""
+    rng = random.Random(seed)
+    gated = rng.random() < 0.5
+    model = "llama-4-256" if gated else "transformer-4-256"
+    options = {"sequence": 128, "vocabulary": 512, "heads": 8, "dtype": "mixed", "optimizer": "adamw"}
+    options |= {"groups": rng.choice((2, 4, 8)), "hidden": 768} if gated else {"flash": True}
+    tp, pp, cp, dp = (rng.choice((1, 2)) for _ in range(4))
+    zero = rng.choice((0, 1, 2, 3)) if dp * cp > 1 else 0
+    schedule = rng.choice(("1f1b", "interleaved:2")) if pp > 1 else "1f1b"
+    parallel = Parallel(
+        pp=pp, dp=dp, cp=cp, tp=tp, sp=tp > 1, zero=zero, micro_batch=2, schedule=schedule,
+        recompute=rng.choice(("none", "selective", "full")),
+    )  # fmt: skip
+    return model, options, parallel
+
+
+def runs(engine, case):
+    model, options, parallel = case
+    return not engine.cannot(Setup(planner.model(model, batch=8 * parallel.dp, **options), parallel))
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize(("engine", "name"), [(megatron, "run.sh"), (torchtitan, "run.toml"), (deepspeed, "run.json")])
+def test_what_an_exporter_writes_is_read_again(engine, name, seed, tmp_path):
+    model, options, parallel = next(filter(partial(runs, engine), map(drawn, range(100 * seed, 100 * seed + 100))))
+    batch = 8 * parallel.dp
+    setup = Setup(planner.model(model, batch=batch, **options), parallel)
+    path = written(tmp_path, name, engine.write(setup, "run"))
+    launch = read_launch(path, None if engine is megatron else model)
+    read = launch.parallel(parallel.workers)
+    if engine is torchtitan:  # it shards over context parallel workers, too; its ZeRO-2 is an option of FSDP
+        parallel = replace(parallel, zero=3 if parallel.zero or parallel.cp > 1 else 0)
+    if engine is deepspeed:  # what is recomputed the model says
+        read, parallel = replace(read, recompute="none"), replace(parallel, recompute="none")
+    assert str(read) == str(parallel)
+    assert launch.samples(parallel.workers) == batch
+    if engine is megatron:
+        again = transformer_of(planner.model(launch.model, batch=batch, **launch.options))
+        assert again == transformer_of(setup.graph)
+
+
+REFUSED = {
+    "bert.sh": ("torchrun pretrain_bert.py --num-layers 2 --hidden-size 8", "expected the training of a GPT"),
+    "open.sh": ("torchrun pretrain_gpt.py --num-layers $1 --hidden-size 8", "num-layers: expected a whole number"),
+    "other.sh": ("echo hello", "expected a Megatron-LM script"),
+    "quotes.sh": ("pretrain_gpt.py --num-layers '2 --hidden-size 8", "expected a script of the shell"),
+    "flux.toml": ('[model]\nname = "flux"\nflavor = "dev"', "model: expected one of llama2 7B"),
+    "broken.toml": ("[model", "expected a Megatron-LM script"),
+    "ds.json": ('{"zero_optimization": {"stage": 2}}', "expected --model"),
+    "offload.json": ('{"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}', "found them offloaded"),
+    "list.json": ("[1]", "found no fields"),
+    "lora.yaml": ("base_model: Qwen/Qwen2.5-7B\nadapter: lora", "expected a training of all weights, found lora"),
+    "empty.yaml": ("a: 1", "expected a value of num-layers, found none"),
+    "huge.sh": ("pretrain_gpt.py --num-layers 0 --hidden-size 8", "num-layers: expected a whole number above 0"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_read_ends_in_one_line_that_says_the_field(name, tmp_path):
+    text, expected = REFUSED[name]
+    with pytest.raises(InputError) as ended:
+        read_launch(written(tmp_path, name, text))
+    assert expected in str(ended.value)
+    assert name in str(ended.value)
+    assert "\n" not in str(ended.value)
+
+
+def test_files_of_other_trainers_are_read(tmp_path):
+    axolotl = "base_model: Qwen/Qwen2.5-7B\nsequence_len: 8192\nmicro_batch_size: 2\ngradient_accumulation_steps: 4\n"
+    axolotl += "gradient_checkpointing: true\nbf16: auto\noptimizer: adamw_torch_fused\nfsdp: [full_shard, auto_wrap]\n"
+    launch = read_launch(written(tmp_path, "axolotl.yaml", axolotl))
+    assert (launch.model, launch.options["sequence"], launch.samples(8)) == ("hf:Qwen/Qwen2.5-7B", 8192, 64)
+    assert str(launch.parallel(8)) == "dp=8,zero=3,micro-batch=2,recompute=full"
+    accelerate = "distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 4\nfsdp_config:\n"
+    accelerate += "  fsdp_sharding_strategy: SHARD_GRAD_OP\n"
+    launch = read_launch(written(tmp_path, "accelerate.yaml", accelerate), "gpt2")
+    assert (launch.model, launch.devices, str(launch.parallel(4))) == ("gpt2", 4, "dp=4,zero=2,micro-batch=1")
+    nemo = "trainer: {devices: 8, num_nodes: 4, precision: bf16}\nmodel: {num_layers: 32, hidden_size: 4096,\n"
+    nemo += "  ffn_hidden_size: 11008, num_attention_heads: 32, encoder_seq_length: 4096, activation: fast-swiglu,\n"
+    nemo += "  tensor_model_parallel_size: 2, micro_batch_size: 1, global_batch_size: 128, sequence_parallel: true,\n"
+    nemo += "  share_embeddings_and_output_weights: false, optim: {name: distributed_fused_adam}}\n"
+    launch = read_launch(written(tmp_path, "nemo.yaml", nemo))
+    assert (launch.engine, launch.model, launch.devices, launch.batch) == ("NeMo", "llama-32-4096", 32, 128)
+    assert (launch.options["dtype"], launch.options["gated"], launch.options["tied"]) == ("mixed", True, False)
+    assert str(launch.parallel(32)) == "dp=16,tp=2,sp,zero=1,micro-batch=1"
+
+
+def test_devices_that_degrees_do_not_divide_are_refused(tmp_path):
+    launch = read_launch(written(tmp_path, "train.sh", SCRIPT))
+    with pytest.raises((InputError, PlanError), match="multiples of 8, found 12"):
+        launch.parallel(12)
