@@ -15,9 +15,12 @@ from executor.cluster import Cluster
 from executor.process.environment import launcher_place
 from executor.process.guard import is_guarded
 from planner.errors import InputError
-from planner.failures import JOB_FAILED, TRACEBACK_VARIABLE, describe_failure
+from planner.failures import BAD_INPUT, JOB_FAILED, TRACEBACK_VARIABLE, describe_failure
 
 T = TypeVar("T")
+
+SHOWN_RANKS = 4
+"""How many ranks an error names."""
 
 READER_LEFT = 141  # as a shell has it: 128 and the signal's number
 
@@ -52,17 +55,24 @@ def on_first_rank(ranks: Cluster, prepare: Callable[[], T]) -> T | None:
     return agree(ranks, lambda: prepare() if ranks.rank == 0 else None)
 
 
-def require_alike(ranks: Cluster, values: Mapping[str, str]) -> None:
-    """Raise a SharedError on all ranks where one found something else than rank 0, of what it found at all."""
-    expected = ranks.broadcast(values)
+def require_alike(ranks: Cluster, values: Mapping[str, str], advice: str = "") -> None:
+    """Raise a SharedError on all ranks where one has another value than the first rank that has any (one all-gather).
 
-    def compare() -> None:
-        for name, value in values.items():
-            if value != (first := expected.get(name, "none")):
-                where = f"rank {ranks.rank} on {os.uname().nodename}"
-                raise InputError(f"{where}: {name}: expected {first}, as on rank 0, found {value}")
-
-    agree(ranks, compare)
+    The error names the ranks and what differs, and ends with the advice.
+    """
+    everyone = ranks.all_gather((os.uname().nodename, values))
+    expected = {
+        name: (rank, value) for rank, (_, found) in reversed([*enumerate(everyone)]) for name, value in found.items()
+    }
+    for name, (first, value) in expected.items():
+        others = {rank: found[name] for rank, (_, found) in enumerate(everyone) if found.get(name, value) != value}
+        if others:
+            where = ", ".join(f"rank {rank} on {everyone[rank][0]}" for rank in [*others][:SHOWN_RANKS])
+            more = f" and {len(others) - SHOWN_RANKS} more" if len(others) > SHOWN_RANKS else ""
+            other = next(iter(others.values()))
+            raise SharedError(
+                f"{where}{more}: {name}: expected {value}, as on rank {first}, found {other}{advice}", BAD_INPUT
+            )
 
 
 def digest(content: bytes) -> str:

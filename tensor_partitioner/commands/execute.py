@@ -278,9 +278,8 @@ def log_of(graph: Graph, request: JobRequest) -> Log:
 
 def failure(job: Report, result: JobResult) -> str:
     """Say why a job failed that ran to its end; nothing where it did not."""
-    if result.diverged is not None:
-        step = result.first_step + len(result.losses)
-        return f"{job.plan}: expected a finite loss, found {result.diverged} in step {step}"
+    if result.diverged:
+        return f"{job.plan}: {result.diverged}: --on-nan skip takes such steps back"
     if job.check is None or job.check.passed:
         return ""
     worst = job.check.worst_difference
