@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import reduce
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import click
@@ -22,6 +23,8 @@ from executor.process.environment import is_torchrun
 from executor.process.launch import agree, job_main, require_alike
 from executor.transport import CHOICES
 from planner.errors import InputError
+from planner.graph.ir import Graph
+from planner.graph.opaque_ops import calls_pytorch, others_called
 from tensor_partitioner.commands.console import with_version
 from tensor_partitioner.display.progress import STATUS, StatusLine
 
@@ -76,6 +79,14 @@ def load_pytorch(reason: object) -> None:
         raise InputError(
             f"{reason}: needs PyTorch, which is not installed: pip install 'tensor-partitioner[torch]'"
         ) from error
+
+
+def load_called(path: Path, graph: Graph, operator_files: Sequence[Path]) -> None:
+    """Load PyTorch where a plan calls its operators; InputError for those of others, unless the user named a file."""
+    if calls_pytorch(graph):
+        load_pytorch(path)
+    if not operator_files and (others := others_called(graph)):
+        raise InputError(f"{path}: calls {others[0]}: name the file that defines it, as in --operators FILE.py")
 
 
 def command_main(command: click.Command, ranks: Cluster, args: Sequence[str] | None = None) -> NoReturn:
