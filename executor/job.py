@@ -39,6 +39,9 @@ from planner.report.task_seconds import Duration, task_seconds
 WARM_UP = 2
 """Steps that run before one is captured as a graph."""
 
+SHOWN_DIGITS = 12
+"""How many digits of a digest an error shows."""
+
 KERNEL_TEMPORARIES = "temporaries inside kernels, at their peak"
 
 
@@ -231,7 +234,7 @@ class Job:
         if self._request.resume is not None:
             self._request.resume.restore(self._trainer)
         if self._request.agree:
-            given = {"--data": self._data.identity}
+            given = {"--data": " ".join(word[:SHOWN_DIGITS] for word in self._data.identity.split())}
             if self._request.weights is not None:
                 given["--weights"] = file_digest(Path(self._request.weights.where), self._cluster)
             require_agreement(self._trainer, given)
