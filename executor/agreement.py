@@ -52,16 +52,17 @@ def checksum(array: HostArray) -> str:
     return f"content {crc32(raw_bytes(np.ascontiguousarray(array)).data):08x}"
 
 
-def first_not_finite(trainer: Trainer, names: Sequence[str]) -> str | None:
-    """Return the first of these stored tensors that is not finite on some rank, and say where (collective)."""
-    here = next((number for number, name in enumerate(names) if not _is_finite(trainer, name)), None)
-    found = [(number, rank) for rank, number in enumerate(trainer.cluster.all_gather(here)) if number is not None]
-    if not found:
-        return None
-    number, rank = min(found)
-    return names[number] + (f" on rank {rank}" if trainer.cluster.size > 1 else "")
+FINITE = 1 << 62
+"""The place of no tensor."""
 
 
-def _is_finite(trainer: Trainer, name: str) -> bool:
-    """True if a rank's part of a tensor is finite."""
-    return bool(trainer.xp.isfinite(trainer.view(name)).all())
+def not_finite_here(trainer: Trainer, names: Sequence[str]) -> int:
+    """Return the place, among these stored tensors, of the first of which this rank holds what is not finite."""
+    places = (place for place, name in enumerate(names) if not trainer.xp.isfinite(trainer.view(name)).all())
+    return next(places, FINITE)
+
+
+def first_not_finite(trainer: Trainer, names: Sequence[str]) -> str:
+    """Return the first of these stored tensors that is not finite on some rank, if there is one (collective)."""
+    place = trainer.cluster.least(not_finite_here(trainer, names))
+    return "" if place == FINITE else names[place]

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from executor.agreement import file_digest, first_not_finite, require_agreement
+from executor.agreement import FINITE, file_digest, first_not_finite, not_finite_here, require_agreement
 from executor.backend import HOST_CLOCK, clock_of, synchronize
 from executor.check import check
 from executor.checkpoint import Checkpoint, Saver, saved_tensors
@@ -173,7 +173,7 @@ class Job:
         if request.graphs:
             agree(cluster, self._trainer.worker.require_capture)
         self._changed = [tensor.name for tensor in saved_tensors(self._graph)]
-        self._fault: str | None = None
+        self._fault, self._loss_place = "", FINITE
         self._saver: Saver | None = None
         if request.checkpoint is not None:
             self._saver = Saver(request.checkpoint, self._trainer, request.data.identity, request.schedule.text)
@@ -185,8 +185,12 @@ class Job:
             tracemalloc.start()
         seconds, rows, moments = [], [], [0.0]
         for step in range(self._request.first_step, self._request.steps):
+            self._load(step)
+            if self._cluster.least(self._loss_place) != FINITE:
+                self._result.diverged = f"step {step}: the loss is not finite"
+                break
             kept = self._kept()
-            moments, row = self._step(step)
+            moments, row = self._run(step)
             seconds.append(moments[-1] - moments[0])
             rows.append(tuple(int(n) for n in row))
             self._note_loss()
@@ -239,13 +243,14 @@ class Job:
                 given["--weights"] = file_digest(Path(self._request.weights.where), self._cluster)
             require_agreement(self._trainer, given)
 
-    def _step(self, step: int) -> tuple[list[float], NDArray[np.int64]]:
-        """Load a step's inputs and run it; only running is timed, and all ranks start together."""
+    def _load(self, step: int) -> None:
         self._trainer.load(self._data, step)
         if self._request.graphs and step == self._request.first_step + WARM_UP:
             self._trainer.worker.capture()
         synchronize(self._request.xp)
-        self._cluster.barrier()
+
+    def _run(self, step: int) -> tuple[list[float], NDArray[np.int64]]:
+        """Run a step that is loaded on all ranks, which alone is timed."""
         request, last = self._request, step == self._request.steps - 1
         return self._trainer.run(clock_of(request.xp) if last and (request.trace or request.tasks) else HOST_CLOCK)
 
@@ -297,28 +302,23 @@ class Job:
     def _is_over(self, done: int, kept: Mapping[str, Array]) -> bool:
         """True if training ends because a step is not finite, which is taken back where the state before is `kept`.
 
-        The loss is looked at after every step; what the step changed where it can be taken back or is to be written.
+        The loss is looked at here, and known to all where they meet before the next step; what a step changed is
+        looked at where it can be taken back or is to be written.
         """
-        request, writes = (
-            self._request,
-            done == self._request.steps or self._is_due(self._request.checkpoint_every, done),
-        )
-        if request.on_nan == "continue" and not writes:
+        request, loss = self._request, [name for metric, name in self._graph.metrics.items() if metric == "loss"]
+        if not kept and not (done == request.steps or self._is_due(request.checkpoint_every, done)):
+            self._loss_place = not_finite_here(self._trainer, loss) if request.on_nan == "stop" else FINITE
             return False
-        loss = [name for metric, name in self._graph.metrics.items() if metric == "loss"]
-        self._fault = first_not_finite(self._trainer, [*loss, *(self._changed if kept or writes else ())])
-        if not self._fault:
-            return False
-        self._fault = f"step {done}: {self._fault} is not finite"
+        name = first_not_finite(self._trainer, [*loss, *self._changed])
+        self._fault = f"step {done}: {'the loss' if name in loss else name} is not finite" if name else ""
         if request.on_nan == "stop":
             self._result.diverged = self._fault
-            return True
-        for name, array in kept.items():
-            self._trainer.view(name)[...] = array
-        if self._cluster.rank == 0:
+        elif self._fault and self._cluster.rank == 0:
             consequence = "the step is skipped" if kept else "no checkpoint is written"
             print(f"warning: {self._fault}: {consequence}", file=sys.stderr, flush=True)
-        return False
+        for changed, array in kept.items() if self._fault else ():
+            self._trainer.view(changed)[...] = array
+        return bool(self._result.diverged)
 
     def _is_due(self, every: Interval | None, done: int) -> bool:
         return every is not None and every.is_due(done, self._data.steps_per_epoch)
