@@ -28,13 +28,13 @@ def require_agreement(trainer: Trainer, given: Mapping[str, str], advice: str = 
 def replicas(trainer: Trainer) -> dict[str, str]:
     """Return checksums of what this rank holds of trained tensors, where other ranks hold the same part."""
     rank, regions = trainer.cluster.rank, trainer.programs.training.regions
-    found: dict[str, str] = {}
+    checksums: dict[str, str] = {}
     for tensor in saved_tensors(trainer.graph):
         first, *others = holders(regions[tensor.name]).get(regions[tensor.name][rank], [rank])
         if others:
             part = "" if regions[tensor.name][rank] == whole(tensor.shape) else f" (the part of rank {first})"
-            found[f"{tensor.name}{part}"] = checksum(asnumpy(trainer.view(tensor.name)))
-    return found
+            checksums[f"{tensor.name}{part}"] = checksum(asnumpy(trainer.view(tensor.name)))
+    return checksums
 
 
 def file_digest(path: Path, cluster: Cluster) -> str:

@@ -61,11 +61,11 @@ def require_alike(ranks: Cluster, values: Mapping[str, str], advice: str = "") -
     The error names the ranks and what differs, and ends with the advice.
     """
     everyone = ranks.all_gather((os.uname().nodename, values))
-    expected = {
-        name: (rank, value) for rank, (_, found) in reversed([*enumerate(everyone)]) for name, value in found.items()
-    }
+    expected: dict[str, tuple[int, str]] = {}
+    for rank, (_, held) in enumerate(everyone):
+        expected = {name: (rank, value) for name, value in held.items()} | expected
     for name, (first, value) in expected.items():
-        others = {rank: found[name] for rank, (_, found) in enumerate(everyone) if found.get(name, value) != value}
+        others = {rank: held[name] for rank, (_, held) in enumerate(everyone) if held.get(name, value) != value}
         if others:
             where = ", ".join(f"rank {rank} on {everyone[rank][0]}" for rank in [*others][:SHOWN_RANKS])
             more = f" and {len(others) - SHOWN_RANKS} more" if len(others) > SHOWN_RANKS else ""

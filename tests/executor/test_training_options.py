@@ -163,9 +163,9 @@ def test_a_step_that_is_not_finite_ends_training(tmp_path, capsys, every):
     weights = tmp_path / "weights.safetensors"
     assert run(*diverging, "--checkpoint", folder, "--every", every, "--save-weights", weights) == 1
     (error,) = capsys.readouterr().err.splitlines()
-    found = re.fullmatch(r"error: plan.json: step (\d+): (.+) is not finite: --on-nan skip takes .*", error)
+    step = re.fullmatch(r"error: plan.json: step (\d+): (.+) is not finite: --on-nan skip takes .*", error)
     (report,) = read_reports(reports)
-    assert report.steps == int(found[1]) < 50
+    assert report.steps == int(step[1]) < 50
     assert None not in report.losses[:-1]
     last = [path.name for path in checkpoints(folder)][-1:]
     assert last == ([f"step-{report.steps - 1:08}"] if every == "step" else [])

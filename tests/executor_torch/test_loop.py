@@ -248,9 +248,9 @@ class Runs:
 
 
 @pytest.fixture
-def made(tmp_path):
+def touched(tmp_path):
     """A path that a pickle makes, where anything runs it."""
-    path = tmp_path / "made"
+    path = tmp_path / "touched"
     pickle.loads(pickle.dumps(Runs(path)))
     assert path.exists()
     path.unlink()
@@ -260,15 +260,15 @@ def made(tmp_path):
 @pytest.mark.parametrize(
     "index", [Runs, lambda path: torch.load, lambda path: print], ids=["shell", "torch", "builtin"]
 )
-def test_nothing_runs_that_an_index_names(alone, tmp_path, made, index):
+def test_nothing_runs_that_an_index_names(alone, tmp_path, touched, index):
     given = model()
     training = distribute(given.module, planned(given), given.optimizer)
     training.save(tmp_path).result()
     (metadata,) = tmp_path.glob("step-*/.metadata")
-    metadata.write_bytes(pickle.dumps(index(made)))
+    metadata.write_bytes(pickle.dumps(index(touched)))
     with pytest.raises((CheckpointException, CheckpointError), match="expected descriptions of tensors, found"):
         training.resume(tmp_path)
-    assert not made.exists()
+    assert not touched.exists()
 
 
 class Others:
@@ -284,13 +284,13 @@ class Others:
         self.state = state["state"]
 
 
-def test_nothing_runs_that_a_value_names(alone, tmp_path, made):
+def test_nothing_runs_that_a_value_names(alone, tmp_path, touched):
     given = model()
     training = distribute(given.module, planned(given), given.optimizer)
-    training.save(tmp_path, others=Others(Runs(made))).result()
+    training.save(tmp_path, others=Others(Runs(touched))).result()
     with pytest.raises((CheckpointException, pickle.UnpicklingError), match="Weights only load failed"):
         training.resume(tmp_path, others=Others(None))
-    assert not made.exists()
+    assert not touched.exists()
 
 
 def test_no_checkpoint_is_written_of_what_is_not_finite(alone, tmp_path):
