@@ -13,7 +13,7 @@ from typing import NoReturn, TypeVar
 
 from executor.cluster import Cluster
 from executor.process.environment import launcher_place
-from executor.process.guard import is_guarded
+from executor.process.guard import is_guarded, meeting, tell_meeting
 from planner.errors import InputError
 from planner.failures import BAD_INPUT, JOB_FAILED, TRACEBACK_VARIABLE, describe_failure
 
@@ -78,6 +78,13 @@ def require_alike(ranks: Cluster, values: Mapping[str, str], advice: str = "") -
 def digest(content: bytes) -> str:
     """Name what a file holds."""
     return f"content {hashlib.sha256(content).hexdigest()[:12]}"
+
+
+def hear_of_each_other(ranks: Cluster, silence_s: float) -> None:
+    """Let the guards of all ranks beat, and end the job where one is silent for so long; 0 for never (collective)."""
+    place = ranks.broadcast(meeting(silence_s) if ranks.rank == 0 and silence_s and ranks.size > 1 else None)
+    if place is not None:
+        tell_meeting(place)
 
 
 def job_main(run: Callable[[Cluster], int], ranks: Cluster) -> NoReturn:

@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 from executor.cluster import Cluster
 from executor.kernel_calls import AUTO
 from executor.process.environment import is_torchrun
-from executor.process.launch import agree, job_main, require_alike
+from executor.process.launch import agree, hear_of_each_other, job_main, require_alike
 from executor.transport import CHOICES
 from planner.errors import InputError
 from planner.graph.ir import Graph
@@ -36,11 +36,13 @@ KERNELS = (
     "[default: arrays; under torchrun torch]"
 )
 TRANSPORT = f"One of {', '.join(CHOICES)}, or of --operators; auto: the best that works."
+HEARTBEAT = "End the job where a rank is stopped or not heard of for so long; 0: never."
 _OPTIONS = (
     click.option("--transport", default="auto", metavar="NAME", help=TRANSPORT),
     click.option("--kernels", type=click.Choice(["arrays", "torch", AUTO]), help=KERNELS),
     click.option("--tf32", is_flag=True, help="Round factors of float32 products on GPUs to TF32."),
     click.option("--prefetch", type=click.IntRange(0), default=1, help="Start fetches so many units early."),
+    click.option("--heartbeat", type=click.FloatRange(0), default=8, metavar="SECONDS", help=HEARTBEAT),
     click.option("--threads", type=click.IntRange(1), help="BLAS threads per rank; default: cores per rank."),
 )
 
@@ -105,6 +107,7 @@ def command_main(command: click.Command, ranks: Cluster, args: Sequence[str] | N
         )
         if context is None:
             return 0
+        hear_of_each_other(ranks, context.params["heartbeat"])
         context.obj = ranks
         STATUS.set(StatusLine() if ranks.rank == 0 else None)
         with context:
