@@ -39,6 +39,9 @@ AHEAD_S = 1.0
 """How long a rank leaves the word to the one before it."""
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
+ORPHANED = signal.SIGRTMIN + 3
+"""What the system sends a guard whose launcher has ended."""
+
 SHARED_MEMORY = "/dev/shm"
 BAD_INPUT, JOB_FAILED = 2, 1
 
@@ -85,7 +88,7 @@ def guard() -> None:
     if child:
         os.close(alive)
         os.close(told)
-        _Guard(child, place[1], heard, Leader(server, token) if server else None).wait()
+        _Guard(child, place[1], heard, Leader(server, token) if server else None).wait(launcher)
     os.close(held)
     os.close(heard)
     os.setpgid(0, 0)  # what a terminal sends goes to the guard alone
@@ -147,10 +150,13 @@ class _Guard:
         self._started = self._interrupted = self._ended = False
         self._reader = threading.Thread(target=self._read, args=(heard,), daemon=True)
 
-    def wait(self) -> NoReturn:
-        """Wait for the rank's end and end alike."""
+    def wait(self, launcher: int) -> NoReturn:
+        """Wait for the rank's end and end alike; end it where its launcher is killed."""
         signal.signal(signal.SIGINT, self._on_interrupt)
         signal.signal(signal.SIGTERM, self._on_termination)
+        signal.signal(ORPHANED, lambda *_: self._on_orphaned(launcher))
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ORPHANED)
+        self._on_orphaned(launcher)
         self._reader.start()
         status = self._child_status()
         if self._ended:
@@ -211,10 +217,9 @@ class _Guard:
         self._end(f"{who}: {self._silence}" if silent else "", own=False)
 
     def _on_silence_of_first(self, silent: bool) -> None:
-        local = next((os.environ[name] for name in LOCAL_RANK if name in os.environ), "0")
         if silent and self._rank > 1:
             time.sleep(AHEAD_S)  # the launcher ends all with rank 1, if it is there
-        self._end(f"rank 0: {self._silence}" if silent and local == "0" else "", own=False)
+        self._end(f"rank 0: {self._silence}" if silent and is_first_on_host() else "", own=False)
 
     @property
     def _silence(self) -> str:
@@ -228,6 +233,8 @@ class _Guard:
         if self._side is not None:
             self._side.tell(END)
         self._send(signal.SIGKILL)
+        if not reason:
+            time.sleep(AHEAD_S)  # a launcher blames the first that ends
         end_job(JOB_FAILED, os.environ)
         os._exit(JOB_FAILED)
 
@@ -250,6 +257,11 @@ class _Guard:
         self._interrupted = True
         self._send(number)
 
+    def _on_orphaned(self, launcher: int) -> None:
+        """End where the launcher is gone; the signal may also come of one of its threads that ended."""
+        if os.getppid() != launcher:
+            self._end("the launcher is gone" if is_first_on_host() else "")
+
     def _on_termination(self, number: int, _: FrameType | None) -> None:
         """End in silence: a launcher that ends a job sends this to all ranks."""
         self._send(signal.SIGKILL)
@@ -265,6 +277,11 @@ class _Guard:
             _say(self._rank, "interrupted")  # it alone, else rank 0 had ended it
         end_job(BY_SIGNAL + signal.SIGINT, os.environ)
         os._exit(BY_SIGNAL + signal.SIGINT)
+
+
+def is_first_on_host() -> bool:
+    """True if this is the first of its host's ranks, or the launcher does not say which."""
+    return next((os.environ[name] for name in LOCAL_RANK if name in os.environ), "0") == "0"
 
 
 def killed_by(number: int) -> str:
