@@ -60,8 +60,12 @@ class Cluster(ABC):
         """Say how a job of so many ranks is started."""
 
     @abstractmethod
+    def least(self, number: int) -> int:
+        """Return the least of every rank's numbers, on every rank, leaving the cores to those that are not here yet."""
+
     def barrier(self) -> None:
         """Wait until every rank is here, leaving the cores to those that are not yet."""
+        self.least(0)
 
     def meet(self) -> None:
         """Wait until every rank is here, as a transfer is waited for: a core that slept starts slowly."""
@@ -144,8 +148,9 @@ class SingleRank(Cluster):
         """Say how a job of several ranks is started."""
         return f"mpirun -n {count}"
 
-    def barrier(self) -> None:
-        """Do nothing."""
+    def least(self, number: int) -> int:
+        """Return the only number."""
+        return number
 
     def all_gather(self, value: T) -> list[T]:
         """Return the only value."""

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import math
 import re
 import statistics
+import sys
 import tracemalloc
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from executor.agreement import FINITE, file_digest, first_not_finite, not_finite_here, require_agreement
 from executor.backend import HOST_CLOCK, clock_of, synchronize
 from executor.check import check
-from executor.checkpoint import Checkpoint, Saver
+from executor.checkpoint import Checkpoint, Saver, saved_tensors
 from executor.cluster import Cluster
 from executor.data import DataSet
 from executor.kernels import LIBRARIES
@@ -26,6 +27,7 @@ from executor.logs import Log
 from executor.process.launch import agree
 from executor.schedules import CONSTANT, Schedule
 from executor.training import RankPrograms, Score, Trainer, right_answers, whole_input
+from executor.values import Array
 from executor.weights import Weights
 from executor.weights.saving import save_weights
 from planner.errors import InputError
@@ -36,6 +38,9 @@ from planner.report.task_seconds import Duration, task_seconds
 
 WARM_UP = 2
 """Steps that run before one is captured as a graph."""
+
+SHOWN_DIGITS = 12
+"""How many digits of a digest an error shows."""
 
 KERNEL_TEMPORARIES = "temporaries inside kernels, at their peak"
 
@@ -70,6 +75,7 @@ class JobRequest:
     Held-out samples are scored `evaluate_every` so often, and at the end; checkpoints are written likewise, into the
     folder `checkpoint`. Training begins with `weights`; `save_weights` is where those go that it ends with. Of a GPU's
     memory `planned_bytes` are to be in use. With `graphs` steps are launched as a graph of the device's once a few ran.
+    `on_nan` is what happens after a step that is not finite. Ranks compare what they train on and hold if they `agree`.
     """
 
     steps: int
@@ -86,7 +92,8 @@ class JobRequest:
     resume: Checkpoint | None = None
     weights: Weights | None = None
     save_weights: Path | None = None
-    stop_on_nan: bool = False
+    on_nan: Literal["stop", "skip", "continue"] = "continue"
+    agree: bool = True
     check: bool = False
     trace: bool = False
     tasks: bool = False
@@ -127,7 +134,7 @@ class RankResult:
 class JobResult:
     """What rank 0 knows at the end of a job; `answers` are (right, all) of the last epoch, in samples.
 
-    `evaluations` are by the number of steps done. `diverged` is the loss that ended training, where it was to.
+    `evaluations` are by the number of steps done. `diverged` says what was not finite, where that ended training.
     `left_out` are entries of the state dict whose content is not known, `library` says whose kernels ran.
     """
 
@@ -137,7 +144,7 @@ class JobResult:
     losses: list[float] = field(default_factory=list)
     answers: tuple[int, int] = (0, 0)
     evaluations: dict[int, Score] = field(default_factory=dict)
-    diverged: float | None = None
+    diverged: str = ""
     left_out: list[str] = field(default_factory=list)
     check: CheckResult | None = None
 
@@ -165,6 +172,8 @@ class Job:
         self._result = JobResult(request.first_step, self._trainer.kernels.library)
         if request.graphs:
             agree(cluster, self._trainer.worker.require_capture)
+        self._changed = [tensor.name for tensor in saved_tensors(self._graph)]
+        self._fault, self._loss_place = "", FINITE
         self._saver: Saver | None = None
         if request.checkpoint is not None:
             self._saver = Saver(request.checkpoint, self._trainer, request.data.identity, request.schedule.text)
@@ -176,13 +185,18 @@ class Job:
             tracemalloc.start()
         seconds, rows, moments = [], [], [0.0]
         for step in range(self._request.first_step, self._request.steps):
-            moments, row = self._step(step)
+            self._load(step)
+            if self._cluster.least(self._loss_place) != FINITE:
+                self._result.diverged = f"step {step}: the loss is not finite"
+                break
+            kept = self._kept()
+            moments, row = self._run(step)
             seconds.append(moments[-1] - moments[0])
             rows.append(tuple(int(n) for n in row))
             self._note_loss()
-            if self._has_diverged():
-                break
             self._note_answers(step)
+            if self._is_over(step + 1, kept):
+                break
             self._after_step(step + 1, seconds[-1])
             progress()
         if len(set(rows)) > 1:
@@ -206,7 +220,7 @@ class Job:
         if tracemalloc.is_tracing():
             tracemalloc.stop()
         # Evaluation leaves weights as they are, but overwrites inputs; the check compares only what updates replace.
-        if self._request.check and self._result.diverged is None:
+        if self._request.check and not self._result.diverged:
             self._result.check = check(self._trainer, self._data, self._request.steps)
         return self._result
 
@@ -223,33 +237,43 @@ class Job:
             self._trainer.begin_with(self._request.weights)
         if self._request.resume is not None:
             self._request.resume.restore(self._trainer)
+        if self._request.agree:
+            given = {"--data": " ".join(word[:SHOWN_DIGITS] for word in self._data.identity.split())}
+            if self._request.weights is not None:
+                given["--weights"] = file_digest(Path(self._request.weights.where), self._cluster)
+            require_agreement(self._trainer, given)
 
-    def _step(self, step: int) -> tuple[list[float], NDArray[np.int64]]:
-        """Load a step's inputs and run it; only running is timed, and all ranks start together."""
+    def _load(self, step: int) -> None:
         self._trainer.load(self._data, step)
         if self._request.graphs and step == self._request.first_step + WARM_UP:
             self._trainer.worker.capture()
         synchronize(self._request.xp)
-        self._cluster.barrier()
+
+    def _run(self, step: int) -> tuple[list[float], NDArray[np.int64]]:
+        """Run a step that is loaded on all ranks, which alone is timed."""
         request, last = self._request, step == self._request.steps - 1
         return self._trainer.run(clock_of(request.xp) if last and (request.trace or request.tasks) else HOST_CLOCK)
 
     def _after_step(self, done: int, seconds: float) -> None:
         """Evaluate, write a checkpoint and log where it is time; evaluate and write at the end of training, too."""
         request, last = self._request, done == self._request.steps
-
-        def is_due(every: Interval | None) -> bool:
-            return every is not None and every.is_due(done, self._data.steps_per_epoch)
-
-        if is_due(request.evaluate_every) or (last and request.evaluate):
+        if self._is_due(request.evaluate_every, done) or (last and request.evaluate):
             self._evaluate(done)
-        if self._saver is not None and (last or is_due(request.checkpoint_every)):
-            self._saver.save(done)
+        if self._saver is not None and (last or self._is_due(request.checkpoint_every, done)):
+            self._save(self._saver, done)
         if last:
             self._save_weights(done)
-        if self._log is not None and is_due(request.log_every or Interval(1)):
+        if self._log is not None and self._is_due(request.log_every or Interval(1), done):
             loss = self._result.losses[-1] if self._result.losses else None
             self._log.tell(done, seconds, loss, self._result.evaluations.get(done, Score()))
+
+    def _save(self, saver: Saver, done: int) -> None:
+        """Write a checkpoint of what is finite and, where ranks are to agree, held alike."""
+        if self._fault and self._request.on_nan == "continue":
+            return
+        if self._request.agree:
+            require_agreement(self._trainer, {})
+        saver.save(done)
 
     def _save_weights(self, done: int) -> None:
         if self._request.save_weights is not None:
@@ -269,13 +293,35 @@ class Job:
         if loss is not None:
             self._result.losses.append(float(loss.sum()))
 
-    def _has_diverged(self) -> bool:
-        """True if training is to end because the loss is not finite; every rank learns it from the first."""
-        if not self._request.stop_on_nan:
+    def _kept(self) -> Mapping[str, Array]:
+        """Copy what a step changes, where it is to be taken back if it is not finite."""
+        if self._request.on_nan != "skip":
+            return {}
+        return {name: self._trainer.view(name).copy() for name in self._changed}
+
+    def _is_over(self, done: int, kept: Mapping[str, Array]) -> bool:
+        """True if training ends because a step is not finite, which is taken back where the state before is `kept`.
+
+        The loss is looked at here, and known to all where they meet before the next step; what a step changed is
+        looked at where it can be taken back or is to be written.
+        """
+        request, loss = self._request, [name for metric, name in self._graph.metrics.items() if metric == "loss"]
+        if not kept and not (done == request.steps or self._is_due(request.checkpoint_every, done)):
+            self._loss_place = not_finite_here(self._trainer, loss) if request.on_nan == "stop" else FINITE
             return False
-        loss = self._cluster.broadcast(self._result.losses[-1] if self._result.losses else None)
-        self._result.diverged = None if math.isfinite(loss) else loss
-        return self._result.diverged is not None
+        name = first_not_finite(self._trainer, [*loss, *self._changed])
+        self._fault = f"step {done}: {'the loss' if name in loss else name} is not finite" if name else ""
+        if request.on_nan == "stop":
+            self._result.diverged = self._fault
+        elif self._fault and self._cluster.rank == 0:
+            consequence = "the step is skipped" if kept else "no checkpoint is written"
+            print(f"warning: {self._fault}: {consequence}", file=sys.stderr, flush=True)
+        for changed, array in kept.items() if self._fault else ():
+            self._trainer.view(changed)[...] = array
+        return bool(self._result.diverged)
+
+    def _is_due(self, every: Interval | None, done: int) -> bool:
+        return every is not None and every.is_due(done, self._data.steps_per_epoch)
 
     def _note_answers(self, step: int) -> None:
         """Count right answers in the last epoch of training, unless it is the loss by which the data set scores.

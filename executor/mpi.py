@@ -108,9 +108,11 @@ class MpiCluster(Cluster):
         """Say how a job of so many ranks is started, and why there may be one alone."""
         return start_advice(count, self.size, os.environ)
 
-    def barrier(self) -> None:
-        """Wait until every rank is here, leaving the cores to those that are not yet."""
-        doze([self.diagnostics.Ibarrier()])
+    def least(self, number: int) -> int:
+        """Return the least of every rank's numbers, on every rank, leaving the cores to those that are not here yet."""
+        least = np.array(number)
+        doze([self.diagnostics.Iallreduce(MPI.IN_PLACE, least, MPI.MIN)])
+        return int(least)
 
     def meet(self) -> None:
         """Wait until every rank is here, as a transfer is waited for: a core that slept starts slowly."""

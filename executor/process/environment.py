@@ -97,7 +97,7 @@ def is_torchrun(environ: Mapping[str, str]) -> bool:
 
 def launcher_place(environ: Mapping[str, str]) -> tuple[int, int] | None:
     """Return how many processes the launcher says it started, and which this one is; None where it says nothing."""
-    for size, rank in LAUNCHERS:
+    for size, rank in (("WORLD_SIZE", "RANK"),) if is_torchrun(environ) else LAUNCHERS:
         if environ.get(size, "").isdigit() and environ.get(rank, "").isdigit():
             return int(environ[size]), int(environ[rank])
     return None

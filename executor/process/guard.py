@@ -7,22 +7,27 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import dataclasses
 import fcntl
+import json
 import os
 import signal
+import socket
 import stat
 import sys
 import termios
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from secrets import token_hex
 from types import FrameType
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from executor.process.environment import choose_blas, foreign_launcher, is_torchrun, keep_memory, launcher_place
+from executor.process.heartbeats import BEAT_S, BYE, END, Follower, Leader, Meeting, own_addresses
 
 BY_SIGNAL = 128
 """What a shell adds to the number of the signal that ended a process."""
@@ -34,8 +39,11 @@ AHEAD_S = 1.0
 """How long a rank leaves the word to the one before it."""
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
+ORPHANED = signal.SIGRTMIN + 3
+"""What the system sends a guard whose launcher has ended."""
+
 SHARED_MEMORY = "/dev/shm"
-BAD_INPUT = 2
+BAD_INPUT, JOB_FAILED = 2, 1
 
 LAUNCHER_ENDS_S = 0.1
 """How soon a launcher that killed a guard, since the whole job ends, has ended itself."""
@@ -52,8 +60,20 @@ USUALLY: Mapping[int, str] = {
 }
 """What most often sends a signal."""
 
-_to_guard: int | None = None
-"""Where a guarded rank writes to its guard."""
+LOCAL_RANK = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "LOCAL_RANK", "SLURM_LOCALID")
+"""Where launchers say which of its host's ranks a process is."""
+
+
+class _Link(NamedTuple):
+    """How a guarded rank reaches its guard; of rank 0's also where that listens, and what who comes must show."""
+
+    told: int
+    port: int
+    token: str
+
+
+_link: _Link | None = None
+"""Of this process, if it is guarded."""
 
 
 def guard() -> None:
@@ -63,16 +83,19 @@ def guard() -> None:
         return
     sys.stdout.flush()
     launcher, (alive, held), (heard, told) = os.getppid(), os.pipe(), os.pipe()
+    server, token = (socket.create_server(("", 0)) if place[1] == 0 else None), token_hex()
     child = os.fork()
     if child:
         os.close(alive)
         os.close(told)
-        _Guard(child, place[1], heard).wait()
+        _Guard(child, place[1], heard, Leader(server, token) if server else None).wait(launcher)
     os.close(held)
     os.close(heard)
     os.setpgid(0, 0)  # what a terminal sends goes to the guard alone
-    global _to_guard  # noqa: PLW0603  # a fact about the process
-    _to_guard = told
+    global _link  # noqa: PLW0603  # a fact about the process
+    _link = _Link(told, server.getsockname()[1] if server else 0, token)
+    if server:
+        server.close()
     _die_with_guard()
     atexit.register(_die_with_guard)
     threading.Thread(target=_await_guard, args=(alive, place[1], launcher), daemon=True).start()
@@ -86,14 +109,27 @@ def yield_to_rank_0(rank: int) -> None:
 
 def is_guarded() -> bool:
     """True if another process says how this one ends."""
-    return _to_guard is not None
+    return _link is not None
 
 
 def tell_started() -> None:
     """Tell the guard that MPI has its memory: what kills the rank now is something else."""
-    if _to_guard is not None:
-        _write(_to_guard, "started")
+    if _link is not None:
+        _write(_link.told, "started\n")
         _die_with_guard(False)
+
+
+def meeting(silence_s: float) -> Meeting | None:
+    """Return where this rank's guard listens, if it has one that does."""
+    if _link is None or not _link.port:
+        return None
+    return Meeting(own_addresses(), _link.port, _link.token, silence_s)
+
+
+def tell_meeting(place: Meeting) -> None:
+    """Let this rank's guard hear of the others from now on."""
+    if _link is not None:
+        _write(_link.told, json.dumps(dataclasses.asdict(place)) + "\n")
 
 
 def end_job(status: int, environ: Mapping[str, str]) -> None:
@@ -106,27 +142,106 @@ def end_job(status: int, environ: Mapping[str, str]) -> None:
 class _Guard:
     """The process that a launcher sees, while `child` is the rank."""
 
-    def __init__(self, child: int, rank: int, heard: int) -> None:
+    def __init__(self, child: int, rank: int, heard: int, leader: Leader | None) -> None:
         self._child = child
         self._rank = rank
-        self._heard = heard
-        self._interrupted = False
+        self._side: Leader | Follower | None = leader
+        self._silence_s = 0.0
+        self._started = self._interrupted = self._ended = False
+        self._reader = threading.Thread(target=self._read, args=(heard,), daemon=True)
 
-    def wait(self) -> NoReturn:
-        """Wait for the rank's end and end alike."""
+    def wait(self, launcher: int) -> NoReturn:
+        """Wait for the rank's end and end alike; end it where its launcher is killed."""
         signal.signal(signal.SIGINT, self._on_interrupt)
         signal.signal(signal.SIGTERM, self._on_termination)
-        status = os.waitstatus_to_exitcode(os.waitpid(self._child, 0)[1])
+        signal.signal(ORPHANED, lambda *_: self._on_orphaned(launcher))
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ORPHANED)
+        self._on_orphaned(launcher)
+        self._reader.start()
+        status = self._child_status()
+        if self._ended:
+            signal.pause()  # another thread is about to end this process
         if self._interrupted:
             self._leave_interrupted()
-        if status < 0:
+        by_signal = status < 0
+        if by_signal:
             status = self._report_signal(-status)
             end_job(status, os.environ)
+            time.sleep(LAUNCHER_ENDS_S)
+        if self._side is not None:
+            self._side.tell(END if by_signal else BYE)
         os._exit(status)
+
+    def _child_status(self) -> int:
+        """Return the exit status of the rank, negative for a signal's; one that is stopped too long ends the job."""
+        stopped, number = 0.0, 0
+        while True:
+            child, status = os.waitpid(self._child, os.WUNTRACED | os.WCONTINUED | (os.WNOHANG if stopped else 0))
+            if not child and time.monotonic() - stopped > self._silence_s:
+                self._end(f"stopped by signal {number} ({signal.strsignal(number)})")
+            elif not child:
+                time.sleep(BEAT_S / 10)
+            elif os.WIFSTOPPED(status) and self._silence_s:
+                stopped, number = time.monotonic(), os.WSTOPSIG(status)
+            elif os.WIFSTOPPED(status) or os.WIFCONTINUED(status):
+                stopped = 0.0
+            else:
+                return os.waitstatus_to_exitcode(status)
+
+    def _read(self, heard: int) -> None:
+        """Read what the rank says until it ends: that MPI started, and where guards meet."""
+        with os.fdopen(heard) as lines:
+            for line in lines:
+                if line.startswith("{"):
+                    threading.Thread(target=self._follow, args=(Meeting(**json.loads(line)),), daemon=True).start()
+                self._started = True
+
+    def _follow(self, place: Meeting) -> None:
+        """Hear of the other guards, and end where they do, or are not heard of any more."""
+        self._silence_s = place.silence_s
+        if isinstance(self._side, Leader):
+            self._side.follow(place.silence_s, self._on_silence)
+            return
+        try:
+            self._side = follower = Follower(place, self._rank)
+        except ConnectionError as error:
+            _print(f"warning: rank {self._rank} on {os.uname().nodename}: no heartbeats: {error}")
+            return
+        follower.follow(self._on_silence_of_first)
+
+    def _on_silence(self, silent: Sequence[tuple[int, str]]) -> None:
+        """End all: of these ranks nothing was heard, or of none, and another guard has said why."""
+        hosts = dict.fromkeys(host for _, host in silent)
+        ranks = ", ".join(str(rank) for rank, _ in silent)
+        who = f"rank{'s' * (len(silent) > 1)} {ranks} on {', '.join(hosts)}"
+        self._end(f"{who}: {self._silence}" if silent else "", own=False)
+
+    def _on_silence_of_first(self, silent: bool) -> None:
+        if silent and self._rank > 1:
+            time.sleep(AHEAD_S)  # the launcher ends all with rank 1, if it is there
+        self._end(f"rank 0: {self._silence}" if silent and is_first_on_host() else "", own=False)
+
+    @property
+    def _silence(self) -> str:
+        return f"no heartbeat for {self._silence_s:g} s: it is stopped, or its host or the link to it is down"
+
+    def _end(self, reason: str, own: bool = True) -> NoReturn:
+        """Say why the job ends, if nobody else does, and end all that this process can."""
+        self._ended = True
+        if reason:
+            _print(f"error: rank {self._rank} on {os.uname().nodename}: {reason}" if own else f"error: {reason}")
+        if self._side is not None:
+            self._side.tell(END)
+        self._send(signal.SIGKILL)
+        if not reason:
+            time.sleep(AHEAD_S)  # a launcher blames the first that ends
+        end_job(JOB_FAILED, os.environ)
+        os._exit(JOB_FAILED)
 
     def _report_signal(self, number: int) -> int:
         """Say what the rank died of, unless one before it does so first; return the exit status."""
-        if number not in (signal.SIGBUS, signal.SIGSEGV) or os.read(self._heard, 1):
+        self._reader.join()
+        if number not in (signal.SIGBUS, signal.SIGSEGV) or self._started:
             _say(self._rank, killed_by(number))
             return BY_SIGNAL + number
         time.sleep(min(GRACE_S, self._rank * AHEAD_S))
@@ -141,6 +256,11 @@ class _Guard:
             _print("error: interrupted")
         self._interrupted = True
         self._send(number)
+
+    def _on_orphaned(self, launcher: int) -> None:
+        """End where the launcher is gone; the signal may also come of one of its threads that ended."""
+        if os.getppid() != launcher:
+            self._end("the launcher is gone" if is_first_on_host() else "")
 
     def _on_termination(self, number: int, _: FrameType | None) -> None:
         """End in silence: a launcher that ends a job sends this to all ranks."""
@@ -157,6 +277,11 @@ class _Guard:
             _say(self._rank, "interrupted")  # it alone, else rank 0 had ended it
         end_job(BY_SIGNAL + signal.SIGINT, os.environ)
         os._exit(BY_SIGNAL + signal.SIGINT)
+
+
+def is_first_on_host() -> bool:
+    """True if this is the first of its host's ranks, or the launcher does not say which."""
+    return next((os.environ[name] for name in LOCAL_RANK if name in os.environ), "0") == "0"
 
 
 def killed_by(number: int) -> str:
@@ -205,11 +330,10 @@ def _write(descriptor: int, text: str) -> None:
 
 def start_rank() -> None:
     """Make this process a rank of the job that its launcher starts; exit with status 2 where it cannot be one."""
-    torchrun = is_torchrun(os.environ)  # which has a guard of its own, and no MPI
-    if not torchrun:
-        guard()  # before what takes time
+    guard()  # before what takes time
     settle_process()
-    if torchrun:
+    if is_torchrun(os.environ):  # it has no MPI
+        tell_started()
         return
     try:
         mpi4py = import_module("mpi4py")

@@ -13,11 +13,14 @@ from typing import NoReturn, TypeVar
 
 from executor.cluster import Cluster
 from executor.process.environment import launcher_place
-from executor.process.guard import is_guarded
+from executor.process.guard import is_guarded, meeting, tell_meeting
 from planner.errors import InputError
-from planner.failures import JOB_FAILED, TRACEBACK_VARIABLE, describe_failure
+from planner.failures import BAD_INPUT, JOB_FAILED, TRACEBACK_VARIABLE, describe_failure
 
 T = TypeVar("T")
+
+SHOWN_RANKS = 4
+"""How many ranks an error names."""
 
 READER_LEFT = 141  # as a shell has it: 128 and the signal's number
 
@@ -52,22 +55,36 @@ def on_first_rank(ranks: Cluster, prepare: Callable[[], T]) -> T | None:
     return agree(ranks, lambda: prepare() if ranks.rank == 0 else None)
 
 
-def require_alike(ranks: Cluster, values: Mapping[str, str]) -> None:
-    """Raise a SharedError on all ranks where one found something else than rank 0, of what it found at all."""
-    expected = ranks.broadcast(values)
+def require_alike(ranks: Cluster, values: Mapping[str, str], advice: str = "") -> None:
+    """Raise a SharedError on all ranks where one has another value than the first rank that has any (one all-gather).
 
-    def compare() -> None:
-        for name, value in values.items():
-            if value != (first := expected.get(name, "none")):
-                where = f"rank {ranks.rank} on {os.uname().nodename}"
-                raise InputError(f"{where}: {name}: expected {first}, as on rank 0, found {value}")
-
-    agree(ranks, compare)
+    The error names the ranks and what differs, and ends with the advice.
+    """
+    everyone = ranks.all_gather((os.uname().nodename, values))
+    expected: dict[str, tuple[int, str]] = {}
+    for rank, (_, held) in enumerate(everyone):
+        expected = {name: (rank, value) for name, value in held.items()} | expected
+    for name, (first, value) in expected.items():
+        others = {rank: held[name] for rank, (_, held) in enumerate(everyone) if held.get(name, value) != value}
+        if others:
+            where = ", ".join(f"rank {rank} on {everyone[rank][0]}" for rank in [*others][:SHOWN_RANKS])
+            more = f" and {len(others) - SHOWN_RANKS} more" if len(others) > SHOWN_RANKS else ""
+            other = next(iter(others.values()))
+            raise SharedError(
+                f"{where}{more}: {name}: expected {value}, as on rank {first}, found {other}{advice}", BAD_INPUT
+            )
 
 
 def digest(content: bytes) -> str:
     """Name what a file holds."""
     return f"content {hashlib.sha256(content).hexdigest()[:12]}"
+
+
+def hear_of_each_other(ranks: Cluster, silence_s: float) -> None:
+    """Let the guards of all ranks beat, and end the job where one is silent for so long; 0 for never (collective)."""
+    place = ranks.broadcast(meeting(silence_s) if ranks.rank == 0 and silence_s and ranks.size > 1 else None)
+    if place is not None:
+        tell_meeting(place)
 
 
 def job_main(run: Callable[[Cluster], int], ranks: Cluster) -> NoReturn:

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 from collections.abc import Mapping
 from concurrent.futures import Future
-from pathlib import Path
+from io import BytesIO
+from pathlib import Path, PosixPath
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
-from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
+from torch.distributed.checkpoint import filesystem, metadata
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, MetadataIndex, TensorProperties
+from torch.distributed.checkpoint.planner import ReadItem, TensorWriteData, WriteItem, WriteItemType
 from torch.distributed.checkpoint.staging import AsyncStager
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
+from executor.agreement import first_not_finite, require_agreement
+from executor.checkpoint import CheckpointError, saved_tensors
 from executor.torch.optimizers import PlannedUpdates
 from executor.torch.tensors import tensor_of
 from executor.training import Trainer
+from planner.failures import JobError
 from planner.graph.entries import entries_of
 from planner.layout import Region, local_shape
 from planner.layout.region import boxes, coarser, whole
@@ -28,6 +35,19 @@ COMPLETE = ".metadata"
 
 KEPT = 2
 """How many complete checkpoints stay."""
+
+CLASSES: Mapping[str, Any] = {
+    f"{kind.__module__}.{kind.__qualname__}": kind
+    for kind in (
+        *(metadata.Metadata, metadata.TensorStorageMetadata, metadata.BytesStorageMetadata, metadata.StorageMeta),
+        *(ChunkStorageMetadata, TensorProperties, MetadataIndex, metadata._MEM_FORMAT_ENCODING),
+        *(filesystem._StorageInfo, filesystem._StoragePrefix, torch.serialization._get_layout, PosixPath),
+    )
+}
+"""What a checkpoint's index is made of."""
+
+
+ADVICE = ": give all ranks the same, or distribute(..., agree=False)"
 
 
 class Tile(torch.Tensor):
@@ -135,21 +155,71 @@ class _Copies(AsyncStager):
         """Do nothing: nothing is open."""
 
 
+class _Index(pickle.Unpickler):
+    """Reads `.metadata`: descriptions of tensors, and nothing that names other code."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return a class of an index; UnpicklingError for anything else."""
+        known: Any = getattr(torch, name, None) if module == "torch" else CLASSES.get(f"{module}.{name}")
+        if module == "torch" and not (isinstance(known, torch.dtype) or known is torch.Size):
+            known = None
+        if known is None:
+            raise pickle.UnpicklingError(f"expected descriptions of tensors, found {module}.{name}")
+        return known
+
+
+class _Reader(filesystem.FileSystemReader):
+    """Reads a checkpoint's folder without running anything that it names."""
+
+    def read_metadata(self, *_args: Any, **_options: Any) -> Metadata:
+        """Return the folder's index; CheckpointError where it is damaged or names code."""
+        path = Path(self.path) / COMPLETE
+        try:
+            with path.open("rb") as file:
+                index: Metadata = _Index(file).load()
+            index.storage_meta = index.storage_meta or metadata.StorageMeta()
+            index.storage_meta.load_id = self.load_id
+        except Exception as error:  # of every kind, by where the file is damaged
+            raise CheckpointError(f"{path}: {str(error).partition(chr(10))[0]}: remove its folder") from error
+        return index
+
+
+class _Values(DefaultLoadPlanner):
+    """Reads what is in no tensor as `torch.load` does that runs nothing."""
+
+    def load_bytes(self, read_item: ReadItem, value: BytesIO) -> None:
+        """Take a value; UnpicklingError where it names code that `torch.serialization` does not know as safe."""
+        data, safe = torch.load(value, weights_only=True), BytesIO()
+        torch.save(data, safe)
+        safe.seek(0)
+        super().load_bytes(read_item, safe)
+
+
 class Checkpoints:
     """Checkpoints of one training in folders `step-N`, written while training goes on; every method is collective.
 
     Every rank must see the folders. One without `.metadata` is not complete, and is passed over.
     """
 
-    def __init__(self, state: TrainingState, trainer: Trainer) -> None:
+    def __init__(self, state: TrainingState, trainer: Trainer, agree: bool) -> None:
         self._state = state
+        self._trainer = trainer
         self._cluster = trainer.cluster
+        self._agree = agree
         self._group: Any = dist.new_group(backend="gloo")
         self._saving: Future[Any] | None = None
 
     def save(self, folder: Path, others: Mapping[str, Any]) -> Future[Any]:
-        """Begin to write a checkpoint of this step, once the one before is written; of those keep the last two."""
+        """Begin to write a checkpoint of this step, once the one before is written; of those keep the last two.
+
+        Raises a JobError where training is not finite, a SharedError where ranks do not hold the same.
+        """
         self.wait()
+        changed = [tensor.name for tensor in saved_tensors(self._trainer.graph)]
+        if fault := first_not_finite(self._trainer, changed):
+            raise JobError(f"step {self._state.steps}: {fault} is not finite: no checkpoint is written")
+        if self._agree:
+            require_agreement(self._trainer, {"steps": str(self._state.steps)}, ADVICE)
         if self._cluster.rank == 0:
             for old in complete(folder)[: 1 - KEPT]:
                 shutil.rmtree(old)
@@ -172,7 +242,12 @@ class Checkpoints:
         self.wait()
         last = self._cluster.broadcast(complete(folder)[-1:])
         for path in last:
-            load({"training": self._state, **others}, checkpoint_id=path, process_group=self._group)
+            load(
+                {"training": self._state, **others},
+                storage_reader=_Reader(path),
+                planner=_Values(),
+                process_group=self._group,
+            )
         return self._state.steps
 
 

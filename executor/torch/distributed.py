@@ -21,11 +21,13 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
+from executor import checkpoint
+from executor.agreement import checksum, file_digest, require_agreement
 from executor.backend import array_module, require_dtypes
 from executor.cluster import HostArray
 from executor.process.environment import is_torchrun
 from executor.torch.batches import Batch, Tensors
-from executor.torch.checkpoints import Checkpoints, TrainingState
+from executor.torch.checkpoints import ADVICE, Checkpoints, TrainingState
 from executor.torch.optimizers import PlannedUpdates, torch_optimizer
 from executor.torch.ranks import cluster, join
 from executor.torch.state_files import array_of
@@ -78,6 +80,11 @@ class Initial(InMemory):
             owner, _, key = name.rpartition(".")
             tensor = self._initialized(owner)[key]
         return InMemory({name: array_of(tensor.cpu())}).read(name, region)
+
+    def digest(self) -> str:
+        """Return what modules of the same weights have in common; what the seed makes all ranks make alike."""
+        there = {name: tensor for name, tensor in self._tensors.items() if not tensor.is_meta}
+        return checkpoint.digest({name: checksum(array_of(tensor.cpu())) for name, tensor in there.items()})
 
     def _initialize(self, name: str) -> Mapping[str, torch.Tensor]:
         """Return the initial parameters and buffers of one submodule, without its children's."""
@@ -165,6 +172,7 @@ def distribute(  # noqa: PLR0913 -- the start, and how ranks run
     timeout: timedelta = TIMEOUT,
     fill: bool = False,
     collectives: str = "pairs",
+    agree: bool = True,
 ) -> Distributed:
     """Return the training of a module by a plan of its graph, on the ranks of the process group (collective).
 
@@ -172,7 +180,8 @@ def distribute(  # noqa: PLR0913 -- the start, and how ranks run
     is on the meta device is initialized part by part, or read from `weights`, a file of a state dict. An `optimizer` of
     the module's parameters, with the state that it has, takes the place of the one that the plan makes. To `fill` a
     batch that is smaller than planned is to take its rows again. Transfers that are `collectives` are messages between
-    "pairs" of ranks or, with a "library", operations of PyTorch's, whose sums are rounded in another order. A process
+    "pairs" of ranks or, with a "library", operations of PyTorch's, whose sums are rounded in another order. Ranks that
+    `agree` compare plans, weights and options now, and what they hold where a checkpoint is written. A process
     that torchrun started need not have made a group. Raises a PlanError for ranks of another number than the plan's
     workers and for an optimizer that was not planned, a WeightsError for a module that was not planned, a BackendError
     where there is no GPU for it, a TransportError for other `collectives`; later a JobError that names the ranks that
@@ -197,21 +206,26 @@ def distribute(  # noqa: PLR0913 -- the start, and how ranks run
     trainer = Trainer(programs, ranks, xp, ranks.choose_transport("auto", xp).name)
     initial = Path(weights) if weights is not None else Initial(module, plan.graph, plan.seed)
     trainer.begin_with(Weights.of(initial, plan.graph))
-    return Distributed(trainer, module, optimizer or torch_optimizer(plan.graph, module), fill)
+    if agree:
+        content = initial.digest() if isinstance(initial, Initial) else file_digest(initial, ranks)
+        given = {"plan": checkpoint.digest(plan.to_json()), "weights": content}
+        options = {"prefetch": str(prefetch), "fill": str(fill), "collectives": collectives}
+        require_agreement(trainer, {**given, **options}, ADVICE)
+    return Distributed(trainer, module, optimizer or torch_optimizer(plan.graph, module), fill, agree)
 
 
 class Distributed:
     """A module's training, of which this rank has its part; every method is collective."""
 
     def __init__(
-        self, trainer: Trainer, module: nn.Module, optimizer: torch.optim.Optimizer | None, fill: bool
+        self, trainer: Trainer, module: nn.Module, optimizer: torch.optim.Optimizer | None, fill: bool, agree: bool
     ) -> None:
         self.trainer = trainer
         self.optimizer = optimizer
         """Of PyTorch's classes: groups and state are those of the training; its own `step` updates nothing."""
         self.sent_bytes: NDArray[np.int64] = np.zeros(trainer.cluster.size, np.int64)
         """What this rank sent to every other in the last step."""
-        self._module, self._fill = module, fill
+        self._module, self._fill, self._agree = module, fill, agree
         self._updates = None if optimizer is None else PlannedUpdates(trainer, module, optimizer)
         self._state = TrainingState(trainer, self._updates)
 
@@ -278,7 +292,7 @@ class Distributed:
 
     @cached_property
     def _checkpoints(self) -> Checkpoints:
-        return Checkpoints(self._state, self.trainer)
+        return Checkpoints(self._state, self.trainer, self._agree)
 
     def save(self, folder: str | Path, **others: Any) -> Future[Any]:
         """Begin to write a checkpoint `folder/step-N`, of what else has a `state_dict` too; see `Checkpoints`."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import Any, cast
 
 import torch
@@ -11,8 +12,19 @@ import torch
 from executor.kernels import Array, Kernel, KernelCall
 from executor.kernels.elementwise import require_room
 from executor.torch.tensors import array_of, tensor_of
-from planner.errors import DataError
-from planner.graph.opaque_ops import CALL, GRADIENT
+from planner.errors import DataError, InputError
+from planner.graph.opaque_ops import CALL, GRADIENT, OWN_NAMESPACES
+
+_VALUE = "Tensor|int|float|bool|number|Device|Generator"
+VALUES = re.compile(rf"(Optional\[)?(List\[)?(Optional\[)?({_VALUE})\]*")
+"""Types of arguments that name neither files nor handles; of devices and generators a plan names none but its own."""
+
+TEXT = re.compile(r"(Optional\[)?str\]?")
+CHOICES = re.compile(
+    "UPLO|activation|algorithm|approximate|driver|equation|indexing|interpolation|mode|norm|ord|p|pad_mode|padding|"
+    "padding_side|reduce|rounding_mode|side"
+)
+"""Arguments that are text and choose a way to compute."""
 
 
 def call_operator(call: KernelCall) -> None:
@@ -62,20 +74,43 @@ def _copied(call: KernelCall, array: Array) -> torch.Tensor:
 
 
 def _results(call: KernelCall, operands: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Run the operator; a ValueError where this process has none of that name."""
-    target = str(call.attributes["target"])
-    namespace, *path = target.split(".")
-    try:
-        function: Any = reduce(getattr, path, getattr(torch.ops, namespace))
-    except AttributeError as error:
-        raise ValueError(
-            f"PyTorch has no operator {target} here: name the file that defines it, as in --operators FILE.py"
-        ) from error
+    """Run the operator; see `_operator` for what is raised."""
+    function = _operator(str(call.attributes["target"]))
     attributes = cast("Mapping[str, Any]", call.attributes["arguments"])
     named = {name: _decoded(value, operands) for name, value in attributes.items()}
     in_order = [named.pop(argument.name) for argument in function._schema.arguments if not argument.kwarg_only]
     results = function(*in_order, **named)
     return list(results) if isinstance(results, list | tuple) else [results]
+
+
+@lru_cache(1 << 10)
+def _operator(target: str) -> Any:
+    """Return the operator of a name.
+
+    Raises InputError for one of PyTorch's own that does more than compute tensors, and where this process has none.
+    """
+    namespace, *path = target.split(".")
+    try:
+        function: Any = reduce(getattr, path, getattr(torch.ops, namespace))
+        schema = function._schema
+    except AttributeError as error:
+        raise InputError(
+            f"PyTorch has no operator {target} here: name the file that defines it, as in --operators FILE.py"
+        ) from error
+    if namespace in OWN_NAMESPACES and not is_pure(schema):
+        raise InputError(f"{target}: expected an operator that computes tensors from tensors and numbers")
+    return function
+
+
+def is_pure(schema: Any) -> bool:
+    """True if an operator with this schema computes tensors from tensors and numbers, and changes nothing else."""
+    arguments = all(
+        VALUES.fullmatch(str(argument.type))
+        or (TEXT.fullmatch(str(argument.type)) and CHOICES.fullmatch(argument.name))
+        for argument in schema.arguments
+    )
+    results = all(str(result.type) in ("Tensor", "List[Tensor]") for result in schema.returns)
+    return bool(arguments and schema.returns and results and not schema.is_mutable)
 
 
 def _decoded(value: Any, operands: list[torch.Tensor]) -> Any:
@@ -90,7 +125,10 @@ def _decoded(value: Any, operands: list[torch.Tensor]) -> Any:
             return operands[content]
         case "device":
             return operands[0].device if operands else torch.device("cpu")
-    return getattr(torch, content)
+    constant = getattr(torch, content, None)
+    if not isinstance(constant, torch.dtype | torch.layout | torch.memory_format):
+        raise InputError(f"expected a dtype, layout or memory format of PyTorch, found {content!r}")
+    return constant
 
 
 OPAQUE_KERNELS: dict[str, Kernel] = {CALL: call_operator, GRADIENT: call_gradient}

@@ -29,6 +29,9 @@ from planner.graph.opaque_ops import CALL, GRADIENT, register_called
 
 T = TypeVar("T")
 
+MOST_DIGITS = 20
+"""Of a whole number in a file: seeds have the most."""
+
 INFINITE = "float"
 """The key of what stands for an infinite number."""
 
@@ -142,13 +145,7 @@ def load_graph(file: Path) -> Graph:
     if file_format := format_of(content):
         raise GraphError(f"{file}: expected a plan or a graph, found a file of format {file_format!r}")
     try:
-        return from_data(json.loads(content, object_pairs_hook=distinct_keys))
-    except RecursionError as error:
-        raise GraphError(f"{file}: nested too deeply") from error
-    except json.JSONDecodeError as error:
-        raise GraphError(f"{file}: not JSON: {error}") from error
-    except UnicodeDecodeError as error:
-        raise GraphError(f"{file}: not JSON: not UTF-8 text") from error
+        return from_data(read_json(content))
     except GraphError as error:
         raise GraphError(f"{file}: {error}") from error
 
@@ -161,13 +158,33 @@ def _convert(data: object, kind: type[T], path: str) -> T:
         raise GraphError(f"{path}{inner.rstrip('`').removeprefix('$')}: {message[:1].lower()}{message[1:]}") from error
 
 
-def distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def read_json(content: bytes) -> Any:
+    """Return plain data; a GraphError for what is no JSON, or beyond what a file may hold of digits and nesting."""
+    try:
+        return json.loads(content, object_pairs_hook=_object, parse_int=_integer)
+    except RecursionError as error:
+        raise GraphError("nested too deeply") from error
+    except json.JSONDecodeError as error:
+        raise GraphError(f"not JSON: {error}") from error
+    except UnicodeError as error:
+        raise GraphError("not JSON: not UTF-8 text") from error
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return a JSON object's pairs as a dict; a GraphError names a key that occurs twice."""
     content = dict(pairs)
     if len(content) < len(pairs):
         keys = [key for key, _ in pairs]
         raise GraphError(f"key {next(key for key in keys if keys.count(key) > 1)!r} occurs twice in one object")
+    for text in (*content, *(value for value in content.values() if isinstance(value, str))):
+        text.encode()  # half of a character, as JSON can say it, is no text
     return content
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > MOST_DIGITS:
+        raise GraphError(f"expected whole numbers of at most {MOST_DIGITS} digits, found {digits[:MOST_DIGITS]}...")
+    return int(digits)
 
 
 def _names(record: Mapping[str, object], path: str) -> dict[str, str]:

@@ -16,6 +16,9 @@ from planner.graph.rules import RULES, Backward, Gradients, materialize
 CALL = "torch_call"
 GRADIENT = "torch_call_backward"
 
+OWN_NAMESPACES = ("aten", "prims")
+"""Namespaces of operators that PyTorch has by itself, and that compute tensors."""
+
 OPERATORS = (
     tdl.opaque(CALL, "target", "arguments", "given", "differentiable"),
     tdl.opaque(GRADIENT, "target", "arguments", "given", "differentiable", "arriving"),
@@ -25,6 +28,12 @@ OPERATORS = (
 def calls_pytorch(graph: Graph) -> bool:
     """Return True if a graph has operators of PyTorch that are called, forwards or backwards."""
     return any(node.op in (CALL, GRADIENT) for node in graph.nodes)
+
+
+def others_called(graph: Graph) -> list[str]:
+    """Return the operators that a graph calls and PyTorch does not have by itself."""
+    targets = (str(node.attrs["target"]) for node in graph.nodes if node.op in (CALL, GRADIENT))
+    return [target for target in targets if target.partition(".")[0] not in OWN_NAMESPACES]
 
 
 def register_called() -> None:

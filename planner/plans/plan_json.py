@@ -6,7 +6,6 @@ micro-batch, of layers that repeat three; its `details` say of how many workers,
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import zip_longest
@@ -19,7 +18,7 @@ from msgspec import structs
 
 from planner.errors import GraphError, PlanError
 from planner.files import format_of, read_input
-from planner.graph.graph_json import distinct_keys, from_data
+from planner.graph.graph_json import from_data, read_json
 from planner.graph.ir import Graph
 from planner.layout import Ways, parse_placement
 from planner.layout.ways import ANY, AXES, STAGES
@@ -51,7 +50,7 @@ class NamedPlan(NamedTuple):
     def graph(self) -> Graph:
         """Read the graph, and nothing else; GraphError, naming the file, for what is none."""
         try:
-            return from_data(json.loads(bytes(self.content), object_pairs_hook=distinct_keys), "$.graph")
+            return from_data(read_json(bytes(self.content)), "$.graph")
         except GraphError as error:
             raise GraphError(f"{self.path}: {error}") from error
 
@@ -155,7 +154,7 @@ def plan_from_json(text: bytes) -> Plan:
     """Read a plan from JSON text."""
     try:
         record = msgspec.json.decode(text, type=PlanRecord)
-        json.loads(text, object_pairs_hook=distinct_keys)  # msgspec would take the last of two equal keys
+        read_json(text)  # msgspec would take the last of two equal keys
     except msgspec.ValidationError as error:
         raise PlanError(str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -15,6 +15,9 @@ from tdl.operator import op
 Dims = tuple[int, ...]
 Grouping = tuple[tuple[str, ...], ...]
 
+MOST_PARTS = 1 << 12
+"""Into how many tensors one operator takes one apart: each has an expression."""
+
 ANYWHERE = 1 << 40
 """How far a scattered index may reach past its tensor: the result is as large as its extent says."""
 
@@ -35,6 +38,8 @@ def reshape(x: Operand, *, source: Grouping, target: Grouping) -> Lambda:
 
 @op
 def unbind(x: Operand, *, dim: int, n: int) -> Lambda:
+    if not 0 < n <= MOST_PARTS:
+        raise TDLError(f"expected 1 to {MOST_PARTS} parts of '{x.name}', found {n}")
     return tensor(lambda *i: tuple(x[*i[:dim], k, *i[dim:]] for k in range(n)), rank=x.rank - 1)
 
 

@@ -32,7 +32,14 @@ from planner.files import check_written, write_file
 from planner.plans.plan import Plan
 from planner.plans.plan_json import load_plan
 from tensor_partitioner.commands.console import WRITTEN, Command, Finite, complete, operators_option, stdout
-from tensor_partitioner.commands.on_ranks import command_main, job_cluster, limited_threads, rank_options, with_kernels
+from tensor_partitioner.commands.on_ranks import (
+    command_main,
+    job_cluster,
+    limited_threads,
+    load_called,
+    rank_options,
+    with_kernels,
+)
 from tensor_partitioner.display import percent, printable
 from tensor_partitioner.display.progress import tracked
 from topologies.reading import blocks_of
@@ -179,6 +186,7 @@ class Calibration:
         plans = [load_plan(path) for path in self.paths]
         for path, plan in zip(self.paths, plans, strict=True):
             require_size(str(path), plan.workers, self.ranks)
+            load_called(path, plan.graph, self.options["operator_files"])
         if self.options["only_plans"]:
             return plans
         return [

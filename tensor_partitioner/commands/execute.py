@@ -35,7 +35,6 @@ from planner.failures import BAD_INPUT, JOB_FAILED
 from planner.files import check_written
 from planner.graph.facts import amounts
 from planner.graph.ir import Graph
-from planner.graph.opaque_ops import calls_pytorch
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_from_file
 from planner.report.schema import Report, Setting, write_reports
@@ -46,6 +45,7 @@ from tensor_partitioner.commands.on_ranks import (
     command_main,
     job_cluster,
     limited_threads,
+    load_called,
     load_pytorch,
     rank_options,
     with_kernels,
@@ -188,8 +188,7 @@ class Execution:
     def _plan(self, path: Path, content: bytes) -> Plan:
         plan = plan_from_file(path, content)
         require_size(str(path), plan.workers, self.ranks)
-        if calls_pytorch(plan.graph):
-            load_pytorch(path)
+        load_called(path, plan.graph, self.options["operator_files"])
         if self.options["check"] and not plan.graph.updates:
             raise InputError(f"{path}: --check compares updated tensors, and the graph updates none")
         return plan
@@ -278,9 +277,8 @@ def log_of(graph: Graph, request: JobRequest) -> Log:
 
 def failure(job: Report, result: JobResult) -> str:
     """Say why a job failed that ran to its end; nothing where it did not."""
-    if result.diverged is not None:
-        step = result.first_step + len(result.losses)
-        return f"{job.plan}: expected a finite loss, found {result.diverged} in step {step}"
+    if result.diverged:
+        return f"{job.plan}: {result.diverged}: --on-nan skip takes such steps back"
     if job.check is None or job.check.passed:
         return ""
     worst = job.check.worst_difference

@@ -96,11 +96,18 @@ def _is_decision(source: str) -> bool:
 
 
 def _of_decision(context: click.Context, source: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the model of a decision, and the options that say how it is split best, beside those given."""
+    """Return the model of a decision, and the options that say how it is split best, beside those given.
+
+    Raises a PlanError for a model of a Python file that the user did not name: a decision runs nothing.
+    """
     words, per_node = import_module(DECISIONS).best_of(Path(source))
     decided = context.command.make_context(context.info_name, [*words, "--to", options["to"]]).params
+    named = {path.resolve() for path in options["operator_files"]}
+    for file in source_files(decided["source"]):
+        if file.suffix == ".py" and file.resolve() not in named:
+            raise PlanError(f"{source}: its model is in {file}, which runs only if you name it: --operators {file}")
     given = {name: options[name] for name in WITH_PLAN if name != "source"}
-    return decided["source"], {**decided, **given, "per_node": per_node}
+    return decided["source"], {**decided, **given, "pins_file": None, "per_node": per_node}
 
 
 @singledispatch

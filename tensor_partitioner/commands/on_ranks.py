@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import reduce
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import click
@@ -19,9 +20,11 @@ from threadpoolctl import threadpool_limits
 from executor.cluster import Cluster
 from executor.kernel_calls import AUTO
 from executor.process.environment import is_torchrun
-from executor.process.launch import agree, job_main, require_alike
+from executor.process.launch import agree, hear_of_each_other, job_main, require_alike
 from executor.transport import CHOICES
 from planner.errors import InputError
+from planner.graph.ir import Graph
+from planner.graph.opaque_ops import calls_pytorch, others_called
 from tensor_partitioner.commands.console import with_version
 from tensor_partitioner.display.progress import STATUS, StatusLine
 
@@ -33,11 +36,13 @@ KERNELS = (
     "[default: arrays; under torchrun torch]"
 )
 TRANSPORT = f"One of {', '.join(CHOICES)}, or of --operators; auto: the best that works."
+HEARTBEAT = "End the job where a rank is stopped or not heard of for so long; 0: never."
 _OPTIONS = (
     click.option("--transport", default="auto", metavar="NAME", help=TRANSPORT),
     click.option("--kernels", type=click.Choice(["arrays", "torch", AUTO]), help=KERNELS),
     click.option("--tf32", is_flag=True, help="Round factors of float32 products on GPUs to TF32."),
     click.option("--prefetch", type=click.IntRange(0), default=1, help="Start fetches so many units early."),
+    click.option("--heartbeat", type=click.FloatRange(0), default=8, metavar="SECONDS", help=HEARTBEAT),
     click.option("--threads", type=click.IntRange(1), help="BLAS threads per rank; default: cores per rank."),
 )
 
@@ -78,6 +83,14 @@ def load_pytorch(reason: object) -> None:
         ) from error
 
 
+def load_called(path: Path, graph: Graph, operator_files: Sequence[Path]) -> None:
+    """Load PyTorch where a plan calls its operators; InputError for those of others, unless the user named a file."""
+    if calls_pytorch(graph):
+        load_pytorch(path)
+    if not operator_files and (others := others_called(graph)):
+        raise InputError(f"{path}: calls {others[0]}: name the file that defines it, as in --operators FILE.py")
+
+
 def command_main(command: click.Command, ranks: Cluster, args: Sequence[str] | None = None) -> NoReturn:
     """Run a command on every rank of the job, which all must have been given alike.
 
@@ -94,6 +107,7 @@ def command_main(command: click.Command, ranks: Cluster, args: Sequence[str] | N
         )
         if context is None:
             return 0
+        hear_of_each_other(ranks, context.params["heartbeat"])
         context.obj = ranks
         STATUS.set(StatusLine() if ranks.rank == 0 else None)
         with context:

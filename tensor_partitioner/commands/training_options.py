@@ -25,10 +25,11 @@ FOLDER = click.Path(file_okay=False, path_type=Path)
 EITHER = click.Path(path_type=Path)
 FILES = " or ".join([*(f"FILE{suffix}" for suffix in ARRAYS), "a FOLDER of .npy"])
 WEIGHTS = "Initial state dict: .safetensors, .npz or a torch.save file.  [default: random]"
+ON_NAN = "After a step that is not finite: end with status 1, take it back, or go on without checkpoints."
 INTERVAL = "N|step|epoch"
 OF_A_JOB = (
     *("steps", "evaluate_every", "log_every", "log_to", "checkpoint", "checkpoint_every", "save_weights"),
-    *("stop_on_nan", "check", "tasks", "graphs"),
+    *("on_nan", "agree", "check", "tasks", "graphs"),
 )
 """Options that a job takes as they are."""
 
@@ -53,7 +54,8 @@ _OPTIONS = (
     click.option("--checkpoint", type=FOLDER, metavar="DIR", help="Checkpoint folder; the last two are kept."),
     click.option("--every", "checkpoint_every", metavar=INTERVAL, callback=_interval, help="Checkpoint interval."),
     click.option("--resume", type=EITHER, metavar="DIR", help="Resume from the last checkpoint, under any plan."),
-    click.option("--stop-on-nan", is_flag=True, help="Stop with status 1 if the loss is not finite."),
+    click.option("--on-nan", type=click.Choice(["stop", "skip", "continue"]), default="stop", help=ON_NAN),
+    click.option("--agree/--no-agree", default=True, help="Compare what ranks train on and hold."),
 )
 
 
@@ -76,8 +78,6 @@ def job_request(path: Path, plan: Plan, xp: Any, transport: str, options: Mappin
     evaluate = options["evaluate"] or options["evaluate_every"] is not None
     if evaluate:
         _check_held_out(path, plan, data)
-    if options["stop_on_nan"] and "loss" not in plan.graph.metrics:
-        raise InputError(f"{path}: --stop-on-nan watches the metric loss, and the graph has none")
     schedule = options["schedule"]
     if schedule is None:
         schedule = CONSTANT.text if resume is None else resume.manifest.schedule

@@ -165,7 +165,10 @@ def best_of(file: Path) -> tuple[list[str], int]:
     An InputError where the best is a plan that a search found, which a decision does not hold.
     """
     decision = load_decision(file)
-    typed = next((words for words in map(shlex.split, decision.commands) if "--parallel" in words), None)
+    try:
+        typed = next((words for words in map(shlex.split, decision.commands) if "--parallel" in words), None)
+    except ValueError as error:
+        raise InputError(f"{file}: commands: {error}") from error
     if typed is None:
         first = decision.commands[0] if decision.commands else "plan MODEL -o plan.json"
         raise InputError(f"{file}: the best is a plan that a search found: make it by {first}, and export that file")

@@ -44,14 +44,18 @@ def hint(dtype: str, device: Device) -> str:
     )
 
 
+MOST_SAMPLES = 10**12
+"""Of a batch, whose divisors are looked for."""
+
+
 def require_types(model: object, machine: object, batch: object, budget_s: object, pins: Sequence[str]) -> None:
     """Raise an InputError where an argument of `decide` is of another type, or a number is not above 0."""
     if not isinstance(model, str | Graph):
         raise InputError(f"model: expected a name, a file or a graph, found {model!r}")
     if not isinstance(machine, str | Path | Machine):
         raise InputError(f"machine: expected a name, a file or a machine, found {machine!r}")
-    if batch is not None and not (isinstance(batch, int) and batch > 0):
-        raise InputError(f"batch: expected a whole number above 0, found {batch!r}")
+    if batch is not None and not (isinstance(batch, int) and 0 < batch <= MOST_SAMPLES):
+        raise InputError(f"batch: expected a whole number from 1 to {MOST_SAMPLES}, found {batch!r}")
     if not isinstance(budget_s, int | float) or not 0 < budget_s < float("inf"):
         raise InputError(f"budget: expected seconds above 0, found {budget_s!r}")
     if isinstance(pins, str):

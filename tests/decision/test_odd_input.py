@@ -40,8 +40,8 @@ links:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"batch": "8"}, "batch: expected a whole number above 0, found '8'"),
-        ({"batch": 0}, "batch: expected a whole number above 0, found 0"),
+        ({"batch": "8"}, "batch: expected a whole number from 1 to 1000000000000, found '8'"),
+        ({"batch": 0}, "batch: expected a whole number from 1 to 1000000000000, found 0"),
         ({"budget_s": "3"}, "budget: expected seconds above 0, found '3'"),
         ({"budget_s": float("nan")}, "budget: expected seconds above 0, found nan"),
         ({"pins": "tp=2"}, r"pins: expected a list, as in \['tp=4'\], found 'tp=2'"),

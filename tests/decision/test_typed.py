@@ -100,6 +100,21 @@ def test_a_decision_is_exported_as_its_best(decided, capsys):
     assert "decision.json is a decision, which is made already: expected no --batch" in capsys.readouterr().err
 
 
+def test_a_decision_runs_no_file_that_it_names(decided, tmp_path, capsys):
+    pytest.importorskip("torch")
+    (tmp_path / "model.py").write_text(MODULE)
+    decision = decided("model.py:make", "--batch", 16, "--topo", "hgx-h100", "--pin", "tp=1")
+    (tmp_path / "other.py").write_text(f"open('ran', 'w').close()\n{MODULE}")
+    commands = tuple(command.replace("model.py", "other.py") for command in decision.commands)
+    (tmp_path / "other.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(decision, commands=commands)))
+    assert run(export.main, "other.json", "--to", "fsdp2") == 2
+    assert "other.json: its model is in other.py, which runs only if you name it: --op" in capsys.readouterr().err
+    assert run(export.main, "other.json", "--to", "fsdp2", "--operators", "model.py") == 2
+    assert not (tmp_path / "ran").exists()
+    assert run(export.main, "other.json", "--to", "fsdp2", "--operators", "other.py") == 0
+    assert (tmp_path / "ran").exists()
+
+
 def test_a_searched_plan_is_not_in_a_decision(decided, capsys, tmp_path):
     decision = decided("mlp-2-16", "--batch", 8, "--topo", "pcie-8x-gtx1080")
     searched = tuple(candidate for candidate in decision.candidates if candidate.parallel is None)

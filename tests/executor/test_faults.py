@@ -9,10 +9,13 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from executor.data import data_tensors
 from executor.process.environment import foreign_launcher
 from executor.process.guard import await_reader, killed_by
+from planner.graph.entries import entries_of
 from planner.report.schema import read_reports
 from tests.cross.cases import Case
 from tests.launcher import IMPLEMENTATIONS, LEAVE
@@ -99,6 +102,33 @@ def test_another_file_of_the_same_name_on_a_rank(mpi, plan, tmp_path, kind):
     assert ": x.py: expected content " in one_line(mpi, done)
     assert "rank 1 on " in done.stderr
     assert done.returncode == 2
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Files of samples and of weights, by kind, and others of the same names."""
+    graph = Case("mlp", (2,), "recursive", "S").plan().graph
+    paths = [tmp_path_factory.mktemp(name) for name in ("first", "other")]
+    for seed, path in enumerate(paths):
+        random = np.random.default_rng(seed)
+        inputs = {tensor.name: tensor for tensor in data_tensors(graph)}
+        rows = {name: random.integers(0, 2, (2, *tensor.shape)) for name, tensor in inputs.items()}
+        np.savez(path / "x.npz", **{name: array.reshape(-1, *array.shape[2:]) for name, array in rows.items()})
+        entries = entries_of(graph)
+        np.savez(path / "w.npz", **{name: random.random(e.shape).astype(e.dtype) for name, e in entries.items()})
+    return paths
+
+
+@pytest.mark.parametrize("option", ["--data", "--weights"])
+def test_other_data_or_weights_of_the_same_name_on_a_rank(mpi, plan, trained, option):
+    words = (plan, option, {"--data": "x.npz", "--weights": "w.npz"}[option])
+    first, other = trained
+    done = run(mpi, *in_folders(first, other, *words))
+    assert f": {option}: expected " in one_line(mpi, done)
+    assert one_line(mpi, done).startswith(f"error: rank 1 on {os.uname().nodename}: {option}: expected ")
+    assert done.returncode == 2
+    assert run(mpi, *in_folders(first, first, *words)).returncode == 0
+    assert run(mpi, *in_folders(first, other, *words, "--no-agree")).returncode == 0
 
 
 def test_the_plan_need_be_on_one_host_only(mpi, plan, tmp_path):

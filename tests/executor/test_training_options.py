@@ -9,6 +9,7 @@ import sys
 import click
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from executor.checkpoint import checkpoints
 from executor.data import data_tensors
@@ -150,19 +151,49 @@ def test_what_is_left_to_do_where_all_steps_are_done(tmp_path, capsys):
         run(*asked, "--resume", folder, "--trace", tmp_path / "trace")
 
 
-def test_a_loss_that_is_not_finite(tmp_path, capsys):
+def is_finite(checkpoint):
+    tensors = load_file(checkpoint / "tensors.safetensors")
+    return all(np.isfinite(tensor).all() for tensor in tensors.values())
+
+
+@pytest.mark.parametrize("every", ["step", "7"])
+def test_a_step_that_is_not_finite_ends_training(tmp_path, capsys, every):
     plan, folder, reports = saved_plan(tmp_path, lr=1e6), tmp_path / "run", tmp_path / "reports"
     diverging = (plan, "--data", "digits", "--steps", 50, "--json", reports)
-    assert run(*diverging, "--checkpoint", folder, "--every", "step", "--stop-on-nan") == 1
+    weights = tmp_path / "weights.safetensors"
+    assert run(*diverging, "--checkpoint", folder, "--every", every, "--save-weights", weights) == 1
     (error,) = capsys.readouterr().err.splitlines()
-    assert re.fullmatch(r"error: plan.json: expected a finite loss, found (nan|inf) in step \d+", error)
+    step = re.fullmatch(r"error: plan.json: step (\d+): (.+) is not finite: --on-nan skip takes .*", error)
     (report,) = read_reports(reports)
-    step = int(error.split()[-1])
-    assert report.steps == step < 50
-    assert report.losses[-1] is None
+    assert report.steps == int(step[1]) < 50
     assert None not in report.losses[:-1]
-    assert checkpoints(folder)[-1].name == f"step-{step - 1:08}"
-    assert run(*diverging) == 0
+    last = [path.name for path in checkpoints(folder)][-1:]
+    assert last == ([f"step-{report.steps - 1:08}"] if every == "step" else [])
+    assert all(map(is_finite, checkpoints(folder)))
+    assert not weights.exists()
+
+
+def test_a_step_that_is_not_finite_is_taken_back(tmp_path, capsys):
+    plan, folder = saved_plan(tmp_path, lr=1e6), tmp_path / "run"
+    diverging = (plan, "--data", "digits", "--checkpoint", folder, "--every", "step", "--on-nan", "skip")
+    assert run(*diverging, "--steps", 50) == 0
+    warnings = capsys.readouterr().err.splitlines()
+    assert warnings
+    assert all(re.fullmatch(r"warning: step \d+: .+ is not finite: the step is skipped", line) for line in warnings)
+    last = checkpoints(folder)[-1]
+    assert last.name == "step-00000050"
+    assert is_finite(last)
+
+
+def test_no_checkpoint_replaces_the_last_finite_one(tmp_path, capsys):
+    plan, folder = saved_plan(tmp_path, lr=1e6), tmp_path / "run"
+    diverging = (plan, "--data", "digits", "--checkpoint", folder, "--every", "step", "--on-nan", "continue")
+    assert run(*diverging, "--steps", 50) == 0
+    warnings = capsys.readouterr().err.splitlines()
+    assert warnings[-1].startswith("warning: step 50: ")
+    assert warnings[-1].endswith(" is not finite: no checkpoint is written")
+    assert len(warnings) + int(checkpoints(folder)[-1].name.removeprefix("step-")) == 50
+    assert all(map(is_finite, checkpoints(folder)))
 
 
 def test_where_there_is_no_room_for_a_checkpoint(tmp_path):

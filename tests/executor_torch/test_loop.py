@@ -1,6 +1,8 @@
 """The loop that people have: PyTorch's optimizers, schedulers, samplers and checkpoints around planned steps."""
 
 import json
+import os
+import pickle
 import random
 import re
 import runpy
@@ -11,11 +13,14 @@ pytest.importorskip("torch")
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.checkpoint import CheckpointException
 from torch.optim.lr_scheduler import OneCycleLR
 
 import planner
+from executor.checkpoint import CheckpointError
 from executor.torch import distribute
 from planner.errors import InputError
+from planner.failures import JobError
 from planner.pytorch import graph_of
 from planner.pytorch.user_model import UserModel, imported, optimizer_of
 from tests.executor_torch.test_torchrun import run
@@ -232,6 +237,72 @@ def test_a_checkpoint_that_is_not_complete_is_passed_over(alone, tmp_path):
     assert training.resume(tmp_path) == 1
 
 
+class Runs:
+    """What makes a file where it is unpickled by a reader that runs what a file names."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.path}",)
+
+
+@pytest.fixture
+def touched(tmp_path):
+    """A path that a pickle makes, where anything runs it."""
+    path = tmp_path / "touched"
+    pickle.loads(pickle.dumps(Runs(path)))
+    assert path.exists()
+    path.unlink()
+    return path
+
+
+@pytest.mark.parametrize(
+    "index", [Runs, lambda path: torch.load, lambda path: print], ids=["shell", "torch", "builtin"]
+)
+def test_nothing_runs_that_an_index_names(alone, tmp_path, touched, index):
+    given = model()
+    training = distribute(given.module, planned(given), given.optimizer)
+    training.save(tmp_path).result()
+    (metadata,) = tmp_path.glob("step-*/.metadata")
+    metadata.write_bytes(pickle.dumps(index(touched)))
+    with pytest.raises((CheckpointException, CheckpointError), match="expected descriptions of tensors, found"):
+        training.resume(tmp_path)
+    assert not touched.exists()
+
+
+class Others:
+    """What has a state of its own."""
+
+    def __init__(self, state):
+        self.state = state
+
+    def state_dict(self):
+        return {"state": self.state}
+
+    def load_state_dict(self, state):
+        self.state = state["state"]
+
+
+def test_nothing_runs_that_a_value_names(alone, tmp_path, touched):
+    given = model()
+    training = distribute(given.module, planned(given), given.optimizer)
+    training.save(tmp_path, others=Others(Runs(touched))).result()
+    with pytest.raises((CheckpointException, pickle.UnpicklingError), match="Weights only load failed"):
+        training.resume(tmp_path, others=Others(None))
+    assert not touched.exists()
+
+
+def test_no_checkpoint_is_written_of_what_is_not_finite(alone, tmp_path):
+    given = model()
+    training = distribute(given.module, planned(given), given.optimizer)
+    training.save(tmp_path).result()
+    training.step(given.inputs[0] * float("inf"), given.targets)
+    with pytest.raises(JobError, match=r"step 1: \S+ is not finite: no checkpoint is written"):
+        training.save(tmp_path)
+    assert training.resume(tmp_path) == 0
+
+
 MEETING = """
 import sys, torch
 from datetime import timedelta
@@ -239,6 +310,8 @@ from executor.torch import distribute
 from tests.executor_torch.test_loop import model
 import time, os
 kind, given = sys.argv[1], model("sgd")
+if kind == "weights":
+    given.module[0].weight.data += int(os.environ["RANK"])
 timeout = timedelta(seconds=10 if kind == "late" else 120)
 training = distribute(given.module, "plan.json", given.optimizer, timeout=timeout)
 rank = training.rank
@@ -259,6 +332,7 @@ training.step(inputs[rows], given.targets[0][rows])
             r"input: expected shape \[8, 6\], or \[4, 6\] on each of 2 ranks, found \[5, 6\]: DataLoader's drop_last",
         ),
         ("late", "rank 1 is gone or late: "),
+        ("weights", r"rank 1 on \S+: weights: expected \w+, as on rank 0, found \w+: give all ranks the same, or dist"),
     ],
 )
 def test_ranks_that_do_not_agree(tmp_path, kind, message):

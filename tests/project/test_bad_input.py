@@ -218,7 +218,34 @@ def test_json_that_is_no_plan(refused, tmp_path, text, match):
     refused(simulate, tmp_path / "bad.json", "--topo", "uniform-8", match=rf"bad\.json: .*{match}")
 
 
-@pytest.mark.parametrize("extent", [2**33, 10**30])
+UNBIND = {
+    "tensors": {
+        "x": {"shape": [2, 2], "dtype": "float32", "role": "input", "init": {"kind": "data"}},
+        "y": {"shape": [2], "dtype": "float32", "role": "activation"},
+    },
+    "nodes": [{"name": "y", "op": "unbind", "inputs": ["x"], "outputs": ["y"], "attrs": {"n": "PARTS", "dim": 0}}],
+    "updates": {},
+    "metrics": {},
+}
+
+
+@pytest.mark.parametrize(
+    ("parts", "match"),
+    [
+        (str(10**9), "expected 1 to 4096 parts of 'x', found 1000000000"),
+        (str(10**30), r"expected whole numbers of at most 20 digits, found 10+\.\.\."),
+        ("9" * 5000, r"expected whole numbers of at most 20 digits, found 9+\.\.\."),
+        ("[" * 100_000 + "]" * 100_000, "nested too deeply"),
+        ('"\\ud800"', "not UTF-8 text"),
+    ],
+    ids=["parts", "digits", "more digits", "depth", "half a character"],
+)
+def test_graphs_beyond_all_bounds(refused, tmp_path, parts, match):
+    (tmp_path / "graph.json").write_text(json.dumps(UNBIND).replace('"PARTS"', parts))
+    refused(plan, tmp_path / "graph.json", "--workers", "2", match=rf"graph\.json: .*{match}")
+
+
+@pytest.mark.parametrize("extent", [2**33, 10**18])
 def test_more_bytes_than_can_be_counted(refused, tmp_path, extent):
     data = copy.deepcopy(PRODUCT)
     del data["reported"]

@@ -1,6 +1,7 @@
 """Operators of PyTorch that the graph has none for, run whole: as eager, and on several workers as on one."""
 
 import json
+import subprocess
 
 import numpy as np
 import pytest
@@ -19,9 +20,10 @@ from planner.report import plan_facts  # noqa: E402
 from planner.search import SearchOptions  # noqa: E402
 from planner.search.run import search  # noqa: E402
 from tensor_partitioner.commands.plan import main  # noqa: E402
-from tests.cross.launch import execute  # noqa: E402
+from tests.cross.launch import BIN, execute  # noqa: E402
 from tests.cross.masks import Recount  # noqa: E402
 from tests.cross.test_lowering import trained  # noqa: E402
+from tests.launcher import mpirun  # noqa: E402
 from tests.pytorch.eager import RATE, eager_steps, imported_steps  # noqa: E402
 from tests.pytorch.models import OF_AN_UNKNOWN_OPERATOR  # noqa: E402
 from tests.tables import kept_tables  # noqa: E402
@@ -126,3 +128,47 @@ def test_from_file_to_ranks(tmp_path, capsys):
 def test_only_modules_have_unknown_operators(capsys):
     assert run("mlp-2-8", "--workers", 2, "--opaque-unknown") == 2
     assert "mlp-2-8: expected file.py:function" in capsys.readouterr().err
+
+
+GROWS = {"filename": "grown", "shared": True, "size": 1 << 12}
+
+
+MORE = "expected an operator that computes tensors from tensors and numbers"
+ELSEWHERE = "name the file that defines it, as in --operators FILE.py"
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize(
+    ("target", "arguments", "says"),
+    [
+        ("aten.from_file.default", GROWS, MORE),
+        ("aten._print.default", {"s": "printed"}, MORE),
+        ("aten.special_erfcx.out", None, MORE),
+        ("profiler._record_function_enter_new.default", None, ELSEWHERE),
+        ("image.write_file.default", None, ELSEWHERE),
+        ("aten.nothing.default", None, ELSEWHERE),
+    ],
+)
+def test_a_plan_names_no_operator_that_does_more_than_compute(tmp_path, monkeypatch, target, arguments, says):
+    model = OF_AN_UNKNOWN_OPERATOR.replace("logcumsumexp(self.layer(x), dim=1)", "special.erfcx(self.layer(x))")
+    (tmp_path / "mine.py").write_text(model)
+    path = tmp_path / "plan.json"
+    assert run(f"{tmp_path}/mine.py:make", "--workers", 1, "--opaque-unknown", "-o", path) == 0
+    record = json.loads(path.read_text())
+    (called,) = (node for node in record["graph"]["nodes"] if node["op"] == CALL)
+    called["attrs"] |= {"target": target, "arguments": arguments or called["attrs"]["arguments"]}
+    path.write_text(json.dumps(record))
+    monkeypatch.chdir(tmp_path)
+    done = subprocess.run([mpirun(), "-n", "1", BIN / "execute", path], capture_output=True, text=True, check=False)
+    assert done.returncode in (1, 2)
+    assert says in done.stderr
+    assert "printed" not in done.stdout
+    assert not (tmp_path / "grown").exists()
+
+
+def test_what_the_operators_that_are_refused_do(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    torch.ops.aten.from_file.default("grown", True, 1 << 12)
+    torch.ops.aten._print.default("printed")
+    assert (tmp_path / "grown").stat().st_size >= 1 << 12
+    assert "printed" in capfd.readouterr().out
