@@ -24,7 +24,15 @@ from planner.pytorch.arguments import Arguments, Inputs
 from planner.pytorch.capture.export_errors import OF_MODULES
 from planner.pytorch.importing import from_torch
 from planner.pytorch.nodes import leaves
-from planner.pytorch.private import HOOKS_OF_STEPS, FakeTensor, FakeTensorMode, OpOverload, TorchDispatchMode, schema_of
+from planner.pytorch.private import (
+    HOOKS_OF_STEPS,
+    FakeTensor,
+    FakeTensorMode,
+    OpOverload,
+    TorchDispatchMode,
+    forget_conversions,
+    schema_of,
+)
 from planner.pytorch.state.contents import is_known
 
 OPTIMIZERS = {
@@ -168,13 +176,16 @@ class _LargeAreFake(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.mode, self.fakes = mode, fakes
 
     def __torch_dispatch__(self, function: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operator, a large tensor's without memory."""
-        schema = schema_of(function)
+        """Run an operator, a large tensor's without memory, one for the device meta on the CPU, with content."""
+        schema, named = schema_of(function), dict(kwargs or {})
+        if str(named.get("device")) == "meta":
+            named["device"] = torch.device("cpu")
         is_told = schema and function.namespace == "aten" and schema.arguments and schema.arguments[0].name == "size"
         is_large = is_told and args and prod(args[0]) > LARGE
         with self.mode if is_large else nullcontext():
-            result = function(*args, **(kwargs or {}))
-        self.fakes.follow(function, [*args, *(kwargs or {}).values()], result)
+            result = function(*args, **named)
+        forget_conversions(self.mode)
+        self.fakes.follow(function, [*args, *named.values()], result)
         return result
 
 
@@ -201,7 +212,7 @@ class Fakes:
         self.draw_nothing |= is_random and any(isinstance(tensor, FakeTensor) for tensor in (*tensors, result))
         if (is_random and self.draw_nothing) or any(tensor in self.draws for tensor in tensors):
             self.are_read |= not isinstance(result, torch.Tensor | list | tuple)
-            self.draws.update({value: True for value in leaves(result) if isinstance(value, torch.Tensor)})
+            self.draws.update({value: True for value in leaves(result) if is_known(value)})
 
 
 @contextmanager
