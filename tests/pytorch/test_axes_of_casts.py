@@ -26,7 +26,11 @@ WAYS = {
     "scaled by rows": lambda x, w: F.linear(x, w * torch.full((w.shape[0], 1), 0.5, dtype=w.dtype)),
     "transposed twice, cast": lambda x, w: x @ w.t().contiguous().double().to(x.dtype),
 }
-PRECISIONS = {"float32": (None, torch.float32), "mixed": (torch.bfloat16, torch.float32), "bf16": (None, torch.bfloat16)}
+PRECISIONS = {
+    "float32": (None, torch.float32),
+    "mixed": (torch.bfloat16, torch.float32),
+    "bf16": (None, torch.bfloat16),
+}
 DEGREE = 4
 
 
