@@ -291,7 +291,7 @@ def file_for_fsdp2():
     return file
 
 
-def laid_out(layout):
+def laid_out(layout):  # noqa: PLR0911 -- a layout each
     """A model of two blocks in a list as people write them, with the names of the parts that are gathered together."""
     nn = pytest.importorskip("torch").nn
 
