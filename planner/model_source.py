@@ -10,7 +10,7 @@ from functools import partial
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from planner.errors import GraphError
 from planner.extensions import dashed, guarded, load_file, parameters_expected
@@ -24,6 +24,9 @@ from planner.models.zoo import build, built_as_asked, is_zoo_name
 from tensor_partitioner.display.progress import progress
 
 _FUNCTION = r"(.+\.py):(\w+)"
+
+_PUBLISHED = r"(?:timm|torchvision|hf):\S+"
+"""Modules that packages of PyTorch publish; `hf:` is the zoo's where that has the kind."""
 
 OF_MODULES = "micro_batches", "recompute"
 """Options that the import of a module of PyTorch takes where its function has no parameters for them."""
@@ -75,6 +78,11 @@ def made(source: str, defaults: Mapping[str, object], **options: object) -> tupl
         raise GraphError(f"{source}: expected file.py:function, whose module of PyTorch may have unknown operators")
     if is_zoo_name(source):
         return replace(build(source, **options), name=source), options
+    if re.fullmatch(_PUBLISHED, source):
+        function, of_module = _split(source, _of_pytorch("planner.pytorch.published").maker(source), options)
+        with progress(f"importing {source}", 1):
+            graph, used = _result_of(function, opaque_unknown, of_module, defaults)
+            return replace(graph, name=source), used | options
     if not source_files(source):
         return replace(build(source, **options), name=source), options
     if match is not None:
@@ -102,6 +110,13 @@ def _function(path: Path, name: str, options: Mapping[str, object]) -> tuple[Cal
     function = getattr(load_file(path), name, None)
     if not callable(function):
         raise GraphError(f"{path}: expected a function {name!r}, found none")
+    return _split(f"{path}:{name}", function, options)
+
+
+def _split(
+    source: str, function: Callable[..., object], options: Mapping[str, object]
+) -> tuple[Callable[[], object], dict[str, object]]:
+    """Give a function the options that it has parameters for; return it, and the others."""
     unknown = {option: options[option] for option in sorted(options.keys() - signature(function).parameters.keys())}
     of_module: dict[str, object] = {}
     if "torch" in sys.modules:
@@ -110,7 +125,7 @@ def _function(path: Path, name: str, options: Mapping[str, object]) -> tuple[Cal
             of_module["dtype"] = unknown.pop("dtype")
     if unknown:
         mixed = "; modules of PyTorch need none for --dtype mixed, within torch.autocast" if "dtype" in unknown else ""
-        raise GraphError(f"{path}:{name}: {parameters_expected(name, unknown)}{mixed}")
+        raise GraphError(f"{source}: {parameters_expected(source.rpartition(':')[2], unknown)}{mixed}")
     parameters = signature(function).parameters
     return partial(function, **{option: value for option, value in options.items() if option in parameters}), of_module
 
@@ -169,8 +184,12 @@ def from_torch(module: object, inputs: Sequence[object], **options: object) -> G
 
     Raises a GraphError for what the graph has no operator for, and where PyTorch is not installed.
     """
+    return cast(Graph, _of_pytorch("planner.pytorch").from_torch(module, inputs, **options))
+
+
+def _of_pytorch(module: str) -> Any:
+    """Load a module that needs PyTorch; a GraphError where that is not installed."""
     try:
-        importer = import_module("planner.pytorch")
+        return import_module(module)
     except ModuleNotFoundError as error:
         raise GraphError("PyTorch is not installed: pip install 'tensor-partitioner[torch]'") from error
-    return cast(Graph, importer.from_torch(module, inputs, **options))

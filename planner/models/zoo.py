@@ -122,6 +122,8 @@ def _hint(name: str) -> str:
 
 def is_zoo_name(name: str) -> bool:
     """True if a family has a model of this name."""
+    if huggingface.is_other(name):
+        return False
     return any(re.fullmatch(family.pattern, name, re.ASCII) for family in FAMILIES.values())
 
 
