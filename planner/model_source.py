@@ -82,7 +82,7 @@ def made(source: str, defaults: Mapping[str, object], **options: object) -> tupl
         function, of_module = _split(source, _of_pytorch("planner.pytorch.published").maker(source), options)
         with progress(f"importing {source}", 1):
             graph, used = _result_of(function, opaque_unknown, of_module, defaults)
-            return replace(graph, name=source), used | options
+            return replace(cast(Graph, graph), name=source), used | options
     if not source_files(source):
         return replace(build(source, **options), name=source), options
     if match is not None:

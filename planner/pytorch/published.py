@@ -49,7 +49,7 @@ def _torchvision(name: str, batch: int = 32) -> Made:
     return _classifier(_named(partial(models.get_model, **options), name), batch, (3, SIZE, SIZE))
 
 
-def _named(build: Callable[[str], nn.Module], name: str) -> nn.Module:
+def _named(build: Callable[[str], Any], name: str) -> Any:
     try:
         return build(name)
     except (ValueError, RuntimeError) as error:
