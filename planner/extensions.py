@@ -56,7 +56,7 @@ def load_file(path: Path) -> ModuleType:
     return module
 
 
-def guarded(path: Path, doing: str, action: Callable[[], object]) -> object:
+def guarded(path: Path, doing: str, action: Callable[[], T]) -> T:
     """Turn whatever the user's code raises into a GraphError that names the line of their file."""
     try:
         return action()

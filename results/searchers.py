@@ -11,7 +11,7 @@ import numpy as np
 
 from planner.layout import EVERYWHERE, PlacementSet, Shard
 from planner.search import SEARCHERS, Limits, Outcome, Searcher, Space, register
-from planner.search.alternatives.labels import node_contracts_weight
+from planner.search.alternatives.labels import Labelling
 from planner.search.alternatives.parallelism import styles_of_graph
 from planner.search.alternatives.restriction import Patterns, best_plan_keeping_to_patterns
 from planner.search.coarse.coarsen import CoarseGraph, Name, TensorVariable
@@ -144,7 +144,7 @@ def one_weird_trick(space: Space, limits: Limits) -> Outcome:
 
 def _parallelism_of_nodes_and_tensors(coarse: CoarseGraph) -> dict[Name, set[str]]:
     """Return which parts every node, and every tensor that they read or write, belongs to: "data", "model" or both."""
-    graph = coarse.graph
+    graph, labelling = coarse.graph, Labelling(coarse)
     parts: dict[Name, set[str]] = {}
     made_in: dict[str, str] = {}
     of: dict[str | None, str] = {}
@@ -152,7 +152,7 @@ def _parallelism_of_nodes_and_tensors(coarse: CoarseGraph) -> dict[Name, set[str
         category = coarse.signatures[node.name].category
         if node.forward in of:
             part = of[node.forward]
-        elif node_contracts_weight(node, coarse.signatures[node.name], graph) and category != "convolution":
+        elif labelling.contracted_weights(node) and category != "convolution":
             part = "model"
         else:
             part = "model" if any(made_in.get(name) == "model" for name in node.inputs) else "data"

@@ -81,6 +81,14 @@ class Depths(Mapping[str, int]):
         return len(_table())
 
 
+def is_other(name: str) -> bool:
+    """True for a config.json of a kind of model that only its package builds."""
+    path = Path(name.removeprefix(PREFIX))
+    if not name.startswith(PREFIX) or path.suffix != ".json" or not path.is_file():
+        return False
+    return _file(path).model_type not in {None, *KINDS}
+
+
 def build(name: str, options: llama.Experts) -> Graph:
     """Return the training graph of a configuration; GraphError for one that is not there or of another kind."""
     size = replace(size_of(name), **options.chosen)

@@ -76,13 +76,17 @@ class Training:
         """How an iteration goes through the batch."""
         return Recipe(self.micro_batches, self.recompute, self.loss_scale)
 
-    def train(self, b: GraphBuilder, metrics: Mapping[str, str], also: Iterable[str] = ()) -> Graph:
-        """Training graph of the forward graph in `b`, with these options' optimizer and recipe."""
+    @property
+    def update(self) -> Optimizer:
+        """The optimizer, with its constants."""
         constants = {name: getattr(self, name) for name in (*CONSTANTS, *OF_GRADIENTS)}
         if self.lr is None:
             constants["lr"] = ADAM_LR if self.optimizer in ADAMS else LR
-        optimizer = Optimizer(self.optimizer, **constants)
-        return training_graph(b, metrics, optimizer, also, self.recipe)
+        return Optimizer(self.optimizer, **constants)
+
+    def train(self, b: GraphBuilder, metrics: Mapping[str, str], also: Iterable[str] = ()) -> Graph:
+        """Training graph of the forward graph in `b`, with these options' optimizer and recipe."""
+        return training_graph(b, metrics, self.update, also, self.recipe)
 
 
 def _check(name: str, kind: str, value: object, default: object) -> None:

@@ -122,6 +122,8 @@ def _hint(name: str) -> str:
 
 def is_zoo_name(name: str) -> bool:
     """True if a family has a model of this name."""
+    if huggingface.is_other(name):
+        return False
     return any(re.fullmatch(family.pattern, name, re.ASCII) for family in FAMILIES.values())
 
 
@@ -233,16 +235,16 @@ def trained_as(model: str, machine: Machine | None, given: Mapping[str, object] 
     Without a machine it is one whose devices multiply in bfloat16.
     """
     options = dict(given or {})
-    if not is_zoo_name(model):
-        return options
-    names = option_names(model)
-    if "dtype" in names:
-        options.setdefault("dtype", _precision(machine))
-    if "optimizer" in names:
-        constants = constants_of(str(options.setdefault("optimizer", OPTIMIZER)))
-        if options.get("dtype") == "mixed-float16" and "eps" in constants:
-            options.setdefault("eps", HALF_EPS)
-    return options
+    names = option_names(model) if is_zoo_name(model) else ()
+    return {**{name: value for name, value in defaults(machine, options).items() if name in names}, **options}
+
+
+def defaults(machine: Machine | None, given: Mapping[str, object]) -> dict[str, object]:
+    """Return with what a model is trained, besides the options `given`, that says nothing of it itself."""
+    options: dict[str, object] = {"dtype": _precision(machine), "optimizer": OPTIMIZER, **given}
+    if options["dtype"] == "mixed-float16" and "eps" in constants_of(str(options["optimizer"])):
+        options.setdefault("eps", HALF_EPS)
+    return {name: value for name, value in options.items() if name not in given}
 
 
 def _precision(machine: Machine | None) -> str:

@@ -9,9 +9,9 @@ from planner.pytorch.rewrite.axes import Value
 from planner.pytorch.translate.call import TracedCall, UnsupportedError, converter
 from planner.pytorch.translate.operations import binary, contract, reduce, unary
 from planner.pytorch.translate.translation import Translation
-from planner.pytorch.user_model import graph_of
+from planner.pytorch.user_model import UserModel, graph_of, graph_of_model, is_single, made
 
 __all__ = [
-    "TracedCall", "Translation", "UnsupportedError", "Value", "binary", "contract", "converter", "from_torch",
-    "graph_of", "reduce", "unary",
+    "TracedCall", "Translation", "UnsupportedError", "UserModel", "Value", "binary", "contract", "converter",
+    "from_torch", "graph_of", "graph_of_model", "is_single", "made", "reduce", "unary",
 ]  # fmt: skip

@@ -41,6 +41,7 @@ __all__ = [
     "content_of",
     "exporting_modes",
     "fake_mode_of",
+    "forget_conversions",
     "is_composite",
     "is_selective",
     "schema_of",
@@ -73,6 +74,11 @@ def fake_mode_of(examples: Sequence[object]) -> AbstractContextManager[object]:
 
 REGION = _enter_autocast, _exit_autocast
 """What an export writes down where a region of autocast begins, and where it ends."""
+
+
+def forget_conversions(mode: FakeTensorMode) -> None:
+    """Drop a mode's weak references to fake tensors: `Module.to` exchanges no tensor to which there are any."""
+    mode.fake_tensor_converter.meta_converter.tensor_memo.clear()
 
 
 def content_of(tensor: torch.Tensor) -> torch.Tensor:

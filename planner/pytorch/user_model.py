@@ -16,7 +16,6 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from planner.errors import GraphError
-from planner.extensions import parameters_expected
 from planner.graph.build import MIXED
 from planner.graph.ir import Graph
 from planner.graph.optimizers import CLIPPING, Optimizer
@@ -24,7 +23,15 @@ from planner.pytorch.arguments import Arguments, Inputs
 from planner.pytorch.capture.export_errors import OF_MODULES
 from planner.pytorch.importing import from_torch
 from planner.pytorch.nodes import leaves
-from planner.pytorch.private import HOOKS_OF_STEPS, FakeTensor, FakeTensorMode, OpOverload, TorchDispatchMode, schema_of
+from planner.pytorch.private import (
+    HOOKS_OF_STEPS,
+    FakeTensor,
+    FakeTensorMode,
+    OpOverload,
+    TorchDispatchMode,
+    forget_conversions,
+    schema_of,
+)
 from planner.pytorch.state.contents import is_known
 
 OPTIMIZERS = {
@@ -57,16 +64,19 @@ class UserModel(NamedTuple):
     optimizer: Any
 
 
-def graph_of(
-    make: Callable[[], object], *, opaque_unknown: bool = False, precision: str | None = None, **recipe: Any
-) -> object:
-    """Return the graph of the module that a function returns, or what it returns where that is no module.
+def graph_of(make: Callable[[], object], **options: Any) -> object:
+    """Return the graph of the module that a function returns, or what it returns where that is no module."""
+    result = made(make)
+    return graph_of_model(result, **options) if isinstance(result, UserModel) else result
+
+
+def made(make: Callable[[], object]) -> object:
+    """Return the module that a function returns, as a user's model, or what it returns where that is none.
 
     Parameters get no memory, so that a module of any size can be imported. A function that needs their values, for
     which PyTorch raises a RuntimeError, runs once more, with memory, and so does one whose buffers are random numbers
     drawn after those of parameters, or whose module keeps parameters as they were made, in lists or closures; one that
-    fails otherwise does not. A module runs within `torch.autocast` where a mixed `precision` is given; for "float32"
-    its parameters must be of it. A `recipe` is of `micro_batches`, each with its part of the samples, and `recompute`.
+    fails otherwise does not.
     """
     fakes = Fakes()
     try:
@@ -82,21 +92,44 @@ def graph_of(
     if is_other:
         fakes, result = Fakes(), make()
     if isinstance(result, Graph) or not _is_module(result):
-        if precision is not None:
-            raise GraphError(f"expected a parameter dtype for {precision}, or a module of PyTorch, found neither")
-        if recipe:
-            raise GraphError(parameters_expected(getattr(make, "func", make).__name__, recipe))
         return result
     model = user_model(result)
     if isinstance(model.optimizer, torch.optim.Optimizer):  # made before its parameters were the module's
         for group in model.optimizer.param_groups:
             group["params"] = [fakes.of.get(p, p) for p in group["params"]]  # type: ignore[no-untyped-call]
-    if precision == "float32" and (others := {p.dtype for p in model.module.parameters()} - {torch.float32}):
+    return model
+
+
+def graph_of_model(
+    model: UserModel,
+    *,
+    opaque_unknown: bool = False,
+    precision: str | None = None,
+    optimizer: Optimizer | None = None,
+    **recipe: Any,
+) -> Graph:
+    """Return the training graph of a user's model.
+
+    A module runs within `torch.autocast` where a mixed `precision` is given; for "float32" its parameters must be of
+    it. An `optimizer` is for a model that has none. A `recipe` is of `micro_batches`, each with its part of the
+    samples, and `recompute`.
+    """
+    if optimizer is not None:
+        if model.optimizer is not None:
+            raise GraphError("expected a model without an optimizer for the options of one, found one that has its own")
+        model = model._replace(optimizer=optimizer)
+    if precision == "float32" and not is_single(model):
+        others = {p.dtype for p in model.module.parameters()} - {torch.float32}
         raise GraphError(f"expected parameters of float32, as asked, found {', '.join(sorted(map(str, others)))}")
     autocast = getattr(torch, MIXED[precision]) if precision in MIXED else None
     if (count := recipe.get("micro_batches", 1)) > 1:
         model, *_ = in_parts(model, count)
     return imported(model, opaque_unknown=opaque_unknown, autocast=autocast, **recipe)
+
+
+def is_single(model: UserModel) -> bool:
+    """Return True if all parameters are in single precision."""
+    return all(parameter.dtype is torch.float32 for parameter in model.module.parameters())
 
 
 def in_parts(model: UserModel, count: int) -> list[UserModel]:
@@ -168,13 +201,16 @@ class _LargeAreFake(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.mode, self.fakes = mode, fakes
 
     def __torch_dispatch__(self, function: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operator, a large tensor's without memory."""
-        schema = schema_of(function)
+        """Run an operator, a large tensor's without memory, one for the device meta on the CPU, with content."""
+        schema, named = schema_of(function), dict(kwargs or {})
+        if str(named.get("device")) == "meta":
+            named["device"] = torch.device("cpu")
         is_told = schema and function.namespace == "aten" and schema.arguments and schema.arguments[0].name == "size"
         is_large = is_told and args and prod(args[0]) > LARGE
         with self.mode if is_large else nullcontext():
-            result = function(*args, **(kwargs or {}))
-        self.fakes.follow(function, [*args, *(kwargs or {}).values()], result)
+            result = function(*args, **named)
+        forget_conversions(self.mode)
+        self.fakes.follow(function, [*args, *named.values()], result)
         return result
 
 
@@ -201,7 +237,7 @@ class Fakes:
         self.draw_nothing |= is_random and any(isinstance(tensor, FakeTensor) for tensor in (*tensors, result))
         if (is_random and self.draw_nothing) or any(tensor in self.draws for tensor in tensors):
             self.are_read |= not isinstance(result, torch.Tensor | list | tuple)
-            self.draws.update({value: True for value in leaves(result) if isinstance(value, torch.Tensor)})
+            self.draws.update({value: True for value in leaves(result) if is_known(value)})
 
 
 @contextmanager

@@ -13,12 +13,13 @@ from functools import lru_cache
 from math import ceil
 
 import tdl
+from planner.graph.ir import ITEM_BYTES
 from planner.graph.micro_batches import BACKWARD, FORWARD
 from planner.graph.order import PRODUCTS
 from simulator.projection.replica import NodeShare
 from simulator.projection.stack import Fusion, Kernels
 from topologies.kernels import ALIGNED, Kernel, Product
-from topologies.machine import HALF_BYTES, ITEM_BYTES, Device
+from topologies.machine import HALF_BYTES, Device
 
 Readers = Mapping[str, Sequence[str]]
 

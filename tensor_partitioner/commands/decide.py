@@ -54,8 +54,9 @@ BATCH = "the largest that fits without accumulation, up to 4096 per device"
 HELP = f"""Find the fastest way to train MODEL on all devices of a machine that fits in memory, as predicted.
 
 Searches data parallelism, ZeRO 1 to 3 (FSDP), tensor, sequence, context, expert and pipeline parallelism, their
-combinations, micro-batches, schedules and activation checkpointing. {MODEL_HELP} By default a model of the zoo is
-trained with {OPTIMIZER} in mixed precision. The exit status is 1 if nothing fits."""
+combinations, micro-batches, schedules and activation checkpointing. {MODEL_HELP} By default a model of the zoo, or a
+module that comes without an optimizer, is trained with {OPTIMIZER} in mixed precision. The exit status is 1 if nothing
+fits."""
 EXAMPLES = (
     "decide gpt2 --topo hgx-h100 --batch 64",
     "decide llama-3.1-8b --topo hgx-h100-nodes-8 --batch 512 --json decision.json",

@@ -59,7 +59,8 @@ SEARCHING = (*SEARCH_OPTIONS, "memory")
 """The arguments that say how a plan is sought."""
 
 PRECISION = "mixed where devices have it"
-DECIDED = {"dtype": f"for the zoo {PRECISION}", "optimizer": f"for the zoo {OPTIMIZER}"}
+ALIKE = "for the zoo and, in decide, for modules without an optimizer"
+DECIDED = {"dtype": f"{PRECISION}, {ALIKE}", "optimizer": f"{OPTIMIZER}, {ALIKE}"}
 """What commands say of defaults that are given a machine: they train a model of the zoo as decide does."""
 
 SEARCHED = {

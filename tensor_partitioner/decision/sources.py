@@ -11,7 +11,8 @@ from planner.errors import GraphError, InputError, PlanError
 from planner.export.setup import Setup
 from planner.export.targets import engines_of
 from planner.graph.ir import Graph
-from planner.models.zoo import PRECISIONS, is_zoo_name, trained_as
+from planner.model_source import made
+from planner.models.zoo import PRECISIONS, defaults, is_zoo_name, trained_as
 from planner.parallel import Parallel
 from planner.plans.check import MOST_WORKERS
 from planner.plans.plan import Plan
@@ -137,8 +138,9 @@ def source_of(
             )
         return ZooModel.of(model, trained_as(model, machine, options)), batch
     if isinstance(model, str):
-        made_with = {**options, **({} if batch is None else {"batch": batch})}
-        source = GraphModel(planner.model(model, **made_with), options=tuple(sorted(made_with.items())), is_made=True)
+        given = {**options, **({} if batch is None else {"batch": batch})}
+        graph, made_with = made(model, defaults(machine, given), **given)
+        source = GraphModel(graph, options=tuple(sorted(made_with.items())), is_made=True)
     else:
         source = GraphModel(model)
     samples = source.samples * source.graph.micro_batches

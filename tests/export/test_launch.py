@@ -275,8 +275,7 @@ def test_a_module_is_shared_out_over_the_accelerators_that_there_are(present, ex
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: present is not None)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device(present))
-    file = {}
-    exec(TARGETS["fsdp2"].write(setup("mlp-2-16", "dp=2,zero=3", 8), "split"), file)
+    file = file_for_fsdp2()
     meshes = []
     file["init_device_mesh"] = lambda *given, **_: meshes.append(given)
     file["fully_shard"] = lambda *_, **__: None
@@ -284,3 +283,64 @@ def test_a_module_is_shared_out_over_the_accelerators_that_there_are(present, ex
     file["distribute"](module)
     file["distribute"](module, "meta")
     assert meshes == [(expected, (2,)), ("meta", (2,))]
+
+
+def file_for_fsdp2():
+    file = {}
+    exec(TARGETS["fsdp2"].write(setup("mlp-2-16", "dp=2,zero=3", 8), "split"), file)
+    return file
+
+
+def laid_out(layout):  # noqa: PLR0911 -- a layout each
+    """A model of two blocks in a list as people write them, with the names of the parts that are gathered together."""
+    nn = pytest.importorskip("torch").nn
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up, self.down = nn.Linear(4, 8), nn.Linear(8, 4)
+            self.experts = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(2))
+
+    one, two = Block(), Block()
+    model = nn.Module()
+    model.head = nn.Linear(4, 9)
+    blocks = nn.ModuleList((one, two))
+    if layout == "a list in a dict":
+        model.parts = nn.ModuleDict({"table": nn.Embedding(9, 4), "layers": blocks, "norm": nn.LayerNorm(4)})
+        model.head.weight = model.parts["table"].weight
+        return model, ["parts.layers.0", "parts.layers.1"]
+    if layout == "a dict of numbers":
+        model.layers = nn.ModuleDict({"0": one, "1": two})
+        return model, ["layers.0", "layers.1"]
+    if layout == "a sequence":
+        model.layers = nn.Sequential(nn.Embedding(9, 4), one, two, nn.LayerNorm(4))
+        return model, ["layers.1", "layers.2"]
+    if layout == "stages":
+        model.stages = nn.Sequential(nn.Sequential(one, two), nn.Linear(4, 4), nn.Sequential(Block(), Block()))
+        return model, ["stages.0.0", "stages.0.1", "stages.2.0", "stages.2.1"]
+    if layout == "a part of another":
+        model.encoder = nn.Module()
+        model.encoder.layers = blocks
+        return model, ["encoder.layers.0", "encoder.layers.1"]
+    if layout == "a weight of two blocks":
+        two.up.weight = one.up.weight
+        model.layers = nn.ModuleList((one, two, Block()))
+        return model, ["layers.2"]
+    if layout == "one block twice":
+        model.layers = nn.ModuleList((one, one, two))
+        return model, ["layers.2"]
+    model.layers = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    return model, []
+
+
+LAYOUTS = (
+    "a list in a dict", "a dict of numbers", "a sequence", "stages", "a part of another", "a weight of two blocks",
+    "one block twice", "layers alone",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_weights_of_a_block_are_gathered_together(layout):
+    model, expected = laid_out(layout)
+    names = {part: name for name, part in model.named_modules()}
+    assert [names[block] for block in file_for_fsdp2()["blocks"](model)] == expected

@@ -15,8 +15,11 @@ import simulator
 from executor.check import relative_difference
 from planner.errors import GraphError
 from planner.graph import Optimizer
+from planner.model_source import made
+from planner.models.zoo import defaults
 from planner.pytorch import from_torch
 from tests.pytorch.eager import RATE, eager_steps, imported_steps
+from topologies import load_topology
 
 ROUNDING = 2.0**-7  # of one operation in bfloat16, 2 ** -9, and of some behind each other
 DRAWS = 9
@@ -217,5 +220,57 @@ def test_what_autocast_does_not_give_is_refused_with_what_to_write(tmp_path):
     told = r"as in def make\(dtype='bfloat16'\); modules of PyTorch need none for --dtype mixed"
     with pytest.raises(GraphError, match=told):
         planner.model(f"{tmp_path / 'modules.py'}:make", dtype="bfloat16")
-    with pytest.raises(GraphError, match="expected a parameter dtype for mixed, or a module of PyTorch"):
+    with pytest.raises(
+        GraphError, match=r"expected a function with parameters for --dtype, as in def graph\(dtype='mixed'\)"
+    ):
         planner.model(f"{tmp_path / 'modules.py'}:graph", dtype="mixed")
+
+
+WITHOUT = """
+import torch
+from torch import nn
+
+def make(batch=8, optimizer=False, dtype=None):
+    module = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16)).to(dtype)
+    trained = torch.optim.SGD(module.parameters(), lr=0.1)
+    rest = (nn.functional.mse_loss, torch.zeros(batch, 16), trained) if optimizer else ()
+    return (module, (torch.zeros(batch, 16),), *(rest or (nn.functional.mse_loss, torch.zeros(batch, 16))))
+
+def with_one(batch=8):
+    return make(batch, True)
+
+def in_half(batch=8):
+    return make(batch, dtype=torch.bfloat16)
+
+def without(batch=8):
+    return make(batch)
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "optimizer", "dtype"),
+    [
+        ("without", {}, "adamw", "mixed"),
+        ("without", {"optimizer": "sgd"}, "sgd", "mixed"),
+        ("without", {"dtype": "float32"}, "adamw", "float32"),
+        ("in_half", {}, "adamw", None),
+        ("with_one", {}, None, None),
+        ("with_one", {"dtype": "mixed"}, None, "mixed"),
+    ],
+)
+def test_a_module_without_an_optimizer_is_decided_as_one_of_the_zoo(tmp_path, function, given, optimizer, dtype):
+    (tmp_path / "modules.py").write_text(WITHOUT)
+    source = f"{tmp_path / 'modules.py'}:{function}"
+    graph, options = made(source, defaults(load_topology("hgx-h100"), given), **given)
+    assert (options.get("optimizer"), options.get("dtype")) == (optimizer, dtype)
+    assert planner.model(source, **options) == graph
+    updated = {node.op for node in graph.nodes if not {*node.outputs}.isdisjoint(graph.updates.values())}
+    assert updated - {"increment"} == {optimizer or "sgd"}
+
+
+def test_an_optimizer_is_asked_for_where_there_is_none(tmp_path):
+    (tmp_path / "modules.py").write_text(WITHOUT)
+    with pytest.raises(GraphError, match="expected a model without an optimizer for the options of one, found one"):
+        planner.model(f"{tmp_path / 'modules.py'}:with_one", optimizer="adamw")
+    with pytest.raises(GraphError, match="option optimizer must be one of"):
+        planner.model(f"{tmp_path / 'modules.py'}:without", optimizer="lion")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from math import log, pi
+from math import inf, log, pi
 from typing import Any
 
 import torch
@@ -253,6 +253,32 @@ def _gaussian_loss(  # noqa: PLR0913, PLR0917 -- as PyTorch's
     return loss.mean() if reduction == "mean" else loss.sum() if reduction == "sum" else loss
 
 
+def _bags(x: Tensor, weight: Tensor, offsets: Tensor | None = None, *settings: Any, **named: Any) -> Tensor:
+    """Add up, average or take the greatest of the rows of bags of one length; other bags are PyTorch's."""
+    given = {**dict(zip(BAG_SETTINGS, settings, strict=False)), **named}
+    if x.ndim != PAIR or any(given.get(name) for name in ("max_norm", "scale_grad_by_freq")):
+        return F.embedding_bag(x, weight, offsets, **given)
+    mode, shares, left_out = given.get("mode", "mean"), given.get("per_sample_weights"), given.get("padding_idx")
+    rows = F.embedding(x, weight)
+    rows = rows if shares is None else rows * shares[..., None]
+    counts: Any = x.shape[1]
+    if left_out is not None:
+        inside = (x != left_out % len(weight))[..., None]
+        rows, counts = rows.where(inside, -inf if mode == "max" else 0), inside.sum(1)
+    if mode == "max":
+        greatest = rows.gather(1, rows.detach().argmax(1, keepdim=True)).squeeze(1)
+        return greatest if left_out is None else greatest.masked_fill(counts == 0, 0)
+    result = rows.sum(1)
+    return result if mode == "sum" else result / (counts if left_out is None else counts.clamp(min=1))
+
+
+PAIR = 2
+BAG_SETTINGS = (
+    "max_norm", "norm_type", "scale_grad_by_freq", "mode", "sparse", "per_sample_weights", "include_last_offset",
+    "padding_idx",
+)  # fmt: skip
+"""What functions of bags take besides, in order."""
+
 STANDING_IN: Mapping[Callable[..., Any], Callable[..., Any]] = {
     F.batch_norm: batch_norm,
     torch.batch_norm: plain_batch_norm,
@@ -260,6 +286,7 @@ STANDING_IN: Mapping[Callable[..., Any], Callable[..., Any]] = {
     torch.bincount: _counted,
     torch.Tensor.bincount: _counted,
     F.ctc_loss: _ctc_loss,
+    F.embedding_bag: _bags,
     F.gaussian_nll_loss: _gaussian_loss,
     **dict.fromkeys((torch.cov, torch.Tensor.cov), _covariance),
     **dict.fromkeys((torch.corrcoef, torch.Tensor.corrcoef), _correlation),

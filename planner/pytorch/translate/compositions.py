@@ -244,17 +244,16 @@ def _embedding_bag(
     """
     refuse_if(scale_grad_by_freq, "bags have no gradients by frequency")
     starts = offsets[:-1] if include_last_offset else offsets
-    bag = (torch.arange(len(indices)) >= starts[:, None]).sum(0) - 1
-    inside = bag == torch.arange(len(starts))[:, None]
-    if padding_idx is not None:
-        inside = inside & (indices != padding_idx % len(weight))
-    rows, counts = weight[indices], inside.sum(1, keepdim=True)
+    bag = torch.searchsorted(starts, torch.arange(len(indices)), right=True) - 1
+    read = torch.ones_like(bag) if padding_idx is None else (indices != padding_idx % len(weight)).long()
+    rows, counts = weight[indices], torch.zeros_like(starts).index_add(0, bag, read)[:, None]
     if mode == 2:
+        inside = (bag == torch.arange(len(starts))[:, None]) & (read > 0)
         reached = torch.where(inside[..., None], rows, -inf)
         result = reached.gather(1, reached.detach().argmax(1, keepdim=True)).squeeze(1).masked_fill(counts == 0, 0)
     else:
-        shares = inside.to(weight.dtype) if per_sample_weights is None else inside * per_sample_weights
-        result = shares @ rows
+        shares = read.to(weight.dtype) if per_sample_weights is None else read * per_sample_weights
+        result = weight.new_zeros(len(starts), weight.shape[1]).index_add(0, bag, rows * shares[:, None])
         result = result / counts.clamp(min=1) if mode else result
     return result, bag, bag, bag
 

@@ -14,7 +14,7 @@ from itertools import chain
 
 from planner.graph.ir import Graph, Node
 from planner.layout import signatures
-from planner.search.alternatives.labels import Labelling, node_contracts_weight
+from planner.search.alternatives.labels import Labelling
 from planner.search.coarse.coarsen import CoarseGraph, Name
 
 PAIR = 2
@@ -95,8 +95,8 @@ class Axes:
         """Yield nodes of the forward pass with each weight that they read other than element by element."""
         graph = self._coarse.graph
         for node in graph.nodes:
-            if node.forward is None and node_contracts_weight(node, self._coarse.signatures[node.name], graph):
-                yield from ((node, name) for name in node.inputs if graph.tensors[name].role == "weight")
+            read = self._labelling.contracted_weights(node) if node.forward is None else ()
+            yield from ((node, name) for name in read if graph.tensors[name].role != "state")
 
     def _of_tensor(self, name: str) -> Iterator[int]:
         """Yield the axes of a tensor's dimensions, of those that have one."""

@@ -105,11 +105,28 @@ class Labelling:
         """
 
         def variables_passed_on(node: Node, reached: list[str]) -> list[str]:
-            if node_contracts_weight(node, self._coarse.signatures[node.name], self._graph):
+            if self.contracted_weights(node):
                 reached = [*reached, *self.variables_indexing_weights(node.name)]
             return [variable for variable in reached if variable not in self.batch.nodes[node.name]]
 
         return self._propagated_labels({}, variables_passed_on)
+
+    @cached_property
+    def _made_of_weights(self) -> frozenset[str]:
+        """The weights, and what element-wise operators, casts, views and copies make of weights alone."""
+        made = {name for name in self._graph.tensors if is_weight_or_state(self._graph, name)}
+        for node in self._graph.nodes:
+            of = self._coarse.signatures[node.name].description
+            if node.inputs and made.issuperset(node.inputs) and (of.is_elementwise or of.moves_elements):
+                made.update(node.outputs)
+        return frozenset(made)
+
+    def contracted_weights(self, node: Node) -> list[str]:
+        """Return what a node reads of weights, or of what is made of them alone, other than element by element."""
+        made = self._made_of_weights
+        if self._coarse.signatures[node.name].description.is_elementwise or made.issuperset(node.outputs):
+            return []
+        return [name for name in node.inputs if name in made]
 
     def variables_indexing_weights(self, node: str) -> list[str]:
         """Return the plain variables that index the weights which a node reads or writes."""
@@ -151,11 +168,6 @@ def _labelled_variables(places: list[Place], tensors: Mapping[str, frozenset[int
         for dim in sorted(tensors.get(name, ())):
             if (variable := variables[dim]) is not None:
                 yield variable
-
-
-def node_contracts_weight(node: Node, signature: Signature, graph: Graph) -> bool:
-    """Whether a node reads a weight other than element by element."""
-    return not signature.description.is_elementwise and any(is_weight_or_state(graph, name) for name in node.inputs)
 
 
 def is_weight_or_state(graph: Graph, name: str) -> bool:

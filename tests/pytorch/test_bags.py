@@ -1,0 +1,70 @@
+"""Bags of embeddings are those of PyTorch, and cost as much as the rows that they read."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from planner.pytorch import from_torch  # noqa: E402
+from tests.pytorch.test_never_wrong import compare  # noqa: E402
+
+STARTS = [0, 2, 2, 5, 9, 17]
+KINDS = [
+    (is_flat, is_weighted, mode, left_out)
+    for is_flat in (False, True)
+    for is_weighted in (False, True)
+    for mode in ("sum", "mean", "max")
+    for left_out in (None, 2, -1)
+    if mode == "sum" or not is_weighted
+]
+
+
+class Bags(nn.Module):
+    """Six bags, of three rows each or, in a flat list, of a few."""
+
+    def __init__(self, is_flat, is_weighted, mode, left_out):
+        super().__init__()
+        self.is_flat, self.table = is_flat, nn.EmbeddingBag(9, 4, mode=mode, padding_idx=left_out)
+        self.shares = nn.Parameter(torch.rand(6, 3)) if is_weighted else None
+
+    def forward(self, words):
+        shares = self.shares
+        if self.is_flat:
+            shares = None if shares is None else shares.flatten()
+            bags = self.table(words.flatten(), torch.tensor(STARTS), per_sample_weights=shares)
+        else:
+            bags = self.table(words, per_sample_weights=shares)
+        return (bags * torch.arange(1.0, 5.0)).tanh().square().sum()
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_bags_are_those_of_pytorch(kind):
+    torch.manual_seed(0)
+    batches = [(torch.randint(9, (6, 3)),) for _ in range(3)]
+    batches[0][0][1] = 2
+    batches[1][0][2] = 8
+    assert compare(Bags(*kind), *batches)[0] < 1e-9
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("left_out", [None, 2])
+def test_bags_of_one_length_grow_with_what_they_read(mode, left_out):
+    def elements(count):
+        module = nn.EmbeddingBag(9, 4, mode=mode, padding_idx=left_out)
+        graph = from_torch(module, (torch.ones(count, 3, dtype=torch.long),), loss=lambda bags: bags.square().sum())
+        return sum(tensor.elements for tensor in graph.tensors.values())
+
+    assert elements(400) - elements(200) == elements(300) - elements(100)
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+def test_flat_bags_grow_with_what_they_read(mode):
+    def elements(count):
+        starts = torch.arange(0, 2 * count, 2)
+        words = torch.ones(2 * count, dtype=torch.long)
+        module = nn.EmbeddingBag(9, 4, mode=mode)
+        graph = from_torch(module, (words, starts), loss=lambda bags: bags.square().sum())
+        return sum(tensor.elements for tensor in graph.tensors.values())
+
+    assert elements(400) - elements(200) == elements(300) - elements(100)

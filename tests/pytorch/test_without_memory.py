@@ -1,0 +1,80 @@
+"""Modules are made without memory, whatever they are made or cast as, and are what they are with it."""
+
+from unittest.mock import Mock
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from planner.pytorch.private import FakeTensor  # noqa: E402
+from planner.pytorch.user_model import graph_of, imported, user_model  # noqa: E402
+
+
+class Tied(nn.Module):
+    """A table that is the head as well, positions by arange and a buffer of angles."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.places, self.head = nn.Embedding(50, 16), nn.Embedding(8, 16), nn.Linear(16, 50, bias=False)
+        self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(2))
+        self.head.weight = self.table.weight
+        self.register_buffer("angles", torch.arange(8.0)[:, None] / 10 ** (torch.arange(16.0) / 16), persistent=False)
+
+    def forward(self, words):
+        x = self.table(words) + self.places(torch.arange(words.shape[1], device=words.device))
+        for layer in self.layers:
+            x = x + layer(x * self.angles.cos().to(x.dtype))
+        return nn.functional.cross_entropy(self.head(x).flatten(0, 1), words.flatten())
+
+
+def made(cast):
+    return cast(Tied()), torch.ones(4, 8, dtype=torch.long)
+
+
+CASTS = {
+    "as it is": lambda module: module,
+    "to(bfloat16)": lambda module: module.to(torch.bfloat16),
+    "bfloat16()": lambda module: module.bfloat16(),
+    "half()": lambda module: module.half(),
+    "double()": lambda module: module.double(),
+    "there and back": lambda module: module.half().float(),
+    "layer by layer": lambda module: module.apply(lambda part: part.bfloat16()),
+    "to(cpu)": lambda module: module.to("cpu"),
+}
+
+
+def content(graph):
+    return graph.tensors, graph.nodes, graph.updates, graph.metrics
+
+
+@pytest.mark.parametrize("cast", CASTS.values(), ids=CASTS)
+@pytest.mark.parametrize("precision", [None, "mixed"])
+def test_a_cast_module_is_made_once_and_is_the_same_as_with_memory(cast, precision):
+    function = Mock(side_effect=lambda: made(cast))
+    graph = graph_of(function, precision=precision)
+    autocast = torch.bfloat16 if precision else None
+    assert content(graph) == content(imported(user_model(made(cast)), autocast=autocast))
+    assert function.call_count == 1
+
+
+@pytest.mark.parametrize("precision", [None, "mixed", "mixed-float16"])
+def test_a_module_on_meta_is_the_one_on_the_cpu(precision):
+    def on_meta():
+        with torch.device("meta"):
+            return made(lambda module: module)
+
+    graphs = [graph_of(make, precision=precision) for make in (on_meta, lambda: made(lambda module: module))]
+    assert content(graphs[0]) == content(graphs[1])
+
+
+def test_a_tied_parameter_stays_tied_through_a_cast():
+    def make():
+        module, words = made(lambda module: module.half())
+        assert module.head.weight is module.table.weight
+        assert isinstance(module.head.weight, FakeTensor)
+        assert module.head.weight.dtype is torch.half
+        return module, words
+
+    assert [name for name in graph_of(make).updates if "head" in name] == []
