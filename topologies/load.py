@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from topologies.build import build, expand
+from topologies.described import described, is_described
 from topologies.errors import TopologyError, TopologyWarning
 from topologies.library import MachineFile, find_machine
 from topologies.machine import Machine
@@ -101,7 +102,10 @@ def parse_topology(text: str, source: str = "topology") -> Machine:
 
 
 def _load(name_or_path: str | Path) -> tuple[Machine, TopologyFile]:
-    location, loading = find_machine(name_or_path), _Loading()
+    loading = _Loading()
+    if is_described(str(name_or_path)):
+        return loading.machine(described(str(name_or_path)), MachineFile(Path(), str(name_or_path)))
+    location = find_machine(name_or_path)
     loaded = loading.machine(read_record(location.path, TopologyFile), location)
     for doubt in loading.doubts:
         warnings.warn(doubt, TopologyWarning, stacklevel=3)
@@ -126,6 +130,8 @@ class _Loading:
         self.doubts += (f"{location.source}: {doubt}" for doubt in doubts(file))
 
         def open_machine(name: str) -> TopologyFile:
+            if is_described(name):
+                return self._full(described(name), MachineFile(Path(), name), within)
             inner = find_machine(name, location.path.parent)
             if inner in within:
                 raise TopologyError(f"$.nodes: expected another machine than those around it, found {name!r}")

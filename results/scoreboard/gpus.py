@@ -6,7 +6,8 @@ import re
 
 from results.scoreboard.cells import SetError, words
 from tensor_partitioner.display import nearest
-from topologies.library import device_names, device_type
+from topologies.described import commonness
+from topologies.library import device_names
 
 FORM = {"sxm": "sxm", "hbm3": "sxm", "nvlink": "sxm", "hgx": "sxm", "dgx": "sxm", "pcie": "pcie", "nvl": "nvl"}
 """What says how a GPU is mounted; the driver calls an H100 in a socket "HBM3"."""
@@ -27,9 +28,7 @@ def find_device(name: str) -> str:
     if not fitting:
         known, hint = ", ".join(device_names()), nearest(asked[0], {_parts(device)[0] for device in device_names()})
         raise SetError(f"no type of device is a {name}: expected one of {known}, or a machine of your own{hint}")
-    return max(
-        fitting, key=lambda device: (_parts(device)[1] in {"sxm", ""}, device_type(device).memory_bytes or 0, device)
-    )
+    return max(fitting, key=commonness)
 
 
 def _fits(asked: tuple[str, str, int], offered: tuple[str, str, int]) -> bool:

@@ -14,12 +14,12 @@ from results.scoreboard.gpus import find_device
 from results.scoreboard.row import Row
 from simulator.projection.cluster import NODES_BUILT, Cluster, cluster, cluster_of
 from topologies.build import with_limit
+from topologies.described import BYTES_PER_GBIT, NETWORK_LATENCY_S, SLOT, any_family, usual_node
 from topologies.errors import TopologyError
-from topologies.library import MACHINES, available, device_type, link_types
+from topologies.library import MACHINES, available, link_types
 from topologies.load import parse_topology
 from topologies.reading import encode_record, read_record
 from topologies.schema import (
-    DeviceEntry,
     LinkEntry,
     LinkType,
     NodeEntry,
@@ -32,14 +32,6 @@ USUAL_NODE = 8
 
 USUAL_NETWORK = {"pcie3": "ib-edr", "pcie4": "ib-hdr", "pcie5": "ib-ndr"}
 """The adapter that a slot is made for, where nobody says which there is."""
-BYTES_PER_GBIT = 0.12e9
-"""What 1 Gbit/s of an adapter carries in bytes per second, as in the package's types of links."""
-
-NETWORK_LATENCY_S = 7.0e-6
-SLOTS = {"nvlink4": "pcie5x16", "nvlink5": "pcie5x16"}
-"""What devices of a usual node are plugged into, by the generation of their NVLinks; all others into PCIe 4."""
-
-SLOT, BETWEEN_SOCKETS = "pcie4x16", "amd-infinity-fabric"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +99,7 @@ def _of_type(device: str, devices: int, per_node: int | None, network: str | Non
 
 @cache
 def _box(device: str, count: int) -> Cluster:
-    return cluster_of(parse_topology(encode_record(_usual(device, count)), "box"))
+    return cluster_of(parse_topology(encode_record(usual_node(device, count)), "box"))
 
 
 @cache
@@ -115,7 +107,7 @@ def _of_usual(device: str, count: int, devices: int, network: str | None) -> tup
     """Return a cluster of usual nodes, which are read from a file as others are."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "box.yaml")
-        path.write_text(encode_record(_usual(device, count)))
+        path.write_text(encode_record(usual_node(device, count)))
         return _cluster(str(path), count, devices, network)
 
 
@@ -196,41 +188,8 @@ def _built(nodes: Nodes) -> Cluster:
         nodes=(NodeEntry(name=f"node*{built}", machine=nodes.node),),
         switches=(SwitchEntry(name="network"),),
         links=(LinkEntry(ends=ends, type=nodes.network if known else "adapter"),),
-        collectives=(family or _any_family()).collectives,
+        collectives=(family or any_family()).collectives,
     )
     machine = parse_topology(encode_record(file), "cluster")
     per_node = len(machine.devices) // built
     return Cluster(f"{nodes.count} x {Path(nodes.node).stem}", machine, nodes.count * per_node, per_node)
-
-
-@cache
-def _any_family() -> TopologyFile:
-    return read_record(MACHINES / "hgx-h100-nodes-K.yaml", TopologyFile)
-
-
-def _usual(device: str, count: int) -> TopologyFile:
-    """Return a box of such devices: on a switch by their NVLinks where they have some, else on two sockets.
-
-    With a switch of NVLinks every device has a network adapter of its own, else all share one.
-    """
-    spec = device_type(device)
-    slot = SLOTS.get(spec.nvlinks.direct, SLOT) if spec.nvlinks is not None else SLOT
-    uplink = f"{slot}-uplink"
-    gpus, nics, slots = (f"{name}{0 if count == 1 else f'*{count}'}" for name in ("gpu", "nic", "plx"))
-    names, links = [slots, "cpu0", nics], [(gpus, slots, slot, 1), (slots, "cpu0", uplink, 1), (nics, slots, uplink, 1)]
-    if count > 1 and spec.nvlinks is not None:
-        names.append("nvswitch")
-        links.append((gpus, "nvswitch", spec.nvlinks.switched, spec.nvlinks.count))
-    elif count > 1:
-        two = count > 2 and count % 2 == 0
-        names = ["cpu*2" if two else "cpu0", "nic0"]
-        links = [(gpus, names[0], slot, 1), ("nic0", "cpu0", uplink, 1)]
-        links += [("cpu0", "cpu1", BETWEEN_SOCKETS, 1)] if two else []
-    return TopologyFile(
-        format="topology/2",
-        name="box",
-        description=f"{count} x {device}",
-        devices=(DeviceEntry(name=gpus, type=device),),
-        switches=tuple(SwitchEntry(name=name) for name in names),
-        links=tuple(LinkEntry(ends=(end, other), type=kind, count=many) for end, other, kind, many in links),
-    )

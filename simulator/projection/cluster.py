@@ -12,10 +12,13 @@ from functools import lru_cache
 from pathlib import Path
 
 from topologies import Machine, TopologyError, load_topology
+from topologies.described import is_described
 from topologies.machine import node_of
 
 NODES_BUILT = 16
-_FAMILY = re.compile(r"(.+-)([1-9]\d*)")
+_FAMILY = re.compile(r"(.+-)([1-9]\d*)()")
+_LINE = re.compile(r"()([1-9]\d*)( ?x ?\d+ ?x ?.+)")
+"""A machine in a line, of several nodes (topologies/described.py)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,10 +44,11 @@ def cluster(machine: str | Path | Machine) -> Cluster:
     """Return a machine, by name or file built as far as it must be; TopologyError as `load_topology`."""
     if isinstance(machine, Machine):
         return cluster_of(machine)
-    name, match = str(machine), _FAMILY.fullmatch(str(machine))
+    name = str(machine)
+    match = _LINE.fullmatch(name) if is_described(name) else _FAMILY.fullmatch(name)
     if match is None or (nodes := int(match[2])) <= NODES_BUILT or Path(name).is_file():
         return cluster_of(load_topology(machine))
-    built = load_topology(f"{match[1]}{NODES_BUILT}")
+    built = load_topology(f"{match[1]}{NODES_BUILT}{match[3]}")
     if not node_of(built.devices[0].name):
         return cluster_of(load_topology(machine))
     per_node = len(built.devices) // NODES_BUILT
