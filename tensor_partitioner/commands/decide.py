@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from importlib import import_module
@@ -37,6 +38,8 @@ from tensor_partitioner.decision.answer import Answer
 from tensor_partitioner.decision.deciding import BUDGET_S, decide
 from tensor_partitioner.decision.record import Decision
 from tensor_partitioner.decision.sources import STACK, hint, is_alike, plan_named, source_of
+from tensor_partitioner.decision.varied import decide_each, read_varied, varied_table
+from tensor_partitioner.display.progress import progress
 from tensor_partitioner.launch.options import launched
 from tensor_partitioner.replicas import searched_plan
 
@@ -50,6 +53,13 @@ SHOWN_DEVICES = 16
 
 STACK_HELP = f"Software stack to predict. {OURS}: this project's executor, simulated worker by worker."
 SLIDERS_HELP = "Also decide for other batches and device counts, for sliders on the page. Takes minutes."
+VARY_HELP = (
+    "Decide for each value, as in batch=64,128, sequence=8k,32k, nodes=8,16, device=h100,h200, nic=200G,400G or "
+    "topo=MACHINE,MACHINE. Repeatable: every combination."
+)
+PRICE_HELP = "Dollars an hour of a device, of a type or of all, for the price of a trillion tokens with --vary."
+OF_ONE = {"-o": "output", "--page": "page_path"}
+MOST_DOLLARS = 1e6
 BATCH = "the largest that fits without accumulation, up to 4096 per device"
 HELP = f"""Find the fastest way to train MODEL on all devices of a machine that fits in memory, as predicted.
 
@@ -60,6 +70,7 @@ fits."""
 EXAMPLES = (
     "decide gpt2 --topo hgx-h100 --batch 64",
     "decide llama-3.1-8b --topo hgx-h100-nodes-8 --batch 512 --json decision.json",
+    "decide llama-3.1-8b --topo hgx-h100-nodes-8 --vary nodes=4,8,16 --price-per-hour 2.5",
     "decide model.py:make --topo p4d.24xlarge -o plan.json --page page.html",
 )
 _SECONDS = re.compile(r"(\d+(?:\.\d+)?) ?(s|min)?")
@@ -100,6 +111,8 @@ def _with_options_of_plan(command: click.Command) -> click.Command:
 @click.option("--pin", "pins", multiple=True, metavar="WORD=VALUE", help=PIN_HELP)
 @click.option("--pins", "pins_file", type=click.Path(path_type=Path), metavar="FILE", help=PINS_HELP)
 @click.option("--all", "show_all", is_flag=True, help="Show every candidate that was priced.")
+@click.option("--vary", multiple=True, metavar="NAME=V1,V2,...", help=VARY_HELP)
+@click.option("--price-per-hour", "prices", multiple=True, metavar="[DEVICE=]DOLLARS", help=PRICE_HELP)
 @operators_option
 @click.option("-o", "output", type=WRITTEN, help="Write the best plan.")
 @click.option("--json", "json_path", type=WRITTEN, help="Write the decision, with all candidates, as JSON.")
@@ -113,6 +126,9 @@ def main(source: str, **options: Any) -> None:
     if options["page_path"] is not None and not is_alike(cluster(options["topo"])):
         raise click.UsageError(f"--page shows what is projected: expected alike devices, found {options['topo']}")
     source, options = launched(source, options, is_fixed=False)
+    if options["vary"]:
+        _vary(source, options)
+        return
     decision = _decided(source, options)
     if options["json_path"] is not None:
         write_json(options["json_path"], decision)
@@ -144,6 +160,34 @@ def _plan_on_page(decision: Decision, source: str, options: Mapping[str, Any]) -
     except (GraphError, PlanError) as error:
         click.echo(f"note: the page is without the plan, tensor by tensor: {display.printable(str(error))}", err=True)
         return None
+
+
+def _vary(source: str, options: Mapping[str, Any]) -> None:
+    """Decide for every combination of values, and show a row for each."""
+    if unmet := [flag for flag, name in OF_ONE.items() if options[name] is not None]:
+        raise click.UsageError(f"--vary makes many decisions: expected no {', '.join(unmet)}, which is of one")
+    varied, prices = read_varied(options["vary"]), dict(map(_priced, options["prices"]))
+    with progress("deciding", math.prod(map(len, varied.values()))) as done:
+        settings = {"stack": options["stack"], "budget_s": options["budget"], "pins": options["pins"]}
+        given = {name: value for name, value in given_options(options).items() if name not in varied}
+        settings = {name: value for name, value in settings.items() if name not in varied}
+        cells = decide_each(source, options["topo"], varied, prices, done, **settings, **given)
+    if options["json_path"] is not None:
+        write_json(options["json_path"], {"format": "varied/1", "cells": cells})
+    stdout().print(varied_table(f"{source} on {options['topo']}", cells))
+    if bad := sum(cell.decision is None or not cell.decision.best.fits for cell in cells):
+        raise JobError(f"{source}: {bad} of {len(cells)} have no way that fits")
+
+
+def _priced(text: str) -> tuple[str, float]:
+    device, _, price = text.rpartition("=")
+    try:
+        value = float(price)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < MOST_DOLLARS:
+        raise click.BadParameter(f"--price-per-hour: expected dollars, as in h100=2.5, found {text!r}")
+    return device, value
 
 
 def _decided(source: str, options: Mapping[str, Any]) -> Decision:

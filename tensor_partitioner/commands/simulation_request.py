@@ -1,4 +1,4 @@
-"""A simulation that the command `simulate` runs, once or per cell of a sweep: a plan on a machine."""
+"""A simulation that the command `simulate` runs: a plan on a machine."""
 
 from __future__ import annotations
 

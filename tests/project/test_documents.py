@@ -21,7 +21,7 @@ from planner.report.schema import (
     Spending,
     TaskSeconds,
 )
-from tensor_partitioner.commands.sweep import Cell
+from tensor_partitioner.decision.varied import Varied
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -104,4 +104,4 @@ PARTS = {
 def test_every_key_of_a_report_is_documented():
     assert documented("Report") == {"": sorted(Report.__struct_fields__)}
     assert documented("Parts of a report") == {name: sorted(kind.__struct_fields__) for name, kind in PARTS.items()}
-    assert documented("Sweeps") == {"": sorted(Cell.__struct_fields__)}
+    assert documented("Decisions that vary") == {"": sorted(Varied.__struct_fields__)}

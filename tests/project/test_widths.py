@@ -27,7 +27,7 @@ LINES = (
     "plan --diff plan.json other.json",
     "plan plan.json --export jax",
     "simulate plan.json --topo p2.8xlarge",
-    "simulate mlp-2-16 --workers 4 --sweep batch=8,16 --sweep topo=p2.8xlarge,uniform-8",
+    "decide mlp-2-16 --topo uniform-8 --vary batch=8,16 --vary topo=p2.8xlarge,uniform-8",
     "compare report.json report.json --pairs",
     "topo show p2.16xlarge",
     "topo show p4d-nodes-2",

@@ -1,8 +1,7 @@
-"""The command `simulate`: models planned first, data parallelism beside the plan, sweeps, pictures, what is refused."""
+"""The command `simulate`: models planned first, data parallelism beside the plan, pictures, what is refused."""
 
 import json
 import re
-from itertools import product
 
 import pytest
 
@@ -12,7 +11,6 @@ from planner.report.schema import read_reports
 from simulator import simulate
 from tensor_partitioner.commands.plan import main as plan
 from tensor_partitioner.commands.simulate import main
-from tensor_partitioner.commands.simulation_request import ALSO_DATA_PARALLEL
 
 MODEL = (
     *("mlp-2-16", "--batch", "8", "--workers", "4", "--dtype", "float32", "--optimizer", "momentum"),
@@ -99,59 +97,6 @@ def test_from_python_the_same_is_found(saved, tmp_path):
 def test_a_saved_plan_is_not_planned_again(saved, capsys, option):
     assert run(saved, "--topo", "uniform-8", *option) == 2
     assert re.fullmatch(rf"error: .*mlp\.json is a saved plan, .*: expected no {option[0]}\n", capsys.readouterr().err)
-
-
-def test_a_sweep_is_every_combination(tmp_path, capsys):
-    file = tmp_path / "sweep.json"
-    swept = ("--sweep", "batch=2,8", "--sweep", "overlap=true,false", "--sweep", "topo=uniform-8,uniform-2")
-    assert run("mlp-2-16", "--workers", "4", *swept, "--json", file) == 1
-    shown = capsys.readouterr()
-    assert (
-        shown.err == f"note: {ALSO_DATA_PARALLEL}\nerror: mlp-2-16: 4 of 8 simulations failed or do not fit in memory\n"
-    )
-    assert shown.out.count("error: uniform-2") == 4
-    assert shown.out.count("not possible") == 2
-    sweep = json.loads(file.read_text())
-    assert sweep["format"] == "sweep/1"
-    combinations = [dict(zip(("batch", "overlap", "topo"), values, strict=True)) for values in product(
-        ("2", "8"), ("true", "false"), ("uniform-8", "uniform-2"))]  # fmt: skip
-    assert [cell["values"] for cell in sweep["cells"]] == combinations
-    for cell in sweep["cells"]:
-        assert (cell["report"] is None) == (cell["values"]["topo"] == "uniform-2") == (cell["error"] is not None)
-    alone = tmp_path / "alone.json"
-    assert (
-        run("mlp-2-16", "--workers", "4", "--batch", "8", "--no-overlap", "--topo", "uniform-8", "--json", alone) == 0
-    )
-    assert json.loads(alone.read_text()) == sweep["cells"][6]["report"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--sweep", "batch"), r"--sweep.*batch=8,16,32, found 'batch'"),
-        (("--sweep", "batch=8,,9"), r"--sweep.*found 'batch=8,,9'"),
-        (("--sweep", "batch=8", "--sweep", "batch=9"), r"once, found batch again"),
-        (("--sweep", "batch=8,x"), r"--batch.*'x'"),
-        (("--sweep", "topo=uniform-8,nowhere"), r"nowhere: expected a topology file or one of"),
-        (("--sweep", "colour=red"), r"--sweep colour: expected one of .*batch"),
-        (("--sweep", "ways=4,2"), r"--sweep ways: expected one of"),
-        (("--sweep", "batch=8", "--trace", "t.json"), r"many plans: expected no --trace"),
-        (("--sweep", "batch=8", "-o", "p.json"), r"many plans: expected no -o"),
-        (("--batch", "8", "--sweep", "batch=8,16"), r"--sweep batch: .* alone, found --batch besides"),
-    ],
-)
-def test_what_a_sweep_refuses(arguments, message, capsys):
-    topo = () if any("topo=" in argument for argument in arguments) else ("--topo", "uniform-8")
-    assert run("mlp-2-16", "--workers", "4", *topo, *arguments) == 2
-    assert re.fullmatch(rf"error: .*{message}.*\n", capsys.readouterr().err)
-
-
-def test_a_sweep_of_a_saved_plan_leaves_its_graph_alone(saved, capsys):
-    assert run(saved, "--topo", "uniform-8", "--sweep", "batch=8,16") == 2
-    assert re.search(
-        r"--sweep batch: expected one of collectives, data-parallel, overlap, prefetch, stack, system, topo\n",
-        capsys.readouterr().err,
-    )
 
 
 @pytest.mark.parametrize(

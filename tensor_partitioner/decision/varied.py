@@ -1,0 +1,153 @@
+"""Decisions for several values of options and machines: one row each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any
+
+import msgspec
+from rich.table import Table
+
+from planner.errors import GraphError, InputError, PlanError
+from planner.models import model_options
+from simulator.projection.cluster import cluster
+from tensor_partitioner import display
+from tensor_partitioner.decision.deciding import decide
+from tensor_partitioner.decision.record import Decision
+from topologies import TopologyError
+from topologies.described import LINE
+
+OF_MACHINE = ("topo", "nodes", "device", "nic")
+"""What a machine varies in: itself, its nodes, their type of device, the Gbit/s of each adapter."""
+
+FAMILY = re.compile(r"(.+-)([1-9]\d*)")
+TRILLION, SECONDS_PER_HOUR = 1e12, 3600
+NUMBER = re.compile(r"(\d+(?:\.\d+)?)([kKmM]?)")
+SCALES = {"": 1, "k": 1024, "m": 1024**2}
+COLUMNS = ("strategy", "step", "tokens/s", "MFU", "memory")
+
+
+class Varied(msgspec.Struct, frozen=True, kw_only=True):
+    """A combination of values, as they were written, and its decision, or why there is none.
+
+    `price` is in dollars: of a trillion tokens, of a million samples where these are no sequences.
+    """
+
+    values: dict[str, str]
+    decision: Decision | None = None
+    error: str = ""
+    price: float | None = None
+
+
+def read_varied(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Read what is varied, as in `batch=8,16`; an InputError for what nothing varies in."""
+    known = ("stack", *OF_MACHINE, *model_options())
+    varied: dict[str, tuple[str, ...]] = {}
+    for text in texts:
+        name, _, values = text.partition("=")
+        name = name.strip().replace("-", "_")
+        if name not in known or not all(value.strip() for value in values.split(",")):
+            shown = ", ".join(of.replace("_", "-") for of in known)
+            raise InputError(f"--vary: expected NAME=VALUE,VALUE with a NAME of {shown}; found {text!r}")
+        if name in varied:
+            raise InputError(f"--vary: expected {name} once, found it again")
+        varied[name] = tuple(value.strip() for value in values.split(","))
+    return varied
+
+
+def decide_each(
+    model: str,
+    machine: str,
+    varied: Mapping[str, Sequence[str]],
+    prices: Mapping[str, float],
+    done: Callable[[], None],
+    **options: Any,
+) -> tuple[Varied, ...]:
+    """Decide for every combination of values; `options` are of `decide`, `prices` dollars an hour of a device's type.
+
+    The price of "" is that of every other type. `done` is called after each.
+    """
+    cells = []
+    for chosen in product(*varied.values()):
+        values = dict(zip(varied, chosen, strict=True))
+        try:
+            given = {name: _value(name, text) for name, text in values.items() if name not in OF_MACHINE}
+            decision = decide(model, machine_of(machine, values), **{**options, **given})
+            cells.append(Varied(values=values, decision=decision, price=_price(decision, prices)))
+        except (GraphError, PlanError, TopologyError, InputError) as error:
+            cells.append(Varied(values=values, error=str(error)))
+        done()
+    return tuple(cells)
+
+
+def machine_of(machine: str, values: Mapping[str, str]) -> str:
+    """Return the machine that values make of another: a family's or a line's number, or a line with another part."""
+    machine = values.get("topo", machine)
+    family = FAMILY.fullmatch(machine)
+    if {"device", "nic"} & values.keys():
+        match = LINE.fullmatch(machine)
+        built = cluster(machine)
+        per_node = built.per_node if match is None else match["count"]
+        nodes = values.get("nodes", str(built.devices // int(per_node)))
+        device = values.get("device", built.built.devices[0].spec.name)
+        rate = values.get("nic", "" if match is None else match["rate"] or "").removesuffix("G")
+        return f"{nodes} x {per_node} x {device}{f', {rate}G' if rate else ''}"
+    if "nodes" not in values:
+        return machine
+    if (match := LINE.fullmatch(machine)) is not None:
+        rate = f", {match['rate']}G" if match["rate"] else ""
+        return f"{values['nodes']} x {match['count']} x {match['type']}{rate}"
+    if family is None:
+        raise InputError(f"--vary nodes: expected a machine of several nodes, as in hgx-h100-nodes-8, found {machine}")
+    return f"{family[1]}{values['nodes']}"
+
+
+def _value(name: str, text: str) -> object:
+    """Return an option's value: a whole number may end in k or m."""
+    option = model_options().get(name)
+    match = NUMBER.fullmatch(text)
+    if option is None or option.kind == "str":
+        return text
+    if option.kind == "bool":
+        return text in {"true", "yes", "on"}
+    if match is None:
+        raise InputError(f"--vary {name}: expected numbers, found {text!r}")
+    number = float(match[1]) * SCALES[match[2].lower()]
+    return int(number) if option.kind == "int" else number
+
+
+def _price(decision: Decision, prices: Mapping[str, float]) -> float | None:
+    """Return dollars of a trillion tokens, or a million samples; None where no price is said, or nothing fits."""
+    device, best = decision.machine.device, decision.best
+    hourly = next((prices[name] for name in (device, device.partition("-")[0], "") if name in prices), None)
+    if hourly is None or not best.fits:
+        return None
+    a_second = hourly * decision.machine.devices / SECONDS_PER_HOUR
+    if best.tokens_per_s is None:
+        return a_second * TRILLION / 1e6 / best.samples_per_s
+    return a_second * TRILLION / best.tokens_per_s
+
+
+def varied_table(title: str, cells: Sequence[Varied]) -> Table:
+    """Show a row for every combination: what is best, or why there is nothing."""
+    names = [name.replace("_", "-") for name in cells[0].values]
+    priced = any(cell.price is not None for cell in cells)
+    rows = [[*cell.values.values(), *_figures(cell, priced=priced)] for cell in cells]
+    heads = [*names, *COLUMNS, *(["$/1e12 tokens"] if priced else [])]
+    return display.table(title, heads, rows, text=("strategy",))
+
+
+def _figures(cell: Varied, *, priced: bool) -> Iterator[str]:
+    if cell.decision is None:
+        yield from (f"error: {cell.error}", *[""] * (len(COLUMNS) - 1 + priced))
+        return
+    best = cell.decision.best
+    yield best.parallel or best.family
+    yield display.seconds(best.seconds_per_step) if best.fits else "does not fit"
+    yield display.number(best.samples_per_s if best.tokens_per_s is None else best.tokens_per_s)
+    yield f"{best.utilisation:.1%}"
+    yield display.quantity(best.needed_bytes, "B")
+    if priced:
+        yield "" if cell.price is None else f"{cell.price:,.0f}"
