@@ -2,6 +2,8 @@
 
 from tensor_partitioner.commands import calibrate as calibrating
 from tensor_partitioner.commands import compare as comparing
+from tensor_partitioner.commands import decide as deciding
+from tensor_partitioner.commands import diagnose as diagnosing
 from tensor_partitioner.commands import execute as executing
 from tensor_partitioner.commands import export as exporting
 from tensor_partitioner.commands import operators as checking
@@ -11,6 +13,7 @@ from tensor_partitioner.commands import simulate as simulating
 from tensor_partitioner.commands import topo as drawing
 
 calibrate, execute = calibrating.calibrate, executing.execute
-plan, simulate, compare, topo, operators, export, report = (
-    module.main.command for module in (planning, simulating, comparing, drawing, checking, exporting, reporting)
+decide, diagnose, plan, simulate, compare, topo, operators, export, report = (
+    module.main.command
+    for module in (deciding, diagnosing, planning, simulating, comparing, drawing, checking, exporting, reporting)
 )
