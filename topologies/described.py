@@ -22,7 +22,7 @@ BYTES_PER_GBIT = 0.12e9
 """What 1 Gbit/s of an adapter carries in bytes per second, as in the package's types of links."""
 
 NETWORK_LATENCY_S = 7.0e-6
-SLOTS = {"nvlink4": "pcie5x16", "nvlink5": "pcie5x16"}
+SLOTS = dict.fromkeys(("nvlink4", "nvlink5", "xgmi-mi300x"), "pcie5x16")
 """What devices of a usual node are plugged into, by the generation of their NVLinks; all others into PCIe 4."""
 
 SLOT, BETWEEN_SOCKETS = "pcie4x16", "amd-infinity-fabric"
