@@ -92,7 +92,10 @@ def check(context: click.Context, machines: tuple[str, ...]) -> None:
 @click.option("--device", help="The type of its GPUs, from topologies/devices, with their rates and memory.")
 @click.option("-o", "output", type=WRITTEN, help="Write the machine's file; without it, it is printed.")
 def import_(path: Path, device: str | None, output: Path | None) -> None:
-    """Import NCCL's topology XML, what `nvidia-smi topo -m` prints, hwloc's XML (`lstopo --of xml`), or InfraGraph."""
+    """Import NCCL's topology XML, what `nvidia-smi topo -m` prints, or hwloc's XML (`lstopo --of xml`).
+
+    Other packages may add formats, as extras/infragraph does.
+    """
     check_written((output,), (path,))
     result = import_machine(path, device)
     if output is None:

@@ -1,19 +1,39 @@
 """A description of InfraGraph's, worked out by hand, and what is wrong with others."""
 
 import json
+import tomllib
+from importlib.metadata import entry_points
+from pathlib import Path
 
 import pytest
 import yaml
 
 from tests.topologies.samples import INFRAGRAPH
 from topologies import TopologyError, load_topology
-from topologies.imports import import_machine
+from topologies.imports import FORMATS, import_machine
 
 V100 = "v100-sxm2-16gb"
+EXTRA = Path(__file__).resolve().parents[2] / "extras" / "infragraph"
 
 
 @pytest.fixture
-def imported(tmp_path):
+def format_added(tmp_path, monkeypatch):
+    """The package that adds the format, as pip would install it."""
+    entries = tomllib.loads((EXTRA / "pyproject.toml").read_text())["project"]["entry-points"]
+    folder = tmp_path / "installed" / "tensor_partitioner_infragraph-0.1.0.dist-info"
+    folder.mkdir(parents=True)
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: tensor-partitioner-infragraph\nVersion: 0.1.0\n")
+    lines = (
+        f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in named.items())
+        for group, named in entries.items()
+    )
+    (folder / "entry_points.txt").write_text("".join(lines))
+    monkeypatch.syspath_prepend(folder.parent)
+    monkeypatch.syspath_prepend(EXTRA)
+
+
+@pytest.fixture
+def imported(tmp_path, format_added):
     def run(text, device=V100):
         path = tmp_path / "cluster.yaml"
         path.write_text(text)
@@ -111,3 +131,13 @@ def test_devices_within_themselves_end(imported):
                 "{name: port, count: 1, choice: port, port: {}}", "{name: card, count: 1, choice: device}"
             )
         )
+
+
+def test_without_the_package_one_line_says_what_to_install(tmp_path):
+    if entry_points(group=FORMATS):
+        pytest.skip("a package that adds formats is installed here")
+    for name, text in (("cluster.yaml", INFRAGRAPH), ("cluster.json", json.dumps(yaml.safe_load(INFRAGRAPH)))):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(TopologyError, match=r"found a mapping; .*pip install extras/infragraph") as refused:
+            import_machine(tmp_path / name, V100)
+        assert "\n" not in str(refused.value)

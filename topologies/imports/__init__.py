@@ -1,15 +1,19 @@
-"""Machines from what other tools write of them: NCCL's topology XML, `nvidia-smi topo -m`, hwloc's XML, InfraGraph."""
+"""Machines from what other tools write of them: NCCL's topology XML, `nvidia-smi topo -m`, hwloc's XML.
+
+Other packages add formats by entry points, as `extras/infragraph` adds InfraGraph's.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Protocol, cast
 from xml.etree import ElementTree as ET
 
 from topologies.errors import TopologyError
 from topologies.imports.hwloc import HwlocReader
-from topologies.imports.infragraph import InfraGraphReader, looks_like_infragraph
 from topologies.imports.nccl import NCCLReader
 from topologies.imports.parts import Parts
 from topologies.imports.smi import MatrixReader
@@ -18,12 +22,30 @@ from topologies.machine import Machine
 from topologies.reading import encode_record, read_text
 from topologies.schema import FORMAT, TopologyFile
 
+FORMATS = "tensor_partitioner.machines"
+"""The group of entry points under which other packages add formats, each an `OtherFormat`."""
+
 DEEPEST = 100
+_MAPPING = re.compile(r"""\s*(?:#.*\n\s*)*(?:\{|["']?\w+["']?\s*:)""")
 _ENTITY = re.compile(r"<!ENTITY", re.IGNORECASE)
 _XML: dict[str, tuple[str, type[NCCLReader] | type[HwlocReader]]] = {
     "system": ("NCCL's topology XML", NCCLReader),
     "topology": ("hwloc's XML", HwlocReader),
 }
+
+
+class OtherFormat(Protocol):
+    """A format of another package: its title, whether a text is in it, and how its parts are added."""
+
+    @property
+    def title(self) -> str:
+        """What the format is called."""
+
+    def recognizes(self, text: str) -> bool:
+        """True if a text is in this format."""
+
+    def read(self, text: str, parts: Parts) -> None:
+        """Add the parts of a machine; raises `TopologyError` for what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +84,15 @@ def import_machine(path: str | Path, device: str | None = None) -> Imported:
 
 
 def _read(text: str, parts: Parts) -> str:
-    if looks_like_infragraph(text):
-        InfraGraphReader(text, parts).read()
-        return "InfraGraph's description"
+    for entry in entry_points(group=FORMATS):
+        if (other := cast(OtherFormat, entry.load())).recognizes(text):
+            other.read(text, parts)
+            return other.title
+    if _MAPPING.match(text):
+        raise TopologyError(
+            "expected XML or what nvidia-smi topo -m prints, found a mapping; a package can add its format, as "
+            "pip install extras/infragraph adds InfraGraph's"
+        )
     if not text.lstrip().startswith("<"):
         MatrixReader(text, parts).read()
         return "what nvidia-smi topo -m prints"

@@ -110,11 +110,6 @@ class _InfragraphFile(msgspec.Struct, frozen=True):
     infrastructure: _Infrastructure
 
 
-def looks_like_infragraph(text: str) -> bool:
-    """Whether a text is a mapping with the keys of an infrastructure, in YAML or JSON."""
-    return text.lstrip().startswith("{") or _LOOKS_ALIKE.search(text) is not None
-
-
 @dataclass(frozen=True, slots=True)
 class _Joined:
     """An edge between two nodes by their paths, its link, and where it is: within COMPUTERS, SWITCHES, or BETWEEN."""
@@ -385,3 +380,21 @@ def _indices(text: str, count: int) -> Sequence[int]:
         return range(count)[slice(*bounds)]
     except (ValueError, IndexError, TypeError) as error:
         raise TopologyError(f"{name}: expected indices of {count}, found [{chosen}]") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Format:
+    """How `topo import` reads InfraGraph's descriptions."""
+
+    title: str = "InfraGraph's description"
+
+    def recognizes(self, text: str) -> bool:
+        """True if a text is a mapping with the keys of an infrastructure, in YAML or JSON."""
+        return text.lstrip().startswith("{") or _LOOKS_ALIKE.search(text) is not None
+
+    def read(self, text: str, parts: Parts) -> None:
+        """Add the parts of a description."""
+        InfraGraphReader(text, parts).read()
+
+
+READER = _Format()
