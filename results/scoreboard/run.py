@@ -11,7 +11,7 @@ from results.scoreboard import picture, tables
 from results.scoreboard.scored import score
 from results.scoreboard.scores import percentile
 from results.scoreboard.sets import find_sets, own_sets, read_set
-from tensor_partitioner.decision.published import PATH, PublishedScore
+from tensor_partitioner.decision.record import PATH, PublishedScore
 
 HERE = Path(__file__).parent
 DIGITS = 5

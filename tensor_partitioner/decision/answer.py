@@ -11,8 +11,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from tensor_partitioner import display
-from tensor_partitioner.decision.published import COVERAGE
-from tensor_partitioner.decision.record import Decision, RankedCandidate
+from tensor_partitioner.decision.record import COVERAGE, Decision, RankedCandidate
 from tensor_partitioner.decision.why import left_open, not_their_best, one_device
 
 HEADING = 10

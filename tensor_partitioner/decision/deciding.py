@@ -28,8 +28,16 @@ from simulator.projection.stack import OURS, Stack, stack_named
 from simulator.report import simulate
 from tensor_partitioner.decision.bounds import UNDIVIDED, Bounds
 from tensor_partitioner.decision.candidates import ParallelSpace, candidate_name, family
-from tensor_partitioner.decision.published import band, published_scores
-from tensor_partitioner.decision.record import ALL_ALIKE, FAMILIES, SEARCHED, Decision, RankedCandidate, SearchFacts
+from tensor_partitioner.decision.record import (
+    ALL_ALIKE,
+    FAMILIES,
+    SEARCHED,
+    Decision,
+    RankedCandidate,
+    SearchFacts,
+    band,
+    published_scores,
+)
 from tensor_partitioner.decision.searching import Search
 from tensor_partitioner.decision.sources import (
     STACK,

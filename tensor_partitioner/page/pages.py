@@ -22,8 +22,7 @@ from simulator.projection.stack import stack_named
 from simulator.report import Settings, simulation_of
 from simulator.simulation import Simulation
 from tensor_partitioner import __version__, display
-from tensor_partitioner.decision.published import published_scores
-from tensor_partitioner.decision.record import Decision
+from tensor_partitioner.decision.record import Decision, published_scores
 from tensor_partitioner.decision.sources import hint
 from tensor_partitioner.display import number, percent, product, quantity, seconds
 from tensor_partitioner.page.decisions import asked, cards_of, machine_inputs, shown, split_of, stack_inputs, trust_of

@@ -11,8 +11,7 @@ from planner.explanations.explanation import Rejected
 from planner.explanations.summary_record import Summary
 from planner.parallel import Parallel
 from simulator.history import Span
-from tensor_partitioner.decision.published import PublishedScore
-from tensor_partitioner.decision.record import Decision
+from tensor_partitioner.decision.record import Decision, PublishedScore
 from topologies.tree import TreeNode
 
 

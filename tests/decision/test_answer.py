@@ -3,7 +3,7 @@
 import pytest
 
 from tensor_partitioner.decision import Answer, decide
-from tensor_partitioner.decision.published import band, published_scores
+from tensor_partitioner.decision.record import band, published_scores
 
 WIDTHS = (60, 80, 120)
 MOST_LINES = 40

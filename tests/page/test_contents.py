@@ -19,7 +19,7 @@ from planner.failures import describe_failure
 from planner.report.schema import write_reports
 from tensor_partitioner.commands.report import main
 from tensor_partitioner.decision import decide
-from tensor_partitioner.decision.published import published_scores
+from tensor_partitioner.decision.record import published_scores
 from tensor_partitioner.page.decisions import cards_of, machine_inputs, shown
 from tensor_partitioner.page.pages import decision_content, html, plan_content
 from tensor_partitioner.page.runs import RESOLUTION, SHOWN, run_part, schedule_lanes, simulated_lanes

@@ -29,7 +29,7 @@ from results.scoreboard.runs import run_of
 from results.scoreboard.sets import HERE, find_sets, own_sets, read_set
 from results.scoreboard.sizes import size_of
 from simulator.projection.stack import STACKS
-from tensor_partitioner.decision.published import published_scores
+from tensor_partitioner.decision.record import published_scores
 
 FOLDER = ROOT / "results" / "scoreboard"
 ROWS = {
