@@ -49,7 +49,7 @@ demo: install
 	$(BIN)/plan $(DEMO_MODEL) --batch $(DEMO_BATCH) --image 8 --channels 1 --classes 10 --workers $(DEMO_WORKERS) -o $(DEMO)/plan.json > $(DEMO)/plan.txt
 	@grep -E 'weights|workers|bytes per iteration|data parallelism|search took' $(DEMO)/plan.txt | head -n 6
 	$(MPIRUN) -n $(DEMO_WORKERS) $(BIN)/calibrate $(DEMO)/plan.json --only-plans --seconds 20 -o $(DEMO)/this_machine.yaml > $(DEMO)/calibrated.txt
-	COLUMNS=1000 $(BIN)/simulate $(DEMO)/plan.json --topo $(DEMO)/this_machine.yaml --no-data-parallel --tasks --json $(DEMO)/predicted.json > $(DEMO)/predicted.txt
+	COLUMNS=1000 $(BIN)/simulate $(DEMO)/plan.json --topo $(DEMO)/this_machine.yaml --tasks --json $(DEMO)/predicted.json > $(DEMO)/predicted.txt
 	@tail -n 1 $(DEMO)/predicted.txt
 	COLUMNS=1000 $(MPIRUN) -n $(DEMO_WORKERS) $(BIN)/execute $(DEMO)/plan.json --data digits --steps $(DEMO_STEPS) --tasks --json $(DEMO)/executed.json > $(DEMO)/executed.txt
 	@tail -n 1 $(DEMO)/executed.txt

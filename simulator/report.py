@@ -14,7 +14,7 @@ from planner.errors import PlanError
 from planner.graph.facts import batch_size, contents, phases, weight_dtype
 from planner.plans.plan import Plan
 from planner.plans.plan_json import plan_of
-from planner.report.schema import CollectiveUse, DataParallelism, Report, Setting, TaskSeconds, matrix
+from planner.report.schema import CollectiveUse, Report, Setting, TaskSeconds, matrix
 from planner.report.task_seconds import task_seconds
 from simulator.breakdown import durations
 from simulator.interpreter import Operated, Switches
@@ -54,22 +54,20 @@ class Settings:
         return asdict(self) | {"collectives": "library" if self.by_library(machine) else "pairs"}
 
 
-def simulate(  # noqa: PLR0913 -- the settings by their names
+def simulate(
     plan: Plan | str | Path,
     machine: str | Machine,
     *,
     prefetch: int = 1,
     overlap: bool = True,
     collectives: str = "auto",
-    data_parallel: Plan | str | Path | None = None,
 ) -> Report:
     """Simulate one training iteration of a plan, or of a plan.json.
 
     `machine` is a Machine, a YAML file or the name of one; worker w runs on its w-th device. `prefetch` is how many
     compute units early fetches start, `overlap` whether transfers overlap computation, `collectives` as in `Settings`.
-    `data_parallel`, a plan for as many workers, is simulated, too, and stands beside the plan in the report. Raises a
-    TopologyError where the machine has too few devices or no figure for a dtype, a PlanError for what is no plan or
-    makes no sense.
+    Raises a TopologyError where the machine has too few devices or no figure for a dtype, a PlanError for what is no
+    plan or makes no sense.
 
     >>> import planner, simulator
     >>> plan = planner.plan(planner.model("mlp-2-16", batch=8), workers=4)
@@ -79,10 +77,7 @@ def simulate(  # noqa: PLR0913 -- the settings by their names
     """
     plan, machine = plan_of(plan), machine_of(machine)
     settings, program = Settings(prefetch, overlap, collectives), plan_program(plan, machine, prefetch)
-    beside = (
-        None if data_parallel is None else data_parallelism(plan_of(data_parallel), plan.workers, machine, settings)
-    )
-    return report(plan, plan.search.model or "plan", simulation_of(program, settings), settings.told(machine), beside)
+    return report(plan, plan.search.model or "plan", simulation_of(program, settings), settings.told(machine))
 
 
 def machine_of(machine: str | Machine) -> Machine:
@@ -108,27 +103,11 @@ def simulation_of(program: PlanProgram, settings: Settings, *, each_worker: bool
     )
 
 
-def data_parallelism(plan: Plan, workers: int, machine: Machine, settings: Settings) -> DataParallelism:
-    """Simulate a data-parallel plan to stand beside one of as many workers; PlanError where it has others."""
-    if plan.workers != workers:
-        raise PlanError(f"data_parallel: expected a plan for {workers} workers, found one for {plan.workers}")
-    simulation = simulation_of(plan_program(plan, machine, settings.prefetch), settings)
-    batch = batch_size(plan.graph)
-    return DataParallelism(
-        seconds_per_step=simulation.seconds,
-        samples_per_s=batch / simulation.seconds if batch and simulation.seconds else None,
-        total_bytes=plan.total_bytes,
-        arena_bytes=max(worker.arena_bytes for worker in simulation.program.workers),
-        out_of_memory=simulation.overfull,
-    )
-
-
-def report(  # noqa: PLR0913 -- what was simulated, the result, and what to tell of it
+def report(
     plan: Plan,
     name: str,
     simulation: Simulation,
     settings: Mapping[str, Setting],
-    beside: DataParallelism | None = None,
     *,
     tasks: bool = False,
 ) -> Report:
@@ -166,7 +145,6 @@ def report(  # noqa: PLR0913 -- what was simulated, the result, and what to tell
         links=simulation.links,
         spending=simulation.breakdown,
         bottlenecks=simulation.bottlenecks,
-        data_parallel=beside,
         tasks=tuple(_task_seconds(simulation)) if tasks else (),
         devices=simulation.memories,
         settings=settings,

@@ -113,17 +113,6 @@ class Bottleneck(_ReportRecord, frozen=True, kw_only=True):
     name: str = ""
 
 
-class DataParallelism(_ReportRecord, frozen=True, kw_only=True):
-    """Data parallelism of the same graph over as many workers, simulated alike; `refused` says why there is none."""
-
-    refused: str = ""
-    seconds_per_step: float | None = None
-    samples_per_s: float | None = None
-    total_bytes: int | None = None
-    arena_bytes: int | None = None  # the largest
-    out_of_memory: tuple[str, ...] = ()  # the devices whose memory is too small
-
-
 TaskKind = Literal["compute", "pack", "post", "wait", "unpack"]
 
 
@@ -205,7 +194,7 @@ class Report(Shown, _ReportRecord, frozen=True, kw_only=True):
     links: tuple[LinkUse, ...] = ()  # simulator
     spending: tuple[Spending, ...] = ()  # simulator, one per worker
     bottlenecks: tuple[Bottleneck, ...] = ()  # simulator, in order
-    data_parallel: DataParallelism | None = None  # simulator; None where it was not asked for
+    data_parallel: Mapping[str, object] | None = None  # of reports before 0.4; nothing reads it
     tasks: tuple[TaskSeconds, ...] = ()  # of the last step; empty where they were not asked for
     planned_arena_bytes: tuple[int, ...] = ()  # one per worker; executor: what the program predicted
     devices: tuple[DeviceMemory, ...] = ()

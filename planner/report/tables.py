@@ -51,7 +51,7 @@ def byte_matrix(matrix: Matrix) -> Table:
 def summary(report: Report) -> Table:
     """Show what a simulation or a run found, without the matrix."""
     kind = "simulated" if report.source == "simulator" else "measured"
-    groups = (_identity, _time, _bottleneck, _memory, _beside, _training)
+    groups = (_identity, _time, _bottleneck, _memory, _training)
     rows = [row for group in groups for row in group(report)]
     return facts(f"{kind}: {report.plan}", rows)
 
@@ -199,26 +199,6 @@ def _memory(report: Report) -> Rows:
     for item in report.outside_arena:
         size = "unknown size" if item.nbytes is None else quantity(item.nbytes, "B")
         yield "outside the arena", f"{item.what}: {size}"
-
-
-def _beside(report: Report) -> Rows:
-    """Say what data parallelism would cost."""
-    beside = report.data_parallel
-    if beside is None:
-        return
-    if beside.refused:
-        yield "data parallelism", f"not possible: {beside.refused}"
-        return
-    times = ""
-    if beside.seconds_per_step and report.seconds_per_step:
-        times = f", {beside.seconds_per_step / report.seconds_per_step:.3g} times as long"
-    yield "data parallelism", f"{seconds(beside.seconds_per_step)} per step{times}"
-    if beside.samples_per_s is not None:
-        yield "  samples per second", number(beside.samples_per_s)
-    yield "  bytes per step", exact_bytes(beside.total_bytes or 0)
-    yield "  largest arena", quantity(beside.arena_bytes or 0, "B")
-    if beside.out_of_memory:
-        yield "  OUT OF MEMORY on", ", ".join(beside.out_of_memory)
 
 
 def _training(report: Report) -> Rows:

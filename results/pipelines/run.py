@@ -42,7 +42,7 @@ def measured(ranks: int, schedule: str, folder: Path) -> dict[str, Any]:
     run_command("plan", *MODEL, "--workers", ranks, "--stages", ranks, "--schedule", schedule, "-o", plan)
     run_command("calibrate", plan, "--only-plans", "--seconds", CALIBRATION_S, "-o", on, before=many)
     reports = folder / "simulated.json", folder / "executed.json"
-    run_command("simulate", plan, "--topo", on, "--no-data-parallel", "--json", reports[0], "--trace", traces[0])
+    run_command("simulate", plan, "--topo", on, "--json", reports[0], "--trace", traces[0])
     run_command("execute", plan, "--steps", STEPS, "--json", reports[1], "--trace", traces[1], before=many)
     predicted, executed = (read_reports(path)[0] for path in reports)
     return {

@@ -76,7 +76,7 @@ class Job:
 
     def _predicted(self, model: str, calibration: str) -> Report:
         path = self.folder / f"{model}.{calibration}.json"
-        machine = ("--topo", str(self._machine(calibration)), "--no-data-parallel")
+        machine = ("--topo", str(self._machine(calibration)))
         run_command("simulate", str(self._plan(model)), *machine, "--tasks", "--json", str(path))
         return read_reports(path)[0]
 

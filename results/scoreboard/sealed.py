@@ -15,7 +15,7 @@ from planner.failures import describe_failure
 from results.scoreboard.cells import SetError
 from results.scoreboard.predictions import Prediction, predict
 from results.scoreboard.sets import find_sets, read_set
-from tensor_partitioner.decision.published import band, published_scores
+from tensor_partitioner.decision.record import band, published_scores
 
 COLUMNS = ("row", "model", "devices", "parallel", "stack", "seconds", "low_s", "high_s", "memory_bytes", "fits", "why")
 

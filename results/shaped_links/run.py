@@ -75,7 +75,7 @@ def predicted(folder: Path) -> Iterator[dict[str, Any]]:
         topology, report = folder / "hosts.yaml", folder / "predicted.json"
         topology.write_text(blocks_of(of_hosts(calibrated, cell.hosts, cell.megabits)))
         plan = folder / f"{cell.model}.json"
-        run_command("simulate", plan, "--topo", topology, "--no-data-parallel", "--json", report)
+        run_command("simulate", plan, "--topo", topology, "--json", report)
         (simulated,) = read_reports(report)
         yield {
             **msgspec.to_builtins(cell),

@@ -88,7 +88,7 @@ def command(model: str, batch: str, ways: str) -> dict[str, float]:
         machine = MACHINE if workers <= WORKERS else f"uniform-{workers}"
         options = ["--batch", batch, "--ways", ways, "--placements", "S", "-o", plan]
         _run("plan", model, *options)
-        return _taken("simulate", plan, "--topo", machine, "--no-data-parallel", "--json", report)
+        return _taken("simulate", plan, "--topo", machine, "--json", report)
 
 
 def project(replicas: str) -> dict[str, float]:

@@ -15,7 +15,7 @@ from tensor_partitioner import display
 from tensor_partitioner.commands.console import WRITTEN, Command, command_errors, stdout
 from tensor_partitioner.commands.planning_options import MACHINES, MODELS, TOPO_HELP, begin
 from tensor_partitioner.decision.answer import fact
-from tensor_partitioner.decision.published import COVERAGE
+from tensor_partitioner.decision.record import COVERAGE
 from tensor_partitioner.decision.sources import require_alike
 from tensor_partitioner.launch.diagnosis import Change, Diagnosis, diagnose
 from tensor_partitioner.launch.read import read_launch

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,15 @@ from click.core import ParameterSource
 
 from planner.failures import JobError
 from planner.model_source import source_files
-from planner.report.schema import write_reports
+from planner.planning import plan as search_plan
+from planner.plans.plan import Plan
+from planner.plans.plan_json import load_plan
+from planner.report.schema import Report, write_reports
 from planner.report.tables import finding
+from simulator.programs import plan_program
 from simulator.projection.stack import OURS
-from simulator.report import COLLECTIVES
+from simulator.report import COLLECTIVES, Settings, report, simulation_of
+from simulator.simulation import Simulation
 from simulator.tracing import trace
 from tensor_partitioner import display
 from tensor_partitioner.commands.console import WRITTEN, Command, command_errors, operators_option, stdout
@@ -26,24 +32,24 @@ from tensor_partitioner.commands.planning_options import (
     TOPO_HELP,
     begin,
     is_saved_plan,
+    plan_model,
     planning_options,
     refuse_others,
     with_model_options,
 )
 from tensor_partitioner.commands.projecting import SYSTEMS, memory_option, named, show_priced, stack_of, stack_option
-from tensor_partitioner.commands.simulation_request import SimulationRequest
 from tensor_partitioner.launch.options import launched
+from topologies import load_topology
 
 MESSAGES = ("prefetch", "overlap", "collectives", "tasks", "trace_path")
 """The arguments that have a meaning where messages are simulated."""
 
-SIMULATING = ("source", "topo", "data_parallel", "operator_files", "system", "json_path", "stack", *MESSAGES)
+SIMULATING = ("source", "topo", "operator_files", "system", "json_path", "stack", *MESSAGES)
 """Those that have one where the plan is there already."""
 
 PRICED = "memory_report"
 """That which has one where a framework's stack prices a step."""
 
-DATA_PARALLEL_HELP = "Also simulate data parallelism, for comparison."
 COLLECTIVES_HELP = "How exchanges run: point-to-point messages or library collectives. auto: library on GPUs with NCCL."
 HELP = f"""Simulate one training iteration of a PLAN, or of the best plan of a MODEL, on a described machine.
 
@@ -53,7 +59,7 @@ memory does not hold what its workers need."""
 EXAMPLES = (
     "simulate plan.json --topo hgx-h100",
     "simulate gpt2 --workers 8 --batch 64 --topo dgx-a100 --json simulated.json",
-    "simulate gpt2 --topo dgx-a100 --parallel dp=8,zero=3 --batch 64 --memory-report",
+    "simulate gpt2 --parallel dp=8,zero=3 --batch 64 --topo dgx-a100",
 )
 
 
@@ -61,12 +67,11 @@ EXAMPLES = (
 @with_model_options(SEARCHED)
 @click.command("simulate", cls=Command, examples=EXAMPLES, context_settings={"show_default": True}, help=HELP)
 @click.argument("source", metavar="PLAN|MODEL", shell_complete=MODELS)
-@click.option("--topo", required=True, shell_complete=MACHINES, help=TOPO_HELP)
+@click.option("--topo", shell_complete=MACHINES, required=True, help=TOPO_HELP)
 @click.option("--prefetch", type=click.IntRange(0), default=1, help="Operators ahead of which fetches start.")
 @click.option("--overlap/--no-overlap", default=True, help="Overlap transfers with computation.")
 @click.option("--collectives", type=click.Choice(COLLECTIVES), default="auto", help=COLLECTIVES_HELP)
 @click.option("--system", type=click.Choice([*SYSTEMS]), help="Parallelism over all devices, by name.")
-@click.option("--data-parallel/--no-data-parallel", default=True, help=DATA_PARALLEL_HELP)
 @operators_option
 @click.option("--json", "json_path", type=WRITTEN, help="Write the report as JSON.")
 @click.option("--tasks", is_flag=True, help="Include the time of every task in the report.")
@@ -92,29 +97,20 @@ def main(context: click.Context, /, source: str, **options: Any) -> None:
         show_priced(source, options, stack)
 
 
-def _note(text: str) -> None:
-    click.echo(f"note: {text}", err=True)
-
-
 def _check_stack(context: click.Context, stack: str) -> None:
     """Refuse options that have no meaning with a stack."""
     without = (PRICED,) if stack == OURS else MESSAGES
     remedy = "a framework's --stack" if stack == OURS else f"--stack {OURS}"
-    if told := [flag for name, flag in _given(context) if name in without]:
-        raise click.UsageError(f"{told[0]}: expected {remedy} with it, found the stack {stack}")
-
-
-def _given(context: click.Context) -> Iterator[tuple[str, str]]:
-    """Yield the name and the flag of every option that is given."""
     for parameter in context.command.params:
         name, flag = parameter.name or "", parameter.opts[-1]
-        if context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
-            yield name, flag
+        if name in without and context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{flag}: expected {remedy} with it, found the stack {stack}")
 
 
-def _once(source: str, options: dict[str, Any]) -> None:
+def _once(source: str, options: Mapping[str, Any]) -> None:
+    """Simulate a plan message by message, show the report, and write what the options say."""
     trace_path = options["trace_path"]
-    simulation, result = SimulationRequest(source, options, trace_path is not None).run(_note)
+    simulation, result = _simulated(source, options)
     if options["json_path"] is not None:
         write_reports(options["json_path"], result)
     if trace_path is not None:
@@ -124,3 +120,25 @@ def _once(source: str, options: dict[str, Any]) -> None:
     console.print(finding(result), soft_wrap=True, style="bold red" if result.overfull else None)
     if result.overfull:
         raise JobError(f"{source}: out of memory on {', '.join(result.overfull)}")
+
+
+def _simulated(source: str, options: Mapping[str, Any]) -> tuple[Simulation, Report]:
+    """Simulate the plan, which is saved where the options say; for a trace every message is recorded."""
+    machine, plan = load_topology(options["topo"]), _plan(source, options)
+    settings = Settings(**{field.name: options[field.name] for field in fields(Settings)})
+    program = plan_program(plan, machine, settings.prefetch)
+    if options["output"]:
+        plan.save(options["output"])
+    simulation = simulation_of(program, settings, each_worker=options["trace_path"] is not None)
+    saved = source if is_saved_plan(source) else options["output"]
+    name = source if saved is None else Path(saved).name
+    return simulation, report(plan, name, simulation, settings.told(machine), tasks=options["tasks"])
+
+
+def _plan(source: str, options: Mapping[str, Any]) -> Plan:
+    """Load the plan, or search it; for little time, or within memory, on the machine that is simulated."""
+    if is_saved_plan(source):
+        saved = load_plan(source)
+        return saved if options["parallel"] is None else search_plan(saved.graph, parallel=options["parallel"])
+    about_machine = options["objective"] == "time" or options["memory"] is not None
+    return plan_model(source, {**options, "output": None}, options["topo"] if about_machine else None)

@@ -12,7 +12,7 @@ from planner.parallel import Parallel
 from planner.search.alternatives.axes import experts_of
 from simulator.projection.cluster import Cluster
 from simulator.projection.result import Projection
-from tensor_partitioner.decision.published import COVERAGE, band, published_scores
+from tensor_partitioner.decision.record import COVERAGE, band, published_scores
 from tensor_partitioner.decision.sources import source_of
 from tensor_partitioner.launch.launch import Launch
 from tensor_partitioner.projection import project_source

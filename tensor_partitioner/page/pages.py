@@ -198,10 +198,6 @@ def _lead(plan: Plan, model: str, reports: Iterable[Report]) -> str:
     for report in reports:
         verb = "is predicted to take" if report.source == "simulator" else "took"
         said.append(f"On {report.machine} it {verb} {seconds(report.seconds_per_step)}.")
-        beside = report.data_parallel
-        if beside is not None and beside.seconds_per_step and report.seconds_per_step:
-            ratio = beside.seconds_per_step / report.seconds_per_step
-            said.append(f"Data parallelism of the same model is predicted to take {ratio:.3g} times as long.")
         if report.overfull:
             said.append(f"It does not fit in the memory of {', '.join(report.overfull)}.")
     return " ".join(said)

@@ -232,7 +232,7 @@ def test_the_command_writes_what_it_shows(tmp_path, capsys):
     assert planner.load(plan).workers == 8
     assert run(simulate, plan, "--topo", "hgx-h100", "--json", file) == 0
     assert json.loads(file.read_text())["seconds"] == pytest.approx(best["seconds_per_step"], rel=1e-9)
-    assert run(simulate, plan, "--topo", "hgx-h100", "--stack", "ours", "--no-data-parallel") == 0
+    assert run(simulate, plan, "--topo", "hgx-h100", "--stack", "ours") == 0
     assert "simulated message by message" in capsys.readouterr().out
 
 

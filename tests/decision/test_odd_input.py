@@ -185,6 +185,7 @@ def test_a_batch_that_nobody_gave_fills_the_memory(pins):
         ("--stack ours --memory-report", "--memory-report: expected a framework's --stack with it, found the"),
         ("--workers 4", "--workers: expected the 2 of --parallel dp=2, found 4"),
         ("--prefetch 2", "--prefetch: expected --stack ours with it, found the stack compile"),
+        ("--no-overlap", "--overlap: expected --stack ours with it, found the stack compile"),
         ("--stack egaer", "'egaer'"),
     ],
 )

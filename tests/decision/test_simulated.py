@@ -53,7 +53,7 @@ def test_the_answer_is_that_of_trying_every_way(case, tmp_path):
         machine.write_text(UNLIKE)
     decision = decide(name, machine, batch=batch, stack="ours", budget_s=600, **options)
     assert decision.search.unfinished == 0
-    given, seconds = (name, "--batch", batch, *typed(options), "--topo", machine, "--no-data-parallel"), {}
+    given, seconds = (name, "--batch", batch, *typed(options), "--topo", machine), {}
     for way in every_way(2, batch):
         file = tmp_path / "step.json"
         if run(simulate, *given, "--stack", "ours", "--parallel", way, "--json", file) == 0:
@@ -104,7 +104,7 @@ def test_the_plan_that_is_written_takes_what_the_decision_says(tmp_path):
     plan, record, step = (tmp_path / name for name in ("plan.json", "decision.json", "step.json"))
     given = ("mlp-2-64", "--batch", 4, "--topo", "uniform-2")
     assert run(decide_command, *given, "--stack", "ours", "--budget", "2min", "-o", plan, "--json", record) == 0
-    assert run(simulate, plan, "--topo", "uniform-2", "--no-data-parallel", "--json", step) == 0
+    assert run(simulate, plan, "--topo", "uniform-2", "--json", step) == 0
     best, simulated = json.loads(record.read_text())["candidates"][0], json.loads(step.read_text())
     assert best["seconds_per_step"] == simulated["seconds_per_step"]
     assert sum(best["sent_bytes"].values()) == pytest.approx(sum(map(sum, simulated["bytes"])) / 2, abs=2)

@@ -12,7 +12,6 @@ from planner.report.schema import (
     Bottleneck,
     BufferUse,
     CheckResult,
-    DataParallelism,
     DeviceMemory,
     LinkUse,
     OutsideArena,
@@ -231,17 +230,6 @@ def test_what_workers_spend_the_step_on(report):
     spending = Spending(worker=1, **parts, waiting_s=0.04, hidden_s=0.06)
     (row,) = [line for line in render(*tables(replace(report, spending=(spending,)))).splitlines() if "100 ms" in line]
     assert re.findall(r"(\d+) ms", row) == ["100", "20", "10", "50", "30", "40", "60"]
-
-
-def test_data_parallelism_beside(report):
-    beside = DataParallelism(
-        seconds_per_step=0.5, samples_per_s=32.0, total_bytes=1234567, arena_bytes=5_000_000, out_of_memory=("gpu0",)
-    )
-    text = render(summary(replace(report, data_parallel=beside)))
-    for part in ("500 ms per step, 2 times as long", "32", "1,234,567", "5 MB", "OUT OF MEMORY on"):
-        assert part in text
-    refused = DataParallelism(refused="no samples to split")
-    assert "not possible: no samples to split" in render(summary(replace(report, data_parallel=refused)))
 
 
 def test_byte_matrix(report):

@@ -1,11 +1,9 @@
-"""The command `simulate`: models planned first, data parallelism beside the plan, pictures, what is refused."""
+"""The command `simulate`: models planned first, the same from Python, and what is refused."""
 
-import json
 import re
 
 import pytest
 
-import planner
 from planner.plans.plan_json import load_plan
 from planner.report.schema import read_reports
 from simulator import simulate
@@ -54,37 +52,9 @@ def test_what_planning_is_asked_for_is_done(tmp_path):
     assert (kept.search.objective, kept.search.machine, report.searcher) == ("time", "uniform-8", "data-parallel")
 
 
-def test_data_parallelism_stands_beside_the_plan(tmp_path, capsys):
-    """What is said of it is what simulating its plan says."""
-    assert run(*MODEL, "--json", tmp_path / "r.json") == 0
-    shown = capsys.readouterr().out
-    (report,) = read_reports(tmp_path / "r.json")
-    alone = ("--search", "data-parallel", "--ways", "4", "--no-data-parallel")
-    assert run(*MODEL, *alone, "--json", tmp_path / "d.json") == 0
-    assert "data parallelism " not in capsys.readouterr().out
-    (beside,) = read_reports(tmp_path / "d.json")
-    assert beside.data_parallel is None
-    assert report.data_parallel.seconds_per_step == beside.seconds_per_step
-    assert report.data_parallel.samples_per_s == beside.samples_per_s
-    assert report.data_parallel.total_bytes == beside.total_bytes
-    assert report.data_parallel.arena_bytes == max(beside.arena_bytes)
-    times = beside.seconds_per_step / report.seconds_per_step
-    assert f"{times:.3g} times as long" in shown
-
-
-def test_where_data_parallelism_is_not_possible_the_reason_is_given(capsys):
-    assert run("mlp-2-16", "--batch", "2", "--workers", "4", "--topo", "uniform-8") == 0
-    assert "not possible: fewer samples than workers" in capsys.readouterr().out
-    assert run("examples/product.plan.json", "--topo", "uniform-8") == 0
-    assert "data parallelism" in capsys.readouterr().out
-
-
 def test_from_python_the_same_is_found(saved, tmp_path):
     assert run(saved, "--topo", "uniform-8", "--json", tmp_path / "r.json") == 0
-    data_parallel = planner.plan(load_plan(saved).graph, 4, ways=(4,), searcher="data-parallel")
-    simulation = simulate(saved, "uniform-8", data_parallel=data_parallel)
-    assert but_its_name(*read_reports(tmp_path / "r.json")) == but_its_name(simulation)
-    assert simulate(saved, "uniform-8").data_parallel is None
+    assert but_its_name(*read_reports(tmp_path / "r.json")) == but_its_name(simulate(saved, "uniform-8"))
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_every_command_takes_the_file(own, tmp_path, capsys):
     status, _, error = run(capsys, plan, f"{own}:model", "--operators", own, "--workers", 2, "-o", saved)
     assert (status, error) == (0, "")
     assert json.loads(saved.read_text())["graph"]["nodes"][0]["op"] == "thrice"
-    status, _, error = run(capsys, simulate, saved, "--operators", own, "--topo", "uniform-8", "--no-data-parallel")
+    status, _, error = run(capsys, simulate, saved, "--operators", own, "--topo", "uniform-8")
     assert (status, error) == (0, "")
     status, out, error = run(capsys, operators, "check", "thrice", "--operators", own, "--backend", "numpy")
     assert (status, error) == (0, "")
