@@ -37,10 +37,12 @@ def test_every_cell_is_the_decision_for_its_values(tmp_path, capsys):
 
 def test_a_cell_without_a_decision_says_why(tmp_path):
     file = tmp_path / "varied.json"
-    assert run(decide, "gpt2", "--topo", "hgx-h100", "--vary", "batch=7,64", "--json", file) == 1
+    assert run(decide, *MODEL, "--topo", "hgx-h100", "--vary", "topo=hgx-h100,nowhere", "--json", file) == 1
     first, second = json.loads(file.read_text())["cells"]
-    assert first["decision"] is None or not first["error"]
-    assert second["decision"] is not None
+    assert first["decision"] is not None
+    assert not first["error"]
+    assert second["decision"] is None
+    assert "nowhere: expected a topology file" in second["error"]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The command `simulate`: models planned first, the same from Python, and what is refused."""
 
+import json
 import re
 
 import pytest
