@@ -17,7 +17,7 @@ from executor.cluster import Cluster
 from executor.kernel_calls import AUTO, kernel_calls
 from executor.kernels import LIBRARIES
 from executor.kernels.call import NARROW
-from executor.kernels.optimizer import KERNELS as UPDATES
+from executor.kernels.derived import UPDATES
 from executor.process.launch import SharedError
 from executor.training import RankPrograms
 from planner.failures import BAD_INPUT

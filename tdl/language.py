@@ -17,9 +17,9 @@ from tdl.index import Affine, Digits, Index, Whole
 __all__ = [
     "Max", "Min", "OpaqueFunction", "Operand", "Prod", "Sum", "absolute", "acos", "acosh", "asin", "asinh", "at",
     "atan", "atan2", "atanh", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "cbrt", "ceil", "cos", "cosh",
-    "erf", "exp", "expm1", "floor", "fmod", "isinf", "isnan", "lgamma", "log", "log1p", "log2", "log10",
-    "logical_xor", "maximum", "minimum", "pad", "power", "random_bits", "round_", "sigmoid", "sign", "sin",
-    "sinh", "sqrt", "tan", "tanh", "tensor", "trunc", "where",
+    "erf", "exp", "expm1", "floor", "fmod", "hypot", "isinf", "isnan", "lgamma", "log", "log1p", "log2", "log10",
+    "logaddexp", "logical_xor", "maximum", "minimum", "pad", "power", "random_bits", "round_", "rsqrt", "sigmoid",
+    "sign", "sin", "sinh", "sqrt", "tan", "tanh", "tensor", "trunc", "where",
 ]  # fmt: skip
 """What `tdl` offers by these names."""
 
@@ -208,7 +208,7 @@ def _binary(function: str) -> Callable[[object, object], Expr]:
     return call
 
 
-exp, log, sqrt, cbrt = (_unary(name) for name in ("exp", "log", "sqrt", "cbrt"))
+exp, log, sqrt, cbrt, rsqrt = (_unary(name) for name in ("exp", "log", "sqrt", "cbrt", "rsqrt"))
 expm1, log1p, log2, log10 = (_unary(name) for name in ("expm1", "log1p", "log2", "log10"))
 sin, cos, tan = (_unary(name) for name in ("sin", "cos", "tan"))
 asin, acos, atan = (_unary(name) for name in ("asin", "acos", "atan"))
@@ -219,7 +219,8 @@ sign, absolute = (_unary(name) for name in ("sign", "absolute"))
 floor, ceil, round_, trunc = (_unary(name) for name in ("floor", "ceil", "round", "trunc"))
 isnan, isinf, bitwise_not = (_unary(name) for name in ("isnan", "isinf", "bitwise_not"))
 maximum, minimum, power = (_binary(name) for name in ("maximum", "minimum", "power"))
-fmod, atan2, logical_xor = (_binary(name) for name in ("fmod", "atan2", "logical_xor"))
+fmod, atan2, hypot, logaddexp = (_binary(name) for name in ("fmod", "atan2", "hypot", "logaddexp"))
+logical_xor = _binary("logical_xor")
 bitwise_and, bitwise_or, bitwise_xor = (_binary(name) for name in ("bitwise_and", "bitwise_or", "bitwise_xor"))
 
 

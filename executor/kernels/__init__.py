@@ -3,38 +3,32 @@
 from executor.kernels import (
     attention,
     convolution,
+    derived,
     elementwise,
     gelu,
     language,
     loss,
-    masking,
     matrix,
-    normalization,
-    optimizer,
-    pointwise,
     pooling,
     reduction,
     selection,
     shape,
-    softmax,
 )
 from executor.kernels.blocks import Blocked
 from executor.kernels.call import Array, Kernel, KernelCall, KernelSet, run
+from executor.kernels.derived import DerivedKernel
+from executor.kernels.gelu import Gelu
 from executor.kernels.matrix import ADDING
 
 KERNELS: dict[str, Kernel] = {
+    **derived.KERNELS,
     **elementwise.KERNELS,
-    **pointwise.KERNELS,
     **gelu.KERNELS,
-    **masking.KERNELS,
-    **optimizer.KERNELS,
     **matrix.KERNELS,
     **attention.KERNELS,
     **convolution.KERNELS,
     **pooling.KERNELS,
     **reduction.KERNELS,
-    **normalization.KERNELS,
-    **softmax.KERNELS,
     **loss.KERNELS,
     **selection.KERNELS,
     **shape.KERNELS,
@@ -43,7 +37,7 @@ KERNELS: dict[str, Kernel] = {
 """The kernel of every operator, by the operator's name; `executor.torch` adds those that call PyTorch's operators."""
 
 NATIVE = shape.MOVING | selection.CHOOSING | selection.SUMMING | {"cast"}
-NATIVE |= {op for op, kernel in KERNELS.items() if isinstance(kernel, Blocked)}
+NATIVE |= {op for op, kernel in KERNELS.items() if isinstance(kernel, Blocked | DerivedKernel | Gelu)}
 """Operators whose kernels take 16-bit operands as they are."""
 
 LIBRARIES = {"arrays": KernelSet("array module", KERNELS, ADDING, NATIVE)}

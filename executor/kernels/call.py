@@ -178,13 +178,13 @@ def _is_narrow(array: Array) -> bool:
     return array.dtype in NARROW
 
 
-def kept_where(mask: Array, values: Array) -> Array:
-    """Return values where the mask is true, elsewhere +0, as a new array.
+def kept_where(xp: ModuleType, mask: Array, values: Array, out: Array | None = None) -> Array:
+    """Return values where the mask is true, elsewhere +0.
 
     By bits, because a selection with random masks is ten times slower on a CPU and a product would keep NaN.
     """
     bits = f"i{values.dtype.itemsize}"
     chosen = mask.astype(bits)
-    chosen *= -1
-    chosen &= values.view(bits)
-    return chosen.view(values.dtype)
+    xp.negative(chosen, out=chosen)
+    room = out.view(bits) if out is not None else chosen if chosen.shape == values.shape else None
+    return xp.bitwise_and(chosen, values.view(bits), out=room).view(values.dtype)

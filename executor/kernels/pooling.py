@@ -83,7 +83,7 @@ def max_pool2d_with_indices_backward(call: KernelCall) -> None:
     for dy, (taken_y, put_y) in enumerate(_scattered(call, along_y, 0), along_y.taps[0]):
         for dx, (taken_x, put_x) in enumerate(_scattered(call, along_x, 1), along_x.taps[0]):
             is_source = indices[:, :, taken_y, taken_x] == dy * width + dx
-            out[:, :, put_y, put_x] += kept_where(is_source, grad[:, :, taken_y, taken_x])
+            out[:, :, put_y, put_x] += kept_where(call.xp, is_source, grad[:, :, taken_y, taken_x])
 
 
 def avg_pool2d_backward(call: KernelCall) -> None:

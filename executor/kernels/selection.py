@@ -94,19 +94,6 @@ def index_of(call: KernelCall) -> None:
     call.xp.copyto(out, call.xp.where(equal.any(axis=dim), first, 2**31 - 1), casting="unsafe")
 
 
-def arange(call: KernelCall) -> None:
-    """Integers from `start` in steps."""
-    start = call.integer("start") if "start" in call.attributes else 0
-    step = call.integer("step") if "step" in call.attributes else 1
-    call.xp.copyto(call.outputs[0], call.xp.arange(*call.ranges["i"]) * step + start, casting="unsafe")
-
-
-def one_hot(call: KernelCall) -> None:
-    """One where the index is the place along the last dimension, else zero."""
-    places = call.xp.arange(*call.ranges["k"])
-    call.xp.copyto(call.outputs[0], call.inputs[0][..., None] == places, casting="unsafe")
-
-
 def _order(xp: ModuleType, x: Array, dim: int, descending: bool) -> Array:
     """Return where elements along a dimension are in order, of which what is no number is the greatest."""
     if not descending:
@@ -133,7 +120,7 @@ def _in_order(count: str | None, flag: str) -> Kernel:
 
 KERNELS: dict[str, Kernel] = {
     **named(embedding, embedding_dense_backward, index_select, index_select_backward, gather, gather_backward),
-    **named(index_of, arange, one_hot),
+    **named(index_of),
     "sort": _in_order(None, "descending"),
     "topk": _in_order("k", "largest"),
 }

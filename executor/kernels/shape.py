@@ -139,31 +139,17 @@ def flip(call: KernelCall) -> None:
     call.xp.copyto(call.outputs[0], call.xp.flip(call.inputs[0], call.integers("dims")))
 
 
-def _diagonal_dims(call: KernelCall) -> tuple[int, int]:
-    dim1 = call.integer("dim1") if "dim1" in call.attributes else 0
-    return dim1, call.integer("dim2") if "dim2" in call.attributes else 1
-
-
 def diagonal(call: KernelCall) -> None:
     """Elements whose coordinates in two dimensions agree, as the last dimension."""
-    dim1, dim2 = _diagonal_dims(call)
+    dim1, dim2 = (int(call.number(name, default)) for name, default in (("dim1", 0), ("dim2", 1)))
     call.xp.copyto(call.outputs[0], call.xp.diagonal(call.inputs[0], axis1=dim1, axis2=dim2))
-
-
-def diagonal_backward(call: KernelCall) -> None:
-    """Place the gradient on the diagonal of zeros."""
-    (out,), (dim1, dim2) = call.outputs, _diagonal_dims(call)
-    rows, columns = (call.xp.arange(*call.ranges[f"i{dim}"]) for dim in (dim1, dim2))
-    hit = (rows[:, None] == columns).astype(out.dtype)
-    placed = call.inputs[0][..., None] * hit
-    call.xp.copyto(out, call.xp.moveaxis(placed, (-2, -1), (dim1, dim2)))
 
 
 KERNELS: dict[str, Kernel] = {
     **named(reshape, unbind, stack, permute, cat, flip, select, select_backward, slice_backward, constant_pad_nd),
-    **named(diagonal, diagonal_backward),
+    **named(diagonal),
     "slice": slice_,
 }
 
-MOVING = frozenset(KERNELS) - {"diagonal_backward"}
+MOVING = frozenset(KERNELS)
 """Operators that move elements, and compute nothing: of any dtype."""

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from executor.kernels import KERNELS, Kernel, KernelCall, run
-from executor.kernels.softmax import dim_of
+from executor.kernels.loss import dim_of
 from executor.torch.computed import copy_all, sum_over, widened, written
 from executor.torch.tensors import tensors_of
 

@@ -1,9 +1,9 @@
 """Losses: sums over all elements over `count`, of classes by their labels, or of a table's function of (x, target).
 
-A row `name: (f, slope of x, slope of target)` makes `name(x, target, *, count)`, a scalar, and the gradients of both by
-`name_backward(grad, x, target, *, count)`. Classes lie along dimension `dim` of x, labels have its other dimensions. Of
-softmax cross entropy, `maximum` is `amax(dims=(dim,))` of the logits x, `total` is `sum_exp`; the gradient is the total
-derivative through both.
+A row `name: f` makes `name(x, target, *, count)`, a scalar, and the gradients of both by
+`name_backward(grad, x, target, *, count)`, from the derivative of f. Classes lie along dimension `dim` of x, labels
+have its other dimensions. Of softmax cross entropy, `maximum` is `amax(dims=(dim,))` of the logits x, `total` is
+`sum_exp`; the gradient is the total derivative through both.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tdl.catalog.softmax import along, rows
+from tdl.derivative import gradients
 from tdl.expr import Expr
-from tdl.language import Body, Lambda, Operand, Sum, absolute, exp, log, log1p, maximum, sigmoid, sign, tensor, where
+from tdl.language import Body, Lambda, Operand, Sum, absolute, exp, log, logaddexp, maximum, minimum, tensor, where
 from tdl.operator import Operator, op
 
 Function = Callable[[Expr, Expr], Expr]
+
 
 LEAST_LOG, LEAST_VARIANCE = -100.0, 1e-12
 """What binary cross entropy takes for less: a logarithm, and p (1 - p) that its gradient is divided by."""
@@ -26,26 +28,33 @@ def bounded_log(x: Expr) -> Expr:
     return maximum(log(x), LEAST_LOG)
 
 
-LOSSES: Mapping[str, tuple[Function, Function, Function]] = {
-    "mse_loss": (lambda x, t: (x - t) * (x - t), lambda x, t: 2 * (x - t), lambda x, t: 2 * (t - x)),
-    "l1_loss": (lambda x, t: absolute(x - t), lambda x, t: sign(x - t), lambda x, t: sign(t - x)),
-    "smooth_l1_loss": (
-        lambda x, t: where(absolute(x - t) < 1, 0.5 * (x - t) * (x - t), absolute(x - t) - 0.5),
-        lambda x, t: where(absolute(x - t) < 1, x - t, sign(x - t)),
-        lambda x, t: where(absolute(x - t) < 1, t - x, sign(t - x)),
-    ),
-    "binary_cross_entropy": (
-        lambda x, t: -t * bounded_log(x) - (1 - t) * bounded_log(1 - x),
-        lambda x, t: (x - t) / maximum(x * (1 - x), LEAST_VARIANCE),
-        lambda x, t: bounded_log(1 - x) - bounded_log(x),
-    ),
-    "binary_cross_entropy_with_logits": (
-        lambda x, t: maximum(x, 0) - x * t + log1p(exp(-absolute(x))),
-        lambda x, t: sigmoid(x) - t,
-        lambda x, t: -x,
-    ),
-    "kl_div": (lambda x, t: t * (log(t) - x), lambda x, t: -t, lambda x, t: log(t) + 1 - x),
+def smooth(distance: Expr) -> Expr:
+    """Half the square up to distance 1, from there on a straight line."""
+    return where(absolute(distance) < 1, 0.5 * (distance * distance), absolute(distance) - 0.5)
+
+
+LOSSES: Mapping[str, Function] = {
+    "mse_loss": lambda x, t: (x - t) ** 2,
+    "l1_loss": lambda x, t: absolute(x - t),
+    "smooth_l1_loss": lambda x, t: smooth(x - t),
+    "binary_cross_entropy": lambda x, t: -t * bounded_log(x) - (1 - t) * bounded_log(1 - x),
+    "binary_cross_entropy_with_logits": lambda x, t: logaddexp(0, x) - x * t,
+    "kl_div": lambda x, t: t * (log(t) - x),
 }
+
+
+SLOPES: Mapping[str, Callable[[Expr, Expr, Expr], tuple[Expr, Expr]]] = {
+    "binary_cross_entropy": lambda grad, x, t: (
+        grad * (x - t) / maximum(x * (1 - x), LEAST_VARIANCE), grad * (bounded_log(1 - x) - bounded_log(x)),
+    ),
+    "smooth_l1_loss": lambda grad, x, t: (grad * bounded(x - t), grad * bounded(t - x)),
+}  # fmt: skip
+"""Gradients of x and target as PyTorch bounds them, or with less to compute."""
+
+
+def bounded(distance: Expr) -> Expr:
+    """Distance, or 1 where it is more."""
+    return minimum(maximum(distance, -1), 1)
 
 
 def _loss(name: str, element: Function) -> Operator:
@@ -56,9 +65,12 @@ def _loss(name: str, element: Function) -> Operator:
     return op(category="reduction")(description)
 
 
-def _loss_backward(name: str, *slopes: Function) -> Operator:
+def _loss_backward(name: str, element: Function) -> Operator:
+    def of_elements(grad: Expr, x: Expr, t: Expr) -> tuple[Expr, ...]:
+        return SLOPES[name](grad, x, t) if name in SLOPES else gradients(element(x, t), grad, (x, t))
+
     def description(grad: Operand, x: Operand, target: Operand, *, count: float) -> Lambda:
-        return tensor(lambda *i: tuple(grad[()] * slope(x[i], target[i]) / count for slope in slopes), rank=x.rank)
+        return tensor(lambda *i: of_elements(grad[()] / count, x[i], target[i]), rank=x.rank)
 
     description.__name__ = f"{name}_backward"
     return op(category="elementwise")(description)
@@ -66,8 +78,8 @@ def _loss_backward(name: str, *slopes: Function) -> Operator:
 
 def _operators() -> dict[str, Operator]:
     operators: dict[str, Operator] = {}
-    for name, (element, *slopes) in LOSSES.items():
-        operators |= {name: _loss(name, element), f"{name}_backward": _loss_backward(name, *slopes)}
+    for name, element in LOSSES.items():
+        operators |= {name: _loss(name, element), f"{name}_backward": _loss_backward(name, element)}
     return operators
 
 

@@ -61,7 +61,7 @@ def bernoulli(step: Operand, *, p: float, rank: int, seed: int = 0, dtype: str =
 
 @op(random_keys=("seed",))
 def rand(step: Operand, *, rank: int, seed: int = 0, dtype: str = "float32") -> Lambda:
-    return tensor(lambda *i: random_bits(seed, step[()], *i) / DRAWS, rank=rank)
+    return tensor(lambda *i: random_bits(seed, step[()], *i) * (1 / DRAWS), rank=rank)
 
 
 @op(random_keys=("seed",))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from tdl.catalog.elementwise import spread
 from tdl.expr import Expr
-from tdl.language import Body, Lambda, Operand, Sum, sqrt, tensor
+from tdl.language import Body, Lambda, Operand, Sum, rsqrt, tensor
 from tdl.operator import op
 
 Dims = tuple[int, ...]
@@ -24,13 +24,13 @@ def batch_norm_var(input: Operand, mean: Operand, *, count: float) -> Body:
 
 @op(category="elementwise", parts=("mean", "var"))
 def batch_norm(input: Operand, mean: Operand, var: Operand, weight: Operand, bias: Operand, *, eps: float) -> Body:
-    return lambda n, c, y, x: (input[n, c, y, x] - mean[c]) * (weight[c] / sqrt(var[c] + eps)) + bias[c]
+    return lambda n, c, y, x: (input[n, c, y, x] - mean[c]) * (weight[c] * rsqrt(var[c] + eps)) + bias[c]
 
 
 @op(category="reduction")
 def batch_norm_backward_reduce(grad: Operand, input: Operand, mean: Operand, var: Operand, *, eps: float) -> Body:
     return lambda c: (
-        Sum(lambda n, y, x: grad[n, c, y, x] * (input[n, c, y, x] - mean[c])) / sqrt(var[c] + eps),
+        Sum(lambda n, y, x: grad[n, c, y, x] * (input[n, c, y, x] - mean[c])) * rsqrt(var[c] + eps),
         Sum(lambda n, y, x: grad[n, c, y, x]),
     )
 
@@ -49,10 +49,9 @@ def batch_norm_backward(  # noqa: PLR0917
     count: float,
 ) -> Body:
     def output(n: Expr, c: Expr, y: Expr, x: Expr) -> Expr:
-        deviation = 1 / sqrt(var[c] + eps)
-        normal = (input[n, c, y, x] - mean[c]) * deviation
-        through_statistics = (grad_bias[c] + normal * grad_weight[c]) / count
-        return weight[c] * deviation * (grad[n, c, y, x] - through_statistics)
+        inverse = rsqrt(var[c] + eps)
+        through_variance = (input[n, c, y, x] - mean[c]) * (inverse * grad_weight[c] / count)
+        return (grad[n, c, y, x] - (through_variance + grad_bias[c] / count)) * (inverse * weight[c])
 
     return output
 
@@ -71,7 +70,7 @@ def normalize(
 ) -> Body:
     def output(*i: Expr) -> Expr:
         s, w = spread(i, statistics), spread(i, weights)
-        return (x[i] - mean[s]) / sqrt(var[s] + eps) * weight[w] + bias[w]
+        return (x[i] - mean[s]) * rsqrt(var[s] + eps) * weight[w] + bias[w]
 
     return output
 
@@ -82,7 +81,7 @@ def normalize_backward_weights(
 ) -> Lambda:
     def normal(*i: Expr) -> Expr:
         s = spread(i, statistics)
-        return grad[i] * ((x[i] - mean[s]) / sqrt(var[s] + eps))
+        return grad[i] * ((x[i] - mean[s]) * rsqrt(var[s] + eps))
 
     return _sums(x.rank, weights, normal, lambda *i: grad[i])
 
@@ -101,7 +100,7 @@ def normalize_backward_statistics(
 ) -> Lambda:
     def normal(*i: Expr) -> Expr:
         s = spread(i, statistics)
-        return grad[i] * weight[spread(i, weights)] * ((x[i] - mean[s]) / sqrt(var[s] + eps))
+        return grad[i] * weight[spread(i, weights)] * ((x[i] - mean[s]) * rsqrt(var[s] + eps))
 
     return _sums(x.rank, statistics, normal, lambda *i: grad[i] * weight[spread(i, weights)])
 
@@ -123,9 +122,9 @@ def normalize_backward(  # noqa: PLR0917
 ) -> Body:
     def output(*i: Expr) -> Expr:
         s = spread(i, statistics)
-        deviation = 1 / sqrt(var[s] + eps)
-        through_statistics = (sums[s] + (x[i] - mean[s]) * deviation * products[s]) / count
-        return deviation * (grad[i] * weight[spread(i, weights)] - through_statistics)
+        inverse = rsqrt(var[s] + eps)
+        through_variance = (x[i] - mean[s]) * (inverse * products[s] / count)
+        return (grad[i] * weight[spread(i, weights)] - (through_variance + sums[s] / count)) * inverse
 
     return output
 
@@ -137,12 +136,12 @@ def mean_square(x: Operand, *, count: float) -> Lambda:
 
 @op(category="elementwise", parts=("square",))
 def rms_norm(x: Operand, square: Operand, weight: Operand, *, eps: float) -> Body:
-    return lambda *i: x[i] / sqrt(square[i[:-1]] + eps) * weight[i[-1]]
+    return lambda *i: x[i] * rsqrt(square[i[:-1]] + eps) * weight[i[-1]]
 
 
 @op(category="reduction")
 def rms_norm_backward_weight(grad: Operand, x: Operand, square: Operand, *, eps: float) -> Lambda:
-    return _sums(x.rank, (x.rank - 1,), lambda *i: grad[i] * x[i] / sqrt(square[i[:-1]] + eps))
+    return _sums(x.rank, (x.rank - 1,), lambda *i: grad[i] * (x[i] * rsqrt(square[i[:-1]] + eps)))
 
 
 @op(category="reduction")
@@ -155,8 +154,8 @@ def rms_norm_backward(
     grad: Operand, x: Operand, square: Operand, weight: Operand, inner: Operand, *, eps: float, count: float
 ) -> Body:
     def output(*i: Expr) -> Expr:
-        row, inverse = i[:-1], 1 / sqrt(square[i[:-1]] + eps)
-        return inverse * (grad[i] * weight[i[-1]] - x[i] * inverse * inverse * inner[row] / count)
+        row, inverse = i[:-1], rsqrt(square[i[:-1]] + eps)
+        return (grad[i] * weight[i[-1]] - x[i] * (inverse * inverse * inner[row] / count)) * inverse
 
     return output
 

@@ -1,9 +1,9 @@
-"""Element-wise functions from tables: one row per operator, its function of elements and its slope, if it has one.
+"""Element-wise functions from tables: one row per operator, its function of elements.
 
-A row `name: (f, slope)` makes the operators `name(x)` and `name_backward(grad, x)`, which is grad * slope(x). A binary
-row has two slopes and makes `name(a, b, *, dims, a_dims)` and `name_backward(grad, a, b, *, dims, a_dims)`, the
-gradients of a and b, both in the shape of the result. Dimension j of b is dimension dims[j] of it, and of a a_dims[j].
-A scalar row has the second operand as `value`. Rows without slopes have gradients of other operators, if any.
+A row `name: f` makes the operators `name(x)` and `name_backward(grad, x)`, the derivative of f times grad. A binary row
+makes `name(a, b, *, dims, a_dims)` and `name_backward(grad, a, b, *, dims, a_dims)`, the gradients of a and b, both in
+the shape of the result. Dimension j of b is dimension dims[j] of it, and of a a_dims[j]. A scalar row has the second
+operand as `value`. Functions without such a slope (LEVEL, FLAT, PASSING) have no operator for it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 from tdl import language as fn
 from tdl.catalog.elementwise import of_broadcast_elements, of_elements, pointwise
+from tdl.derivative import gradients
 from tdl.expr import Expr
 from tdl.language import power
 from tdl.operator import Operator
@@ -24,7 +25,7 @@ Function = Callable[..., Any]
 SIXTH = 11184811 / 2**26
 """1/6 in single precision, which PyTorch multiplies by in double precision as well."""
 
-ROOT_HALF, ROOT_TWO_PI = math.sqrt(0.5), math.sqrt(2 * math.pi)
+ROOT_HALF = math.sqrt(0.5)
 TANH_SCALE, TANH_CUBE = math.sqrt(2 / math.pi), 0.044715
 
 
@@ -32,13 +33,6 @@ def gelu(x: Expr, *, approximate: str = "none") -> Expr:
     if approximate == "none":
         return x * (0.5 + 0.5 * fn.erf(x * ROOT_HALF))
     return x * (0.5 + 0.5 * fn.tanh(TANH_SCALE * (x + TANH_CUBE * x * x * x)))
-
-
-def gelu_slope(x: Expr, *, approximate: str = "none") -> Expr:
-    if approximate == "none":
-        return 0.5 + 0.5 * fn.erf(x * ROOT_HALF) + x * fn.exp(-0.5 * x * x) / ROOT_TWO_PI
-    inner = fn.tanh(TANH_SCALE * (x + TANH_CUBE * x * x * x))
-    return 0.5 + 0.5 * inner + 0.5 * x * (1 - inner * inner) * TANH_SCALE * (1 + 3 * TANH_CUBE * x * x)
 
 
 def elu(x: Expr, *, alpha: float = 1.0, scale: float = 1.0) -> Expr:
@@ -55,46 +49,10 @@ def hard(x: Expr) -> Expr:
     return fn.minimum(fn.maximum(x + 3, 0), 6) / 6
 
 
-def hardtanh(x: Expr, *, min: float = -1.0, max: float = 1.0) -> Expr:
-    """Clamp; unlike the clamp's the slope at the bounds is zero."""
-    return clamp(x, min=min, max=max)
-
-
-def softplus(x: Expr) -> Expr:
-    """log(1 + exp(x)), in which nothing overflows."""
-    return fn.maximum(x, 0) + fn.log1p(fn.exp(-fn.absolute(x)))
-
-
-def ahead(a: Expr, b: Expr) -> Expr:
-    """Share of the greater's gradient that is a's: all, none, or half at a tie."""
-    return fn.where(a < b, 0, fn.where(a == b, 0.5, 1))
-
-
-def unless(condition: Expr, value: Expr) -> Expr:
-    """Return zero where a condition holds, whatever the value there."""
-    return fn.where(condition, 0, value)
-
-
-def behind(a: Expr, b: Expr) -> Expr:
-    """Share of the lesser's gradient that is a's."""
-    return ahead(b, a)
-
-
-def rpow_slope(a: Expr, *, value: float) -> Expr:
-    """Slope of a power of a number; of zero's it is zero from 0 on."""
-    slope = power(value, a) * log_of(value)
-    return slope if value else fn.where(a >= 0, 0, slope)
-
-
-def log_of(value: float) -> float:
-    """Logarithm of any number, as that of an array's elements."""
-    return math.log(value) if value > 0 else math.nan if value < 0 else -math.inf
-
-
 PLAIN: Mapping[str, Function] = {
     "exp": fn.exp,
     "increment": lambda t: t + 1,
-    "lerp": lambda a, b, *, weight: a + weight * (b - a),
+    "lerp": lambda a, b, *, weight: a + weight * (b - a) if weight < 0.5 else b - (b - a) * (1 - weight),
     "log": fn.log,
     "neg": lambda x: -x,
     "relu": lambda x: fn.maximum(x, 0),
@@ -113,113 +71,87 @@ ARITHMETIC: Mapping[str, Function] = {
     "sub": lambda a, b: a - b,
 }
 
-UNARY: Mapping[str, tuple[Function, Function | None]] = {
-    "abs": (fn.absolute, fn.sign),
-    "acos": (fn.acos, lambda x: -1 / fn.sqrt(1 - x * x)),
-    "acosh": (fn.acosh, lambda x: 1 / fn.sqrt(x * x - 1)),
-    "asin": (fn.asin, lambda x: 1 / fn.sqrt(1 - x * x)),
-    "asinh": (fn.asinh, lambda x: 1 / fn.sqrt(x * x + 1)),
-    "atan": (fn.atan, lambda x: 1 / (x * x + 1)),
-    "atanh": (fn.atanh, lambda x: 1 / (1 - x * x)),
-    "cbrt": (fn.cbrt, lambda x: 1 / (3 * fn.cbrt(x) * fn.cbrt(x))),
-    "ceil": (fn.ceil, None),
-    "clamp": (
-        clamp,
-        lambda x, *, min=-math.inf, max=math.inf: fn.where((x >= min) & (x <= max), 1, 0),
-    ),
-    "clone": (lambda x: x, None),
-    "cos": (fn.cos, lambda x: -fn.sin(x)),
-    "cosh": (fn.cosh, fn.sinh),
-    "elu": (elu, lambda x, *, alpha=1.0, scale=1.0: fn.where(x <= 0, scale * alpha * fn.exp(x), scale)),
-    "erf": (fn.erf, lambda x: fn.exp(-x * x) * (2 / math.sqrt(math.pi))),
-    "expm1": (fn.expm1, fn.exp),
-    "floor": (fn.floor, None),
-    "gelu": (gelu, gelu_slope),
-    "hardsigmoid": (hard, lambda x: fn.where((x > -3) & (x < 3), SIXTH, 0)),
-    "hardswish": (lambda x: x * hard(x), lambda x: fn.where(x <= -3, 0, fn.where(x < 3, x / 3 + 0.5, 1))),
-    "hardtanh": (hardtanh, lambda x, *, min=-1.0, max=1.0: fn.where((x <= min) | (x >= max), 0, 1)),
-    "isinf": (fn.isinf, None),
-    "isnan": (fn.isnan, None),
-    "leaky_relu": (
-        lambda x, *, negative_slope=0.01: fn.where(x > 0, x, negative_slope * x),
-        lambda x, *, negative_slope=0.01: fn.where(x > 0, 1, negative_slope),
-    ),
-    "log10": (fn.log10, lambda x: 1 / (x * math.log(10))),
-    "log1p": (fn.log1p, lambda x: 1 / (1 + x)),
-    "log2": (fn.log2, lambda x: 1 / (x * math.log(2))),
-    "log_sigmoid": (lambda x: -softplus(-x), lambda x: fn.sigmoid(-x)),
-    "reciprocal": (lambda x: 1 / x, lambda x: -1 / (x * x)),
-    "round": (fn.round_, None),
-    "rsqrt": (lambda x: 1 / fn.sqrt(x), lambda x: -0.5 / (x * fn.sqrt(x))),
-    "sign": (fn.sign, None),
-    "silu": (lambda x: x * fn.sigmoid(x), lambda x: fn.sigmoid(x) * (1 + x * (1 - fn.sigmoid(x)))),
-    "sin": (fn.sin, fn.cos),
-    "sinh": (fn.sinh, fn.cosh),
-    "softplus": (softplus, fn.sigmoid),
-    "softsign": (lambda x: x / (1 + fn.absolute(x)), lambda x: 1 / ((1 + fn.absolute(x)) * (1 + fn.absolute(x)))),
-    "sqrt": (fn.sqrt, lambda x: 0.5 / fn.sqrt(x)),
-    "square": (lambda x: x * x, lambda x: 2 * x),
-    "stop_gradient": (lambda x: x, None),
-    "tan": (fn.tan, lambda x: 1 + fn.tan(x) * fn.tan(x)),
-    "trunc": (fn.trunc, None),
+UNARY: Mapping[str, Function] = {
+    **{name: getattr(fn, name) for name in (
+        "acos", "acosh", "asin", "asinh", "atan", "atanh", "cbrt", "ceil", "cos", "cosh", "erf", "expm1", "floor",
+        "isinf", "isnan", "log10", "log1p", "log2", "sign", "sin", "sinh", "sqrt", "tan", "trunc",
+    )},
+    "abs": fn.absolute,
+    "clamp": clamp,
+    "clone": lambda x: x,
+    "elu": elu,
+    "gelu": gelu,
+    "hardsigmoid": hard,
+    "hardswish": lambda x: x * hard(x),
+    "hardtanh": lambda x, *, min=-1.0, max=1.0: clamp(x, min=min, max=max),
+    "leaky_relu": lambda x, *, negative_slope=0.01: fn.where(x > 0, x, x * negative_slope),
+    "log_sigmoid": lambda x: -fn.logaddexp(0, -x),
+    "reciprocal": lambda x: 1 / x,
+    "round": fn.round_,
+    "rsqrt": lambda x: 1 / fn.sqrt(x),
+    "silu": lambda x: x * fn.sigmoid(x),
+    "softplus": lambda x: fn.logaddexp(0, x),
+    "softsign": lambda x: x / (1 + fn.absolute(x)),
+    "square": lambda x: x * x,
+    "stop_gradient": lambda x: x,
+}  # fmt: skip
+
+BINARY: Mapping[str, Function] = {
+    "atan2": fn.atan2,
+    "eq": lambda a, b: a == b,
+    "fmod": fn.fmod,
+    "ge": lambda a, b: a >= b,
+    "gt": lambda a, b: a > b,
+    "hypot": fn.hypot,
+    "le": lambda a, b: a <= b,
+    "lt": lambda a, b: a < b,
+    "maximum": fn.maximum,
+    "minimum": fn.minimum,
+    "ne": lambda a, b: a != b,
+    "pow": power,
+    "prelu": lambda a, b: fn.where(a > 0, a, b * a),
+    "remainder": lambda a, b: a % b,
 }
 
-BINARY: Mapping[str, tuple[Function, Function | None, Function | None]] = {
-    "atan2": (
-        fn.atan2,
-        lambda a, b: unless((a == 0) & (b == 0), b / (a * a + b * b)),
-        lambda a, b: unless((a == 0) & (b == 0), -a / (a * a + b * b)),
-    ),
-    "eq": (lambda a, b: a == b, None, None),
-    "fmod": (fn.fmod, lambda a, b: 1, lambda a, b: -fn.trunc(a / b)),
-    "ge": (lambda a, b: a >= b, None, None),
-    "gt": (lambda a, b: a > b, None, None),
-    "hypot": (
-        lambda a, b: fn.sqrt(a * a + b * b),
-        lambda a, b: a / fn.sqrt(a * a + b * b),
-        lambda a, b: b / fn.sqrt(a * a + b * b),
-    ),
-    "le": (lambda a, b: a <= b, None, None),
-    "lt": (lambda a, b: a < b, None, None),
-    "maximum": (fn.maximum, ahead, behind),
-    "minimum": (fn.minimum, behind, ahead),
-    "ne": (lambda a, b: a != b, None, None),
-    "pow": (
-        power,
-        lambda a, b: unless(b == 0, b * power(a, b - 1)),
-        lambda a, b: unless((a == 0) & (b >= 0), power(a, b) * fn.log(a)),
-    ),
-    "prelu": (
-        lambda a, b: fn.where(a > 0, a, b * a),
-        lambda a, b: fn.where(a > 0, 1, b),
-        lambda a, b: unless(a > 0, a),
-    ),
-    "remainder": (lambda a, b: a % b, lambda a, b: 1, lambda a, b: -fn.floor(a / b)),
+COMPARISONS = ("eq", "ge", "gt", "le", "lt", "ne")
+
+
+def _of_number(function: Function) -> Function:
+    """Return a function of two elements as one of an element and the attribute `value`."""
+    return lambda a, *, value: function(a, value)
+
+
+SCALAR: Mapping[str, Function] = {
+    "add_scalar": lambda a, *, value: a + value,
+    "rsub_scalar": lambda a, *, value: value - a,
+    "pow_scalar": lambda a, *, value: power(a, value),
+    "rpow_scalar": lambda a, *, value: power(value, a),
+    **{f"{name}_scalar": _of_number(BINARY[name]) for name in ("fmod", "remainder", *COMPARISONS)},
 }
 
-SCALAR: Mapping[str, tuple[Function, Function | None]] = {
-    "add_scalar": (lambda a, *, value: a + value, None),
-    "rsub_scalar": (lambda a, *, value: value - a, None),
-    "pow_scalar": (
-        lambda a, *, value: power(a, value),
-        lambda a, *, value: value * power(a, value - 1 if value else 1),
-    ),
-    "rpow_scalar": (lambda a, *, value: power(value, a), rpow_slope),
-    "fmod_scalar": (lambda a, *, value: fn.fmod(a, value), None),
-    "remainder_scalar": (lambda a, *, value: a % value, None),
-    "eq_scalar": (lambda a, *, value: a == value, None),
-    "ne_scalar": (lambda a, *, value: a != value, None),
-    "lt_scalar": (lambda a, *, value: a < value, None),
-    "le_scalar": (lambda a, *, value: a <= value, None),
-    "gt_scalar": (lambda a, *, value: a > value, None),
-    "ge_scalar": (lambda a, *, value: a >= value, None),
+LEVEL = ("ceil", "floor", "round", "sign", "trunc")
+"""Functions whose slope is zero wherever there is one."""
+
+FLAT = (*COMPARISONS, *(f"{name}_scalar" for name in COMPARISONS), "isinf", "isnan", "stop_gradient")
+"""Functions through which no gradient flows."""
+
+PASSING = ("clone", "add_scalar", "fmod_scalar", "remainder_scalar", "rsub_scalar")
+"""Functions whose slope is one, or minus one."""
+
+SLOPES: Mapping[str, Function] = {
+    "clamp": lambda grad, x, *, min=-math.inf, max=math.inf: fn.where((x >= min) & (x <= max), grad, 0),
+    "hardsigmoid": lambda grad, x: fn.where((x > -3) & (x < 3), grad * SIXTH, 0),
+    "hardswish": lambda grad, x: fn.where(x <= -3, 0, fn.where(x >= 3, grad, grad * (x / 3 + 0.5))),
+    "hardtanh": lambda grad, x, *, min=-1.0, max=1.0: fn.where((x <= min) | (x >= max), 0, grad),
+    "softsign": lambda grad, x: grad / power(1 + fn.absolute(x), 2),
 }
+"""Gradients at bounds where PyTorch has others than those of the maximum and the minimum, which are half."""
 
 MASKS: Mapping[str, Function] = {
-    "logical_and": lambda a, b: (a != 0) & (b != 0),
-    "logical_or": lambda a, b: (a != 0) | (b != 0),
+    "logical_and": lambda a, b: a & b,
+    "logical_or": lambda a, b: a | b,
     "logical_xor": fn.logical_xor,
-    "logical_not": lambda x: x == 0,
+    "logical_not": lambda x: ~x,
 }
 
 BITS: Mapping[str, Function] = {
@@ -244,27 +176,28 @@ def _binary(name: str, function: Function) -> Operator:
     return Operator(name, "elementwise", of_broadcast_elements(function), ("a", "b"), False, attributes)
 
 
-def _backward(forward: Operator, describe: Callable[[Function], Function], *slopes: Function) -> Operator:
-    """Return the operator of grad and an operator's operands that is grad times each slope."""
+def _backward(forward: Operator, describe: Callable[[Function], Function], function: Function) -> Operator:
+    """Return the operator of grad and an operator's operands that is the gradient of these."""
 
-    def products(grad: Expr, *elements: Expr, **attributes: Any) -> Any:
-        gradients = tuple(grad * slope(*elements, **attributes) for slope in slopes)
-        return gradients if len(gradients) > 1 else gradients[0]
+    def derived(grad: Expr, *elements: Expr, **attributes: Any) -> Any:
+        each = gradients(function(*elements, **attributes), grad, elements)
+        return each if len(each) > 1 else each[0]
 
     name, operands = f"{forward.name}_backward", ("grad", *forward.operands)
-    return replace(forward, name=name, function=describe(products), operands=operands, descriptions={})
+    description = describe(SLOPES.get(forward.name, derived))
+    return replace(forward, name=name, function=description, operands=operands, descriptions={})
 
 
 def _operators() -> Iterator[Operator]:
-    """Make the operators of every row, and those of the rows' slopes."""
-    for name, (function, slope) in {**UNARY, **SCALAR}.items():
-        yield (forward := _unary(name, function))
-        if slope is not None:
-            yield _backward(forward, of_elements, slope)
-    for name, (function, first, second) in BINARY.items():
-        yield (forward := _binary(name, function))
-        if first is not None and second is not None:
-            yield _backward(forward, of_broadcast_elements, first, second)
+    """Make the operators of every row, and those of the gradients."""
+    for rows, make, describe in (
+        ({**UNARY, **SCALAR}, _unary, of_elements),
+        (BINARY, _binary, of_broadcast_elements),
+    ):
+        for name, function in rows.items():
+            yield (forward := make(name, function))
+            if name not in (*LEVEL, *FLAT, *PASSING):
+                yield _backward(forward, describe, function)
     yield from (_unary(name, function, ("mask", "other_mask")) for name, function in MASKS.items())
     yield from (_unary(name, function, ("bits", "other_bits")) for name, function in BITS.items())
     yield from (_unary(name, function) for name, function in PLAIN.items())

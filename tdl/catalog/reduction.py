@@ -79,7 +79,7 @@ def var(x: Operand, mean: Operand, *, dims: Dims, count: float) -> Lambda:
 @op(category="elementwise")
 def var_backward(grad: Operand, x: Operand, mean: Operand, *, dims: Dims, count: float) -> Lambda:
     kept = tuple(dim for dim in range(x.rank) if dim not in dims)
-    return tensor(lambda *i: grad[spread(i, kept)] * (x[i] - mean[spread(i, kept)]) * (2 / count), rank=x.rank)
+    return tensor(lambda *i: (x[i] - mean[spread(i, kept)]) * (grad[spread(i, kept)] * (2 / count)), rank=x.rank)
 
 
 @op(category="reduction")

@@ -46,7 +46,7 @@ def softmax_backward(grad: Operand, result: Operand, inner: Operand, *, dim: int
 
 @op(category="elementwise", parts=("maximum", "total"))
 def log_softmax(x: Operand, maximum: Operand, total: Operand, *, dim: int = -1) -> Body:
-    return lambda *i: x[i] - maximum[rows(i, dim)] - log(total[rows(i, dim)])
+    return lambda *i: x[i] - (maximum[rows(i, dim)] + log(total[rows(i, dim)]))
 
 
 @op(category="elementwise")

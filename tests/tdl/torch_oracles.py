@@ -8,7 +8,7 @@ from math import prod
 import torch
 from torch.nn import functional
 
-from tdl.catalog.pointwise import BINARY, BITS, MASKS, SCALAR, UNARY
+from tdl.catalog.pointwise import BINARY, BITS, MASKS, OPERATORS, UNARY
 
 
 def spread(b, a, dims):
@@ -434,12 +434,12 @@ ORACLES = {
     **{
         f"{name}_backward": gradient_of(function, (0,))
         for name, function in {**UNARY_ORACLES, **SCALAR_ORACLES}.items()
-        if {**UNARY, **SCALAR}[name][1] is not None
+        if f"{name}_backward" in OPERATORS
     },
     **{
         f"{name}_backward": binary_gradient_of(function)
         for name, function in BINARY_ORACLES.items()
-        if None not in BINARY[name]
+        if f"{name}_backward" in OPERATORS
     },
     **{name: getattr(torch, name) for name in (*MASKS, *BITS) if not name.endswith("_scalar")},
     **{f"bitwise_{name}_scalar": scalar(f"bitwise_{name}") for name in ("and", "or", "xor")},

@@ -17,7 +17,7 @@ from tdl.trace import Traced, trace
 
 COMMUTATIVE = {
     "add", "multiply", "maximum", "minimum", "equal", "not_equal", "logical_and", "logical_or", "logical_xor",
-    "bitwise_and", "bitwise_or", "bitwise_xor", "hypot",
+    "bitwise_and", "bitwise_or", "bitwise_xor", "hypot", "logaddexp",
 }  # fmt: skip
 EVEN = {"absolute", "cos", "cosh"}
 ASSOCIATIVE = {"add", "multiply", "maximum", "minimum"}

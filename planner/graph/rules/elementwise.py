@@ -6,7 +6,7 @@ from functools import partial
 
 from planner.graph.ir import Value
 from planner.graph.rules.base import Backward, Gradients, Rule, flat, integers, level, number
-from tdl.catalog.pointwise import BINARY, OPERATORS, SCALAR, UNARY
+from tdl.catalog.pointwise import BINARY, FLAT, LEVEL, OPERATORS, PASSING, SCALAR, UNARY
 
 
 def _of_result(op: str) -> Rule:
@@ -120,16 +120,6 @@ def _lerp(b: Backward) -> Gradients:
     )
 
 
-LEVEL = ("ceil", "floor", "round", "sign", "trunc")
-"""Operators whose slope is zero wherever there is one."""
-
-FLAT = (
-    *(name for name, (_, slope) in UNARY.items() if slope is None and name not in ("clone", *LEVEL)),
-    *(name for name, slopes in BINARY.items() if None in slopes),
-    *(f"{comparison}_scalar" for comparison in ("eq", "ne", "lt", "le", "gt", "ge")),
-)
-"""Operators through which no gradient flows."""
-
 RULES: dict[str, Rule] = {
     "relu": _of_result("threshold_backward"),
     "sigmoid": _of_result("sigmoid_backward"),
@@ -144,11 +134,11 @@ RULES: dict[str, Rule] = {
     "mul": _mul,
     "div": _div,
     "add_n": lambda b: (b.arriving[0],) * len(b.node.inputs),
-    **{name: _of_row(name) for name, (_, slope) in {**UNARY, **SCALAR}.items() if slope is not None},
-    **{name: _of_binary_row(name) for name, slopes in BINARY.items() if None not in slopes},
+    **{name: _of_row(name) for name in (*UNARY, *SCALAR)},
+    **{name: _of_binary_row(name) for name in BINARY},
     **dict.fromkeys(FLAT, flat),
     **dict.fromkeys(LEVEL, level),
-    **dict.fromkeys(("clone", "add_scalar", "fmod_scalar", "remainder_scalar"), lambda b: b.arriving),
+    **dict.fromkeys(PASSING, lambda b: b.arriving),
     "rsub_scalar": _neg,
     **dict.fromkeys(("tril", "triu", "dropout"), _same),
     **dict.fromkeys(("masked_fill", "causal_mask"), partial(_same, value=0.0)),

@@ -1,0 +1,266 @@
+"""Kernels derived from descriptions that read operands at plain indices, and sum over variables.
+
+What depends on all index variables is computed block by block; what depends on some, once for all blocks; what depends
+on none, in double precision. Within a block operands are read before an output is written, so outputs may be the same
+memory as operands. Operands of 16 bits are widened block by block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import tdl
+from executor.kernels.blocks import add_up, blocks
+from executor.kernels.call import NARROW, Action, Array, Kernel, KernelCall
+from executor.kernels.elementwise import require_room
+from executor.kernels.formula import Axes, Formula, FormulaValue, variables_of
+from executor.kernels.functions import Function, function_of
+from tdl.expr import Call, Constant, Coordinate, Element, Expr, Reduce
+
+
+@dataclass(frozen=True, slots=True)
+class DerivedKernel:
+    """The kernel of an operator's description; `settings` are attributes that may change from run to run."""
+
+    operator: tdl.Operator
+    settings: tuple[str, ...] = ()
+
+    def __call__(self, call: KernelCall) -> None:
+        """Run the kernel."""
+        call.once(self._bind)()
+
+    def _bind(self, call: KernelCall) -> Action:
+        ranks = [*(operand.ndim for operand in call.inputs), *(0 for _ in self.settings)]
+        known = {name: call.attributes[name] for name in self.operator.attributes if name in call.attributes}
+        return BoundFormula(call, self.operator.describe(ranks, known), self.settings).action()
+
+
+def with_settings(operator: tdl.Operator) -> DerivedKernel:
+    """Return the kernel of a weight update, whose attributes are operands of rank 0."""
+    names, count = tuple(operator.attributes), len(operator.operands)
+
+    def description(*operands: tdl.Operand) -> Any:
+        settings = {name: operand[()] for name, operand in zip(names, operands[count:], strict=True)}
+        return operator.function(*operands[:count], **settings)
+
+    operands = (*operator.operands, *names)
+    return DerivedKernel(
+        replace(operator, function=description, operands=operands, attributes={}, descriptions={}), names
+    )
+
+
+OUT = -1
+"""Where a list of values has the memory of a single output."""
+
+
+@dataclass(slots=True)
+class FormulaStep:
+    """A function of values; its result may be written where value number `room` was, which no later step needs."""
+
+    number: int
+    function: Function
+    arguments: tuple[int, ...]
+    room: int | None = None
+
+
+class BoundFormula:
+    """A description on a call's arrays, each viewed so that it broadcasts over `axes`, all index variables.
+
+    `scalar` steps depend on no variable, `small` ones on some, `block` ones on all, `late` ones on sums. Of a block
+    are `given` the values that these steps do not compute; outputs at `places` are written then, others at the end.
+    """
+
+    def __init__(self, call: KernelCall, description: tdl.Description, settings: tuple[str, ...]) -> None:
+        formula, full = Formula(), frozenset(description.variables)
+        self.call, self.xp, self.settings, self.values = call, call.xp, settings, formula.values
+        self.roots = [formula.number(output.value) for output in description.outputs]
+        read = [variables_of(value.node.index) for value in self.values if isinstance(value.node, Element)]
+        self.sums = {n: value.arguments[0] for n, value in enumerate(self.values) if isinstance(value.node, Reduce)}
+        self.late = self._steps(lambda value: value.is_late)
+        summed = {self.values[body].space for body in self.sums.values()}
+        if summed - ({full} & {*map(frozenset, read)}) or any(self.values[n.number].space == full for n in self.late):
+            raise tdl.TDLError(f"{description}: a kernel is derived of sums of what depends on all variables alone")
+        self.axes = next((names for names in read if {*names} == full), description.output_variables)
+        indices = [variables_of(output.index) for output in description.outputs]
+        self.outs = [self._view(*output) for output in zip(call.outputs, indices, strict=True)]
+        self.is_whole = call.outputs[0].dtype.kind == "i"
+        self.wide = np.result_type(np.float32, *(x.dtype for x in (*call.inputs, *call.outputs) if x.dtype.kind == "f"))
+        self.leaves = [*(self._leaf(value.node) for value in self.values), None]
+        self.numbers = [n for n, value in enumerate(self.values) if not (value.space or value.is_late)]
+        self.scalar = self._steps(lambda value: not (value.space or value.is_late))
+        self.small = self._steps(lambda value: bool(value.space) and value.space != full and not value.is_late)
+        self.block = self._steps(lambda value: bool(full) and value.space == full and not value.is_late)
+        self.places = [place for place, root in enumerate(self.roots) if full and self.values[root].space == full]
+        used = [argument for step in self.block for argument in step.arguments]
+        used += [*self.sums.values(), *(self.roots[place] for place in self.places)]
+        computed = {step.number for step in self.block}
+        self.given = [n for n in dict.fromkeys(used) if self.values[n].space and n not in computed]
+        self.cast = {number for number in self.given if self._is_cast(self.leaves[number])}
+        self._find_rooms(computed.difference(self.roots, self.sums.values()))
+
+    def _steps(self, belongs: Callable[[FormulaValue], bool]) -> list[FormulaStep]:
+        return [
+            FormulaStep(number, function_of(self.xp, value.node.function), value.arguments)
+            for number, value in enumerate(self.values)
+            if isinstance(value.node, Call) and belongs(value)
+        ]
+
+    def _leaf(self, node: Expr) -> Any:
+        """Return what a value is in every run; None of what is computed, and of an operand of rank 0."""
+        match node:
+            case Constant(value):
+                return value if isinstance(value, int | float) else float(value)
+            case Coordinate(affine):
+                scaled: Any = affine.offset
+                for name, factor in affine.numerators:
+                    scaled = scaled + factor * self._view(self.xp.arange(*self.call.ranges[name]), (name,))
+                return scaled if affine.denominator == 1 else scaled / affine.denominator
+            case Element(operand, _, index) if index:
+                return self._view(self.call.inputs[operand], variables_of(index))
+        return None
+
+    def _view(self, array: Array, names: Axes) -> Array:
+        """View an array whose dimensions are these variables over all axes; along others it has extent 1."""
+        if names == self.axes:
+            return array
+        order = sorted(range(len(names)), key=lambda dim: self.axes.index(names[dim]))
+        return array.transpose(order).reshape(
+            [array.shape[names.index(name)] if name in names else 1 for name in self.axes]
+        )
+
+    def _find_rooms(self, temporary: set[int]) -> None:
+        """Let steps write where a temporary value was, or into a single output that is no operand's memory."""
+        dtypes, last = self._dtypes(), {number: step for step in self.block for number in step.arguments}
+        is_direct = len(self.roots) == 1 and bool(self.block) and self.roots[0] == self.block[-1].number
+        is_direct &= not self.is_whole and dtypes[self.roots[0]] == dtypes[OUT]
+        is_apart = not any(self.xp.may_share_memory(self.outs[0], x) for x in self.call.inputs)
+        free = [OUT] if is_direct and is_apart else []
+        for step in self.block:
+            free += [number for number in {*step.arguments} & temporary if last[number] is step]
+            step.room = next((number for number in free if dtypes[number] == dtypes[step.number]), None)
+            if step.room is not None:
+                free.remove(step.room)
+        if is_direct:
+            self.block[-1].room = OUT
+
+    def _dtypes(self) -> list[Any]:
+        """Return the dtype of each value that a block has, found with arrays of no elements."""
+        values = [self.xp.empty(0, self._widened(x[:0]).dtype) if hasattr(x, "dtype") else x for x in self.leaves]
+        for number in self.numbers:
+            values[number] = 1.0 if values[number] is None else values[number]
+        with np.errstate(all="ignore"):
+            self._apply([*self.small, *self.block], values)
+        return [*(getattr(value, "dtype", None) for value in values[:OUT]), self.outs[0].dtype]
+
+    def action(self) -> Action:
+        """Return the action of the run: a single function of whole arrays, where the description is one."""
+        leaves, others = self.leaves, (self.cast, self.scalar, self.small, self.late, self.is_whole)
+        is_fixed = all(leaves[number] is not None for number in self.numbers)
+        if is_fixed and len(self.places) == 1 and not any(others):
+            if not self.block:
+                return partial(self.xp.copyto, self.outs[0], leaves[self.roots[0]], casting="unsafe")
+            if len(self.block) == 1 and self.block[0].room == OUT:
+                step = self.block[0]
+                return partial(step.function, *(leaves[number] for number in step.arguments), out=self.outs[0])
+        chooses = any(isinstance(value.node, Call) and value.node.function == "where" for value in self.values)
+        return self._run_quietly if chooses else self._run
+
+    def _run_quietly(self) -> None:
+        """Run without warnings of what is computed, but not chosen."""
+        with np.errstate(all="ignore"):
+            self._run()
+
+    def _run(self) -> None:
+        values = self.leaves.copy()
+        for number in self.numbers:
+            if isinstance(node := self.values[number].node, Element):
+                values[number] = self._number(node.operand)
+        self._apply(self.scalar, values)
+        for number in self.numbers:
+            values[number] = self._met(values[number])
+        self._apply(self.small, values)
+        if self.places or self.sums:
+            self._run_blocks(values)
+        self._apply(self.late, values)
+        for place, root in enumerate(self.roots):
+            if place not in self.places:
+                self._write(self.outs[place], values[root])
+
+    def _apply(self, steps: Iterable[FormulaStep], values: list[Any]) -> None:
+        for step in steps:
+            values[step.number] = step.function(*(self._widened(values[number]) for number in step.arguments))
+
+    def _run_blocks(self, values: list[Any]) -> None:
+        outs, given = [self.outs[place] for place in self.places], [values[number] for number in self.given]
+        full = outs[0] if outs else max(given, key=lambda array: array.size)
+        totals = [self._total(number, full.shape) for number in self.sums]
+        first, rest = 1 + len(outs), 1 + len(outs) + len(given)
+        for parts in blocks(self.xp, full, *outs, *given, *totals):
+            block = values.copy()
+            block[OUT] = parts[1]
+            for number, part in zip(self.given, parts[first:rest], strict=True):
+                block[number] = self._widened(part) if number in self.cast else part
+            for step in self.block:
+                out = None if step.room is None else block[step.room]
+                block[step.number] = step.function(*[block[number] for number in step.arguments], out=out)
+            for body, total in zip(self.sums.values(), parts[rest:], strict=True):
+                add_up(self.xp, block[body], total)
+            self._write_block(parts[1:first], block)
+        values[:] = [totals.pop(0) if number in self.sums else value for number, value in enumerate(values)]
+
+    def _total(self, number: int, shape: tuple[int, ...]) -> Array:
+        space = self.values[number].space
+        kept = [extent if name in space else 1 for name, extent in zip(self.axes, shape, strict=True)]
+        return self.xp.zeros(kept, "int64" if self.is_whole else self.wide)
+
+    def _write_block(self, outs: Iterable[Array], block: list[Any]) -> None:
+        """Write outputs that no step has written; an operand may be the memory of another output."""
+        roots = [self.roots[place] for place in self.places]
+        results = [block[root].copy() if len(roots) > 1 and root in self.given else block[root] for root in roots]
+        for out, result in zip(outs, results, strict=True):
+            if out is not result:
+                self._write(out, result)
+
+    def _write(self, out: Array, result: Any) -> None:
+        self.xp.copyto(out, result, casting="unsafe")  # functions may make fractions of whole numbers
+        if self.is_whole and getattr(result, "dtype", out.dtype).kind == "i":
+            require_room(self.call, result != out)
+
+    def _is_cast(self, value: Any) -> bool:
+        """True for an array that is computed with in another dtype."""
+        dtype = getattr(value, "dtype", None)
+        return dtype in NARROW or (self.is_whole and dtype is not None and dtype.kind == "i")
+
+    def _widened(self, value: Any) -> Any:
+        return value.astype("int64" if self.is_whole else self.wide) if self._is_cast(value) else value
+
+    def _number(self, operand: int) -> Any:
+        """Return an operand of rank 0, or a setting, in double precision."""
+        value: Any = (*self.call.inputs, *(self.call.attributes[name] for name in self.settings))[operand]
+        if isinstance(value, int | float):
+            return value
+        value = value if value.dtype.kind in "iub" else value.astype("float64")
+        return value.item() if self.xp is np else value
+
+    def _met(self, number: Any) -> Any:
+        """Return a number as it meets arrays, whose dtype those of Python take on."""
+        if not hasattr(number, "dtype"):
+            return number
+        if self.xp is np:
+            return number.item()
+        return number.astype(self.wide) if number.dtype.kind == "f" else number
+
+
+UPDATES = ("sgd", "sgd_momentum", "adam", "adamw", "rmsprop", "adagrad")
+"""Weight updates, whose attributes may change from step to step."""
+
+KERNELS: dict[str, Kernel] = {
+    **{name: DerivedKernel(operator) for name, operator in tdl.catalog.items()},
+    **{name: with_settings(tdl.catalog[name]) for name in UPDATES},
+}
+"""Kernels of all operators; of those whose descriptions read otherwise there are others."""

@@ -1,0 +1,146 @@
+"""Functions of descriptions in an array module; `out`, if any, may be the memory of an operand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from executor.kernels.call import Array, kept_where
+from tdl.functions import FUNCTIONS, RANDOM_BITS
+
+Function = Callable[..., Any]
+
+
+def function_of(xp: ModuleType, name: str) -> Function:
+    """Return a function of `tdl.functions.FUNCTIONS`, of operands and `out`."""
+    composed = COMPOSED.get(name)
+    function: Function = partial(composed, xp) if composed else getattr(xp, FUNCTIONS[name].numpy.__name__)
+    return function
+
+
+def special(xp: ModuleType, function: str) -> Function:
+    """Return one of SciPy's special functions for the array module."""
+    module = import_module("scipy.special" if xp is np else "cupyx.scipy.special")
+    chosen: Function = getattr(module, function)
+    return chosen
+
+
+def sign(xp: ModuleType, x: Array, out: Array | None = None) -> Array:
+    """1, -1 or 0, which is also that of what is no number."""
+    return xp.subtract(x > 0, x < 0, out=out, dtype=getattr(x, "dtype", "float64"))
+
+
+def sigmoid(xp: ModuleType, x: Array, out: Array | None = None) -> Array:
+    """1 / (1 + exp(-x)), in which nothing overflows; its error is of one, not of the result."""
+    result = xp.tanh(xp.multiply(x, 0.5, out=out), out=out)
+    return xp.multiply(xp.add(result, 1, out=out), 0.5, out=out)
+
+
+def maximum(xp: ModuleType, a: Array, b: Array | float, out: Array | None = None) -> Array:
+    """Greater of two; than a number by a clip, of which NumPy does several at a time."""
+    return xp.clip(a, b, math.inf, out=out) if _is_bound(a, b) else xp.maximum(a, b, out=out)
+
+
+def minimum(xp: ModuleType, a: Array, b: Array | float, out: Array | None = None) -> Array:
+    """Lesser of two, likewise."""
+    return xp.clip(a, -math.inf, b, out=out) if _is_bound(a, b) else xp.minimum(a, b, out=out)
+
+
+def _is_bound(a: Array, b: Array | float) -> bool:
+    return isinstance(b, int | float) and hasattr(a, "dtype") and a.dtype.kind == "f"
+
+
+ROOTS = {2: "square", 0.5: "sqrt", -1: "reciprocal"}
+"""Functions that are powers."""
+
+
+def power(xp: ModuleType, a: Array | float, b: Array | float, out: Array | None = None) -> Array:
+    """Power, by a product or a root where it is one."""
+    if isinstance(a, xp.ndarray) and isinstance(b, int | float) and (b in ROOTS or b == -0.5):
+        root = getattr(xp, ROOTS.get(b, "sqrt"))(a, out=out)
+        return root if b in ROOTS else xp.reciprocal(root, out=out)
+    return xp.power(a, b, out=out)
+
+
+def where(xp: ModuleType, condition: Array, a: Array | float, b: Array | float, out: Array | None = None) -> Array:
+    """Choose elements, on a host by their bits: with random masks a selection takes ten times as long."""
+    is_mask = not isinstance(condition, bool | float) and condition.ndim > 0
+    if is_mask and _is_zero(b) and _has_bits(a, out):
+        return kept_where(xp, condition, a, out)
+    if is_mask and _is_zero(a) and _has_bits(b, out):
+        return kept_where(xp, xp.logical_not(condition), b, out)
+    if _is_number(a) and a == 1 and _is_zero(b):
+        return _written(xp, condition, out)
+    values: Array = a if _has_bits(a, out) else b
+    if out is not None and _is_number(b) and is_mask and condition.size < out.size:
+        xp.copyto(out, a)
+        xp.copyto(out, b, where=xp.logical_not(condition))
+        return out
+    if xp is np and is_mask and condition.size >= MANY and _has_bits(values, out):
+        bits = f"i{values.itemsize}"
+        first, second = (np.asarray(x, values.dtype).view(bits) for x in (a, b))
+        changed = kept_where(xp, condition, first ^ second)
+        return np.bitwise_xor(changed, second, out=None if out is None else out.view(bits)).view(values.dtype)
+    return _written(xp, xp.where(condition, a, b), out)
+
+
+def _written(xp: ModuleType, values: Array, out: Array | None) -> Array:
+    if out is not None:
+        xp.copyto(out, values, casting="unsafe")
+    return values
+
+
+def random_bits(xp: ModuleType, *counters: Array | int, out: Array | None = None) -> Array:
+    """Random bits as `tdl.functions.random_bits` has them; what few variables determine is hashed once for all others.
+
+    Each counter in turn is added to a state, which then passes the finalizer of MurmurHash3; overflow is meant.
+    """
+    state = xp.zeros((), "uint32")
+    with np.errstate(over="ignore"):  # of numbers
+        for counter in counters:
+            state = state + (xp.asarray(counter).astype("int64").astype("uint32") + xp.uint32(0x9E3779B9))
+            for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+                state ^= state >> xp.uint32(shift)
+                state *= xp.uint32(factor)
+            state ^= state >> xp.uint32(16)
+    state >>= xp.uint32(32 - RANDOM_BITS)
+    return _written(xp, state, out)
+
+
+MANY = 1 << 10
+"""Elements from which on work on bits takes less time than NumPy's selection."""
+
+
+def _is_number(x: Array | float) -> bool:
+    return isinstance(x, int | float)
+
+
+def _is_zero(x: Array | float) -> bool:
+    return _is_number(x) and bool(x == 0)
+
+
+def _has_bits(x: Array | float, out: Array | None) -> bool:
+    return (
+        not isinstance(x, int | float) and x.dtype.kind == "f" and x.ndim > 0 and (out is None or out.dtype == x.dtype)
+    )
+
+
+COMPOSED: dict[str, Function] = {
+    "erf": lambda xp, x, out=None: special(xp, "erf")(x, out=out),
+    "lgamma": lambda xp, x, out=None: special(xp, "gammaln")(x, out=out),
+    "maximum": maximum,
+    "minimum": minimum,
+    "power": power,
+    "random_bits": random_bits,
+    "rsqrt": lambda xp, x, out=None: xp.reciprocal(xp.sqrt(x, out=out), out=out),
+    "sigmoid": sigmoid,
+    "sign": sign,
+    "where": where,
+}
+"""Functions that no function of the array module is, or none as fast."""

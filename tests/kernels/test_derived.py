@@ -1,0 +1,80 @@
+"""Kernels derived from descriptions: memory that is shared, attributes that change, what no kernel is derived of."""
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+import tdl
+from executor.kernels import KERNELS, KernelCall, blocks
+from executor.kernels.derived import DerivedKernel
+
+SHAPE = (3, 50)
+
+
+def operands_of(name, count):
+    return [np.random.default_rng([len(name), number]).uniform(0.5, 2, SHAPE) for number in range(count)]
+
+
+def called(kernel, operands, outs, **attributes):
+    kernel(KernelCall(np, tuple(operands), tuple(outs), attributes, {}, ()))
+
+
+ALIASED = {
+    "sgd_momentum": {"lr": 0.1, "momentum": 0.9},
+    "rmsprop": {"lr": 0.1, "alpha": 0.9, "eps": 1e-8},
+    "fmod_backward": {},
+    "maximum_backward": {},
+    "pow_backward": {},
+    "prelu_backward": {},
+    "silu_backward": {},
+    "lerp": {"weight": 0.25},
+}
+
+
+@pytest.mark.parametrize("most", [16, 1 << 17])
+@pytest.mark.parametrize("name", ALIASED)
+def test_outputs_may_be_the_memory_of_any_operands(monkeypatch, name, most):
+    monkeypatch.setattr(blocks, "BLOCK_ELEMENTS", most)
+    attributes, operator = ALIASED[name], tdl.catalog[name]
+    operands = operands_of(name, len(operator.operands))
+    expected = operator.describe([2] * len(operands), attributes).evaluate(operands, attributes)
+    for places in permutations(range(len(operands)), len(expected)):
+        copies = [operand.copy() for operand in operands]
+        outs = [copies[place] for place in places]
+        called(KERNELS[name], copies, outs, **attributes)
+        for out, values in zip(outs, expected, strict=True):
+            np.testing.assert_allclose(out, values, rtol=1e-12, atol=1e-14)
+
+
+def test_a_learning_rate_may_change_from_run_to_run():
+    (weight, grad), out, attributes = operands_of("sgd", 2), np.empty(SHAPE), {"lr": 0.5}
+    call = KernelCall(np, (weight, grad), (out,), attributes, {}, ())
+    for rate in (0.5, 0.25, np.full((), 0.125, np.float32)):
+        attributes["lr"] = rate
+        KERNELS["sgd"](call)
+        np.testing.assert_allclose(out, weight - float(rate) * grad, rtol=1e-15)
+
+
+def test_numbers_of_no_dimension_are_computed_with_in_double_precision():
+    ones, count = np.ones(4, np.float32), np.ones((), np.float32)
+    outs = [np.empty(4, np.float32) for _ in range(3)]
+    attributes = {"lr": 1.0, "beta1": 0.9, "beta2": 0.999999, "eps": 0.0}
+    called(KERNELS["adam"], (0 * ones, ones, 0 * ones, 0 * ones, count), outs, **attributes)
+    np.testing.assert_allclose(outs[0], -1.0, rtol=1e-6)  # the first step's root of squares is the gradient
+
+
+@pytest.mark.parametrize(
+    ("describe", "reason"),
+    [
+        (lambda x: lambda i: x[i + 1], "no index of distinct variables"),
+        (lambda x: lambda i: tdl.Max(lambda j: x[i, j]), "no kernel is derived"),
+        (lambda x: lambda i, j: x[i, j] / tdl.Sum(lambda k: x[i, k]), "sums of what depends on all"),
+    ],
+)
+def test_other_descriptions_are_refused(describe, reason):
+    rank = 1 if "distinct" in reason else 2
+    operator = tdl.op(describe)
+    x = np.ones((4,) * rank)
+    with pytest.raises(tdl.TDLError, match=reason):
+        called(DerivedKernel(operator), (x,), (np.empty((4,) * rank),))
