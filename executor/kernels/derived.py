@@ -20,6 +20,7 @@ from executor.kernels.call import NARROW, Action, Array, Kernel, KernelCall
 from executor.kernels.elementwise import require_room
 from executor.kernels.formula import Axes, Formula, FormulaValue, variables_of
 from executor.kernels.functions import Function, function_of
+from tdl.catalog import BUILT_IN
 from tdl.expr import Call, Constant, Coordinate, Element, Expr, Reduce
 
 
@@ -63,6 +64,7 @@ class FormulaStep:
     """A function of values; its result may be written where value number `room` was, which no later step needs."""
 
     number: int
+    name: str
     function: Function
     arguments: tuple[int, ...]
     room: int | None = None
@@ -100,12 +102,14 @@ class BoundFormula:
         used += [*self.sums.values(), *(self.roots[place] for place in self.places)]
         computed = {step.number for step in self.block}
         self.given = [n for n in dict.fromkeys(used) if self.values[n].space and n not in computed]
+        self.met = {*self.roots, *(n for step in (*self.small, *self.block, *self.late) for n in step.arguments)}
+        self.met &= {*self.numbers}
         self.cast = {number for number in self.given if self._is_cast(self.leaves[number])}
-        self._find_rooms(computed.difference(self.roots, self.sums.values()))
+        self.direct = self._find_rooms(computed.difference(self.roots, self.sums.values()))
 
     def _steps(self, belongs: Callable[[FormulaValue], bool]) -> list[FormulaStep]:
         return [
-            FormulaStep(number, function_of(self.xp, value.node.function), value.arguments)
+            FormulaStep(number, value.node.function, function_of(self.xp, value.node.function), value.arguments)
             for number, value in enumerate(self.values)
             if isinstance(value.node, Call) and belongs(value)
         ]
@@ -133,29 +137,37 @@ class BoundFormula:
             [array.shape[names.index(name)] if name in names else 1 for name in self.axes]
         )
 
-    def _find_rooms(self, temporary: set[int]) -> None:
-        """Let steps write where a temporary value was, or into a single output that is no operand's memory."""
+    def _find_rooms(self, temporary: set[int]) -> int | None:
+        """Let steps write where a temporary value was, and the last into an output; return which output."""
         dtypes, last = self._dtypes(), {number: step for step in self.block for number in step.arguments}
-        is_direct = len(self.roots) == 1 and bool(self.block) and self.roots[0] == self.block[-1].number
-        is_direct &= not self.is_whole and dtypes[self.roots[0]] == dtypes[OUT]
-        is_apart = not any(self.xp.may_share_memory(self.outs[0], x) for x in self.call.inputs)
-        free = [OUT] if is_direct and is_apart else []
+        final, is_only = self.block[-1] if self.block else None, len(self.roots) == 1
+        if final is None or self.is_whole or not (is_only or {*self.roots}.isdisjoint(self.given)):
+            place = None
+        else:
+            outs = (n for n, root in enumerate(self.roots) if root == final.number)
+            place = next((n for n in outs if self.outs[n].dtype == dtypes[final.number]), None)
+        is_apart = self.xp is np and not any(np.may_share_memory(self.outs[0], x) for x in self.call.inputs)
+        free = [OUT] if place is not None and is_only and is_apart else []
+        dtypes.append(self.outs[0].dtype)
         for step in self.block:
             free += [number for number in {*step.arguments} & temporary if last[number] is step]
             step.room = next((number for number in free if dtypes[number] == dtypes[step.number]), None)
             if step.room is not None:
                 free.remove(step.room)
-        if is_direct:
-            self.block[-1].room = OUT
+        if final is not None and place is not None:
+            final.room = OUT
+        return place
 
     def _dtypes(self) -> list[Any]:
         """Return the dtype of each value that a block has, found with arrays of no elements."""
-        values = [self.xp.empty(0, self._widened(x[:0]).dtype) if hasattr(x, "dtype") else x for x in self.leaves]
+        values = [self._widened(np.empty(0, x.dtype)) if hasattr(x, "dtype") else x for x in self.leaves]
         for number in self.numbers:
             values[number] = 1.0 if values[number] is None else values[number]
         with np.errstate(all="ignore"):
-            self._apply([*self.small, *self.block], values)
-        return [*(getattr(value, "dtype", None) for value in values[:OUT]), self.outs[0].dtype]
+            for step in (*self.small, *self.block):
+                arguments = (values[number] for number in step.arguments)
+                values[step.number] = function_of(np, step.name)(*arguments)
+        return [getattr(value, "dtype", None) for value in values[:OUT]]
 
     def action(self) -> Action:
         """Return the action of the run: a single function of whole arrays, where the description is one."""
@@ -180,15 +192,26 @@ class BoundFormula:
         for number in self.numbers:
             if isinstance(node := self.values[number].node, Element):
                 values[number] = self._number(node.operand)
-        self._apply(self.scalar, values)
-        for number in self.numbers:
+        for step in self.scalar:
+            numbers = [values[number] for number in step.arguments]
+            if any(hasattr(number, "dtype") for number in numbers):
+                values[step.number] = step.function(*numbers)
+            else:
+                values[step.number] = function_of(np, step.name)(*numbers).item()
+        for number in self.met:
             values[number] = self._met(values[number])
         self._apply(self.small, values)
         if self.places or self.sums:
             self._run_blocks(values)
-        self._apply(self.late, values)
+        written = {*self.places}
+        for step in self.late:
+            places = [place for place, root in enumerate(self.roots) if root == step.number and not self.is_whole]
+            direct = [place for place in places if self.outs[place].dtype == self.wide][:1]
+            out = self.outs[direct[0]] if direct else None
+            values[step.number] = step.function(*(values[number] for number in step.arguments), out=out)
+            written.update(direct)
         for place, root in enumerate(self.roots):
-            if place not in self.places:
+            if place not in written:
                 self._write(self.outs[place], values[root])
 
     def _apply(self, steps: Iterable[FormulaStep], values: list[Any]) -> None:
@@ -202,7 +225,7 @@ class BoundFormula:
         first, rest = 1 + len(outs), 1 + len(outs) + len(given)
         for parts in blocks(self.xp, full, *outs, *given, *totals):
             block = values.copy()
-            block[OUT] = parts[1]
+            block[OUT] = None if self.direct is None else parts[1 + self.places.index(self.direct)]
             for number, part in zip(self.given, parts[first:rest], strict=True):
                 block[number] = self._widened(part) if number in self.cast else part
             for step in self.block:
@@ -222,8 +245,8 @@ class BoundFormula:
         """Write outputs that no step has written; an operand may be the memory of another output."""
         roots = [self.roots[place] for place in self.places]
         results = [block[root].copy() if len(roots) > 1 and root in self.given else block[root] for root in roots]
-        for out, result in zip(outs, results, strict=True):
-            if out is not result:
+        for place, out, result in zip(self.places, outs, results, strict=True):
+            if place != self.direct:
                 self._write(out, result)
 
     def _write(self, out: Array, result: Any) -> None:
@@ -249,18 +272,15 @@ class BoundFormula:
 
     def _met(self, number: Any) -> Any:
         """Return a number as it meets arrays, whose dtype those of Python take on."""
-        if not hasattr(number, "dtype"):
-            return number
-        if self.xp is np:
-            return number.item()
-        return number.astype(self.wide) if number.dtype.kind == "f" else number
+        is_wide = not isinstance(number, bool | int | float) and number.dtype.kind == "f"
+        return number.astype(self.wide) if is_wide else number
 
 
 UPDATES = ("sgd", "sgd_momentum", "adam", "adamw", "rmsprop", "adagrad")
 """Weight updates, whose attributes may change from step to step."""
 
 KERNELS: dict[str, Kernel] = {
-    **{name: DerivedKernel(operator) for name, operator in tdl.catalog.items()},
+    **{name: DerivedKernel(tdl.catalog[name]) for name in BUILT_IN},
     **{name: with_settings(tdl.catalog[name]) for name in UPDATES},
 }
-"""Kernels of all operators; of those whose descriptions read otherwise there are others."""
+"""Kernels of the catalog's operators; of those whose descriptions read otherwise there are others."""

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 import tdl
-from tdl.expr import Call, Constant, Coordinate, Element, Expr, Reduce
+from tdl.expr import Call, Constant, Coordinate, Element, Expr, Reduce, walk
 from tdl.index import Index
 
 Axes = tuple[str, ...]
@@ -31,7 +31,9 @@ class Formula:
 
     def number(self, node: Expr) -> int:
         """Return the number of a value, one for all that are equal; TDLError for one of which no kernel is derived."""
-        arguments = tuple(map(self.number, node.children))
+        largest_first = sorted(node.children, key=lambda child: -sum(1 for _ in walk(child)))  # holds fewest values
+        numbers = {id(child): self.number(child) for child in largest_first}
+        arguments = tuple(numbers[id(child)] for child in node.children)
         space = frozenset[str]().union(*(self.values[argument].space for argument in arguments))
         key: Hashable = str(node)
         match node:

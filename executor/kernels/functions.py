@@ -78,7 +78,7 @@ def where(xp: ModuleType, condition: Array, a: Array | float, b: Array | float, 
     if _is_number(a) and a == 1 and _is_zero(b):
         return _written(xp, condition, out)
     values: Array = a if _has_bits(a, out) else b
-    if out is not None and _is_number(b) and is_mask and condition.size < out.size:
+    if xp is np and out is not None and _is_number(b) and is_mask and condition.size < out.size:
         xp.copyto(out, a)
         xp.copyto(out, b, where=xp.logical_not(condition))
         return out

@@ -36,6 +36,9 @@ _operators = {
 }
 _operators |= {**pointwise.OPERATORS, **loss.OPERATORS}
 
+BUILT_IN = tuple(_operators)
+"""Names of the catalog's own operators."""
+
 catalog: Mapping[str, Operator] = MappingProxyType(_operators)
 
 
