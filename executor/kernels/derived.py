@@ -141,11 +141,9 @@ class BoundFormula:
         """Let steps write where a temporary value was, and the last into an output; return which output."""
         dtypes, last = self._dtypes(), {number: step for step in self.block for number in step.arguments}
         final, is_only = self.block[-1] if self.block else None, len(self.roots) == 1
-        if final is None or self.is_whole or not (is_only or {*self.roots}.isdisjoint(self.given)):
-            place = None
-        else:
-            outs = (n for n, root in enumerate(self.roots) if root == final.number)
-            place = next((n for n in outs if self.outs[n].dtype == dtypes[final.number]), None)
+        is_safe = not self.is_whole and (is_only or {*self.roots}.isdisjoint(self.given))
+        alike = [n for n, root in enumerate(self.roots) if self.outs[n].dtype == dtypes[root]] if is_safe else []
+        place = next((n for n in alike if final and self.roots[n] == final.number), None)
         is_apart = self.xp is np and not any(np.may_share_memory(self.outs[0], x) for x in self.call.inputs)
         free = [OUT] if place is not None and is_only and is_apart else []
         dtypes.append(self.outs[0].dtype)

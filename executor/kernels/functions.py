@@ -24,11 +24,9 @@ def function_of(xp: ModuleType, name: str) -> Function:
     return function
 
 
-def special(xp: ModuleType, function: str) -> Function:
-    """Return one of SciPy's special functions for the array module."""
-    module = import_module("scipy.special" if xp is np else "cupyx.scipy.special")
-    chosen: Function = getattr(module, function)
-    return chosen
+def special(xp: ModuleType) -> Any:
+    """Return SciPy's special functions for the array module."""
+    return import_module("scipy.special" if xp is np else "cupyx.scipy.special")
 
 
 def sign(xp: ModuleType, x: Array, out: Array | None = None) -> Array:
@@ -132,8 +130,7 @@ def _has_bits(x: Array | float, out: Array | None) -> bool:
 
 
 COMPOSED: dict[str, Function] = {
-    "erf": lambda xp, x, out=None: special(xp, "erf")(x, out=out),
-    "lgamma": lambda xp, x, out=None: special(xp, "gammaln")(x, out=out),
+    "erf": lambda xp, x, out=None: special(xp).erf(x, out=out),
     "maximum": maximum,
     "minimum": minimum,
     "power": power,

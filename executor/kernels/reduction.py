@@ -30,13 +30,6 @@ def _reduced(function: str) -> Kernel:
     return kernel
 
 
-def count_extremes(call: KernelCall) -> None:
-    """How many elements equal the extreme."""
-    (x, extreme), dims = call.inputs, call.integers("dims")
-    is_extreme = x == call.xp.expand_dims(extreme, dims)
-    call.xp.copyto(call.outputs[0], is_extreme.sum(axis=dims))
-
-
 def cumsum(call: KernelCall) -> None:
     """Sum of the elements up to each place (in reverse: from it on), of those that this run has."""
     xp, (x,), (out,), dim = call.xp, call.inputs, call.outputs, call.integer("dim")
@@ -57,5 +50,5 @@ def cumsum(call: KernelCall) -> None:
 KERNELS: dict[str, Kernel] = {
     "sum": reduce_sum,
     **{name: _reduced(name) for name in ("amax", "amin", "prod", "any", "all")},
-    **named(mean, count_extremes, cumsum),
+    **named(mean, cumsum),
 }
