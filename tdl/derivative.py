@@ -21,7 +21,7 @@ def gradients(value: Expr, arriving: Expr, leaves: Sequence[Expr]) -> tuple[Expr
     """Return the gradient of each leaf (an expression in `value`, by identity), of that which arrives at the value."""
     numbers = {id(leaf): number for number, leaf in enumerate(leaves)}
     passed = _passed(value, arriving, numbers)
-    return tuple(passed.get(number, Constant(0)) for number in range(len(leaves)))
+    return tuple(passed.get(number, Constant(0.0)) for number in range(len(leaves)))
 
 
 def _passed(value: Expr, arriving: Expr, numbers: Mapping[int, int]) -> Gradients:

@@ -250,7 +250,7 @@ def _function(description: Description) -> Function | None:
     if any(map(_picks_logarithms, nodes)):
         return "cross entropy"
     calls = [node for node in nodes if isinstance(node, Call)]
-    roots = [call for call in calls if call.function == "sqrt" and _variables(call) < own]
+    roots = [call for call in calls if call.function in ("sqrt", "rsqrt") and _variables(call) < own]
     is_own = any(isinstance(node, Element) and _variables(node) == own for node in nodes)
     if roots and is_own and not isinstance(value, Reduce):
         return "norm" if any(call.function == "subtract" for call in calls) else "root mean square norm"

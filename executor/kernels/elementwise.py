@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import add
+
 import numpy as np
 
 from executor.kernels.blocks import Blocked
@@ -50,6 +53,12 @@ def sigmoid(call: KernelCall) -> None:
     xp.reciprocal(out, out=out)
 
 
+def add_n(call: KernelCall) -> None:
+    """Sum of all operands from the first to the last, as gradients of micro-batches are added; derived is a tree."""
+    first, *others = call.inputs
+    call.xp.copyto(call.outputs[0], reduce(add, others, first))
+
+
 def cast(call: KernelCall) -> None:
     """Convert to the dtype of the output; to whole numbers towards zero, to truth values what is not zero."""
     xp, (x,), (out,) = call.xp, call.inputs, call.outputs
@@ -58,4 +67,4 @@ def cast(call: KernelCall) -> None:
     xp.copyto(out, x, casting="unsafe")
 
 
-KERNELS: dict[str, Kernel] = {"sigmoid": Blocked(sigmoid), "cast": cast}
+KERNELS: dict[str, Kernel] = {"sigmoid": Blocked(sigmoid), "add_n": Blocked(add_n), "cast": cast}
