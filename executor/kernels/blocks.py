@@ -10,8 +10,8 @@ import numpy as np
 
 from executor.kernels.call import Array, Kernel, KernelCall, run
 
-BLOCK_ELEMENTS, DEVICE_BLOCK_ELEMENTS = 1 << 17, 1 << 24
-"""Elements of a block: on a host a few of its arrays lie in a core's cache; on a GPU its temporaries are bounded."""
+BLOCK_ELEMENTS, DEVICE_BLOCK_ELEMENTS = 1 << 19, 1 << 24
+"""Elements of a block, at least half of them: on a host its arrays lie in cache, on a GPU its temporaries are bounded."""
 
 
 def blocks(xp: ModuleType, *arrays: Array) -> Iterator[tuple[Array, ...]]:
@@ -19,7 +19,7 @@ def blocks(xp: ModuleType, *arrays: Array) -> Iterator[tuple[Array, ...]]:
     first, most = arrays[0], BLOCK_ELEMENTS if xp is np else DEVICE_BLOCK_ELEMENTS
     if not first.ndim:
         yield tuple(array.reshape(1) for array in arrays)  # of scalars functions return numbers, not arrays
-    elif first.size <= most:
+    elif first.size <= 2 * most:
         yield arrays
     elif all(array.shape == first.shape and array.flags.c_contiguous for array in arrays if array.ndim):
         flat = [array.reshape(-1) if array.ndim else array for array in arrays]
@@ -85,5 +85,5 @@ def by_images(kernel: Kernel) -> Kernel:
 
 def add_up(xp: ModuleType, values: Array, total: Array) -> None:
     """Add the sums of a block over all dimensions in which `total` has extent 1, in an order that its shape decides."""
-    axes = tuple(axis for axis, extent in enumerate(total.shape) if extent == 1 < values.shape[axis])
-    total += xp.sum(xp.ascontiguousarray(values), axis=axes, keepdims=True) if axes else values
+    axes = tuple([axis for axis, extent in enumerate(total.shape) if extent == 1])
+    total += xp.add.reduce(xp.ascontiguousarray(values), axis=axes, keepdims=True)

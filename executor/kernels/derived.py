@@ -22,6 +22,7 @@ from executor.kernels.formula import Axes, Formula, FormulaValue, variables_of
 from executor.kernels.functions import Function, function_of
 from tdl.catalog import BUILT_IN
 from tdl.expr import Call, Constant, Coordinate, Element, Expr, Reduce
+from tdl.functions import FUNCTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ class BoundFormula:
         self.axes = next((names for names in read if {*names} == full), description.output_variables)
         indices = [variables_of(output.index) for output in description.outputs]
         self.outs = [self._view(*output) for output in zip(call.outputs, indices, strict=True)]
-        self.is_whole = call.outputs[0].dtype.kind == "i"
+        self.is_whole = call.outputs[0].dtype.kind == "i" and not self._is_of_bits()
         self.wide = np.result_type(np.float32, *(x.dtype for x in (*call.inputs, *call.outputs) if x.dtype.kind == "f"))
         self.leaves = [*(self._leaf(value.node) for value in self.values), None]
         self.numbers = [n for n, value in enumerate(self.values) if not (value.space or value.is_late)]
@@ -103,9 +104,17 @@ class BoundFormula:
         computed = {step.number for step in self.block}
         self.given = [n for n in dict.fromkeys(used) if self.values[n].space and n not in computed]
         self.met = {*self.roots, *(n for step in (*self.small, *self.block, *self.late) for n in step.arguments)}
-        self.met &= {*self.numbers}
-        self.cast = {number for number in self.given if self._is_cast(self.leaves[number])}
+        self.met = self.met & {*self.numbers} if self.xp is not np else set()  # a host's numbers are Python's
+        self.read = {n: value.node.operand for n, value in enumerate(self.values) if isinstance(value.node, Element)}
+        self.read = {n: operand for n, operand in self.read.items() if n in self.numbers}
+        cast = {number for number, leaf in enumerate(self.leaves) if self._is_cast(leaf)}
+        self.cast = {number for number in cast if self.values[number].space == full}
+        self.cast_once = cast - self.cast
         self.direct = self._find_rooms(computed.difference(self.roots, self.sums.values()))
+        self.is_copied = any(place != self.direct for place in self.places)
+        wholes = [leaf for leaf, value in zip(self.leaves, self.values, strict=False) if value.space == full]
+        self.full = [*(self.outs[place] for place in self.places), *(leaf for leaf in wholes if leaf is not None)][:1]
+        self.shapes = {number: self._shape(number) for number in self.sums}
 
     def _steps(self, belongs: Callable[[FormulaValue], bool]) -> list[FormulaStep]:
         return [
@@ -113,6 +122,13 @@ class BoundFormula:
             for number, value in enumerate(self.values)
             if isinstance(value.node, Call) and belongs(value)
         ]
+
+    def _is_of_bits(self) -> bool:
+        """True for functions of bits of operands, whose results have room where the operands have."""
+        nodes = [value.node for value in self.values]
+        return all(
+            isinstance(x, Element) or (isinstance(x, Call) and FUNCTIONS[x.function].result == "int") for x in nodes
+        )
 
     def _leaf(self, node: Expr) -> Any:
         """Return what a value is in every run; None of what is computed, and of an operand of rank 0."""
@@ -169,7 +185,7 @@ class BoundFormula:
 
     def action(self) -> Action:
         """Return the action of the run: a single function of whole arrays, where the description is one."""
-        leaves, others = self.leaves, (self.cast, self.scalar, self.small, self.late, self.is_whole)
+        leaves, others = self.leaves, (self.cast, self.cast_once, self.scalar, self.small, self.late, self.is_whole)
         is_fixed = all(leaves[number] is not None for number in self.numbers)
         if is_fixed and len(self.places) == 1 and not any(others):
             if not self.block:
@@ -177,8 +193,8 @@ class BoundFormula:
             if len(self.block) == 1 and self.block[0].room == OUT:
                 step = self.block[0]
                 return partial(step.function, *(leaves[number] for number in step.arguments), out=self.outs[0])
-        chooses = any(isinstance(value.node, Call) and value.node.function == "where" for value in self.values)
-        return self._run_quietly if chooses else self._run
+        chosen = [n for value in self.values if _is_choice(value.node) for n in value.arguments[1:]]
+        return self._run_quietly if any(isinstance(self.values[n].node, Call) for n in chosen) else self._run
 
     def _run_quietly(self) -> None:
         """Run without warnings of what is computed, but not chosen."""
@@ -187,9 +203,8 @@ class BoundFormula:
 
     def _run(self) -> None:
         values = self.leaves.copy()
-        for number in self.numbers:
-            if isinstance(node := self.values[number].node, Element):
-                values[number] = self._number(node.operand)
+        for number, operand in self.read.items():
+            values[number] = self._number(operand)
         for step in self.scalar:
             numbers = [values[number] for number in step.arguments]
             if any(hasattr(number, "dtype") for number in numbers):
@@ -198,32 +213,29 @@ class BoundFormula:
                 values[step.number] = function_of(np, step.name)(*numbers).item()
         for number in self.met:
             values[number] = self._met(values[number])
+        for number in self.cast_once:
+            values[number] = self._widened(values[number])
         self._apply(self.small, values)
         if self.places or self.sums:
             self._run_blocks(values)
-        written = {*self.places}
-        for step in self.late:
-            places = [place for place, root in enumerate(self.roots) if root == step.number and not self.is_whole]
-            direct = [place for place in places if self.outs[place].dtype == self.wide][:1]
-            out = self.outs[direct[0]] if direct else None
-            values[step.number] = step.function(*(values[number] for number in step.arguments), out=out)
-            written.update(direct)
+        self._apply(self.late, values)
         for place, root in enumerate(self.roots):
-            if place not in written:
+            if place not in self.places:
                 self._write(self.outs[place], values[root])
 
     def _apply(self, steps: Iterable[FormulaStep], values: list[Any]) -> None:
         for step in steps:
-            values[step.number] = step.function(*(self._widened(values[number]) for number in step.arguments))
+            values[step.number] = step.function(*[values[number] for number in step.arguments])
 
     def _run_blocks(self, values: list[Any]) -> None:
+        dtype = "int64" if self.is_whole else self.wide
         outs, given = [self.outs[place] for place in self.places], [values[number] for number in self.given]
-        full = outs[0] if outs else max(given, key=lambda array: array.size)
-        totals = [self._total(number, full.shape) for number in self.sums]
+        totals = {number: self.xp.zeros(shape, dtype) for number, shape in self.shapes.items()}
         first, rest = 1 + len(outs), 1 + len(outs) + len(given)
-        for parts in blocks(self.xp, full, *outs, *given, *totals):
+        for parts in blocks(self.xp, *self.full, *outs, *given, *totals.values()):
             block = values.copy()
-            block[OUT] = None if self.direct is None else parts[1 + self.places.index(self.direct)]
+            if self.direct is not None:
+                block[OUT] = parts[1 + self.places.index(self.direct)]
             for number, part in zip(self.given, parts[first:rest], strict=True):
                 block[number] = self._widened(part) if number in self.cast else part
             for step in self.block:
@@ -231,13 +243,15 @@ class BoundFormula:
                 block[step.number] = step.function(*[block[number] for number in step.arguments], out=out)
             for body, total in zip(self.sums.values(), parts[rest:], strict=True):
                 add_up(self.xp, block[body], total)
-            self._write_block(parts[1:first], block)
-        values[:] = [totals.pop(0) if number in self.sums else value for number, value in enumerate(values)]
+            if self.is_copied:
+                self._write_block(parts[1:first], block)
+        for number, total in totals.items():
+            values[number] = total
 
-    def _total(self, number: int, shape: tuple[int, ...]) -> Array:
+    def _shape(self, number: int) -> tuple[int, ...]:
+        """Return the shape of a sum, which has extent 1 along what is summed."""
         space = self.values[number].space
-        kept = [extent if name in space else 1 for name, extent in zip(self.axes, shape, strict=True)]
-        return self.xp.zeros(kept, "int64" if self.is_whole else self.wide)
+        return tuple(n if name in space else 1 for name, n in zip(self.axes, self.full[0].shape, strict=True))
 
     def _write_block(self, outs: Iterable[Array], block: list[Any]) -> None:
         """Write outputs that no step has written; an operand may be the memory of another output."""
@@ -272,6 +286,10 @@ class BoundFormula:
         """Return a number as it meets arrays, whose dtype those of Python take on."""
         is_wide = not isinstance(number, bool | int | float) and number.dtype.kind == "f"
         return number.astype(self.wide) if is_wide else number
+
+
+def _is_choice(node: Expr) -> bool:
+    return isinstance(node, Call) and node.function == "where"
 
 
 UPDATES = ("sgd", "sgd_momentum", "adam", "adamw", "rmsprop", "adagrad")

@@ -31,22 +31,23 @@ class Formula:
 
     def number(self, node: Expr) -> int:
         """Return the number of a value, one for all that are equal; TDLError for one of which no kernel is derived."""
+        node = _simplified(node)
         largest_first = sorted(node.children, key=lambda child: -sum(1 for _ in walk(child)))  # holds fewest values
         numbers = {id(child): self.number(child) for child in largest_first}
         arguments = tuple(numbers[id(child)] for child in node.children)
         space = frozenset[str]().union(*(self.values[argument].space for argument in arguments))
-        key: Hashable = str(node)
+        key: Hashable
         match node:
             case Call(function):
                 key = function
             case Reduce("Sum", variables):
                 space, key = space.difference(variables), variables
             case Coordinate(affine):
-                space = frozenset(affine.variables)
+                space, key = frozenset(affine.variables), str(node)
             case Element(operand, _, index):
-                space, key = frozenset(variables_of(index)), (operand, key)
+                space, key = frozenset(variables_of(index)), (operand, str(node))
             case Constant():
-                pass
+                key = str(node)
             case _:
                 raise tdl.TDLError(f"no kernel is derived from {node}")
         number = self.numbers.setdefault((type(node), key, arguments), len(self.values))
@@ -54,6 +55,20 @@ class Formula:
             is_late = isinstance(node, Reduce) or any(self.values[argument].is_late for argument in arguments)
             self.values.append(FormulaValue(node, arguments, space, is_late))
         return number
+
+
+ROOTS = {2: "square", 0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
+"""Functions that are powers, by the exponent."""
+
+
+def _simplified(node: Expr) -> Expr:
+    """Return a value as a function of the array module that takes less time."""
+    match node:
+        case Call("power", (x, Constant(exponent))) if exponent in ROOTS:
+            return Call(ROOTS[exponent], (x,))
+        case Call("minimum", (Call("maximum", (x, Constant() as least)), Constant() as most)):
+            return Call("clip", (x, least, most))
+    return node
 
 
 def variables_of(index: Sequence[Index]) -> Axes:

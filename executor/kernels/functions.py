@@ -18,9 +18,13 @@ Function = Callable[..., Any]
 
 
 def function_of(xp: ModuleType, name: str) -> Function:
-    """Return a function of `tdl.functions.FUNCTIONS`, of operands and `out`."""
+    """Return a function of `tdl.functions.FUNCTIONS`, or of the array module, of operands and `out`."""
     composed = COMPOSED.get(name)
-    function: Function = partial(composed, xp) if composed else getattr(xp, FUNCTIONS[name].numpy.__name__)
+    function: Function = (
+        partial(composed, xp)
+        if composed
+        else getattr(xp, FUNCTIONS[name].numpy.__name__ if name in FUNCTIONS else name)
+    )
     return function
 
 
@@ -52,18 +56,6 @@ def minimum(xp: ModuleType, a: Array, b: Array | float, out: Array | None = None
 
 def _is_bound(a: Array, b: Array | float) -> bool:
     return isinstance(b, int | float) and hasattr(a, "dtype") and a.dtype.kind == "f"
-
-
-ROOTS = {2: "square", 0.5: "sqrt", -1: "reciprocal"}
-"""Functions that are powers."""
-
-
-def power(xp: ModuleType, a: Array | float, b: Array | float, out: Array | None = None) -> Array:
-    """Power, by a product or a root where it is one."""
-    if isinstance(a, xp.ndarray) and isinstance(b, int | float) and (b in ROOTS or b == -0.5):
-        root = getattr(xp, ROOTS.get(b, "sqrt"))(a, out=out)
-        return root if b in ROOTS else xp.reciprocal(root, out=out)
-    return xp.power(a, b, out=out)
 
 
 def where(xp: ModuleType, condition: Array, a: Array | float, b: Array | float, out: Array | None = None) -> Array:
@@ -133,7 +125,6 @@ COMPOSED: dict[str, Function] = {
     "erf": lambda xp, x, out=None: special(xp).erf(x, out=out),
     "maximum": maximum,
     "minimum": minimum,
-    "power": power,
     "random_bits": random_bits,
     "rsqrt": lambda xp, x, out=None: xp.reciprocal(xp.sqrt(x, out=out), out=out),
     "sigmoid": sigmoid,
