@@ -11,7 +11,7 @@ import numpy as np
 from executor.kernels.call import Array, Kernel, KernelCall, run
 
 BLOCK_ELEMENTS, DEVICE_BLOCK_ELEMENTS = 1 << 19, 1 << 24
-"""Elements of a block, at least half of them: on a host its arrays lie in cache, on a GPU its temporaries are bounded."""
+"""Elements of a block, of which an array has two at least: on a host it lies in cache, on a GPU memory is bounded."""
 
 
 def blocks(xp: ModuleType, *arrays: Array) -> Iterator[tuple[Array, ...]]:

@@ -125,10 +125,8 @@ class BoundFormula:
 
     def _is_of_bits(self) -> bool:
         """True for functions of bits of operands, whose results have room where the operands have."""
-        nodes = [value.node for value in self.values]
-        return all(
-            isinstance(x, Element) or (isinstance(x, Call) and FUNCTIONS[x.function].result == "int") for x in nodes
-        )
+        nodes = [value.node for value in self.values if not isinstance(value.node, Element)]
+        return all(isinstance(node, Call) and FUNCTIONS[node.function].result == "int" for node in nodes)
 
     def _leaf(self, node: Expr) -> Any:
         """Return what a value is in every run; None of what is computed, and of an operand of rank 0."""

@@ -64,8 +64,8 @@ ROOTS = {2: "square", 0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
 def _simplified(node: Expr) -> Expr:
     """Return a value as a function of the array module that takes less time."""
     match node:
-        case Call("power", (x, Constant(exponent))) if exponent in ROOTS:
-            return Call(ROOTS[exponent], (x,))
+        case Call("power", (x, Constant(exponent))) if float(exponent) in ROOTS:
+            return Call(ROOTS[float(exponent)], (x,))
         case Call("minimum", (Call("maximum", (x, Constant() as least)), Constant() as most)):
             return Call("clip", (x, least, most))
     return node

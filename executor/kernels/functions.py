@@ -19,12 +19,9 @@ Function = Callable[..., Any]
 
 def function_of(xp: ModuleType, name: str) -> Function:
     """Return a function of `tdl.functions.FUNCTIONS`, or of the array module, of operands and `out`."""
-    composed = COMPOSED.get(name)
-    function: Function = (
-        partial(composed, xp)
-        if composed
-        else getattr(xp, FUNCTIONS[name].numpy.__name__ if name in FUNCTIONS else name)
-    )
+    if name in COMPOSED:
+        return partial(COMPOSED[name], xp)
+    function: Function = getattr(xp, FUNCTIONS[name].numpy.__name__ if name in FUNCTIONS else name)
     return function
 
 
