@@ -184,13 +184,13 @@ class BoundFormula:
     def action(self) -> Action:
         """Return the action of the run: a single function of whole arrays, where the description is one."""
         leaves, others = self.leaves, (self.cast, self.cast_once, self.scalar, self.small, self.late, self.is_whole)
+        root = self.roots[0]
+        if len(self.roots) == 1 and isinstance(self.values[root].node, Element) and leaves[root] is not None:
+            return partial(self.xp.copyto, self.outs[0], leaves[root])
         is_fixed = all(leaves[number] is not None for number in self.numbers)
-        if is_fixed and len(self.places) == 1 and not any(others):
-            if not self.block:
-                return partial(self.xp.copyto, self.outs[0], leaves[self.roots[0]], casting="unsafe")
-            if len(self.block) == 1 and self.block[0].room == OUT:
-                step = self.block[0]
-                return partial(step.function, *(leaves[number] for number in step.arguments), out=self.outs[0])
+        if is_fixed and len(self.places) == len(self.block) == 1 and self.block[0].room == OUT and not any(others):
+            step = self.block[0]
+            return partial(step.function, *(leaves[number] for number in step.arguments), out=self.outs[0])
         chosen = [n for value in self.values if _is_choice(value.node) for n in value.arguments[1:]]
         return self._run_quietly if any(isinstance(self.values[n].node, Call) for n in chosen) else self._run
 

@@ -42,11 +42,6 @@ def stack(call: KernelCall) -> None:
         call.xp.copyto(call.outputs[0][(slice(None),) * dim + (index - start, ...)], call.inputs[index])
 
 
-def permute(call: KernelCall) -> None:
-    """Put the operand's dimensions in the order `dims`."""
-    call.xp.copyto(call.outputs[0], call.inputs[0].transpose(call.integers("dims")))
-
-
 def _along(dim: int, start: int, stop: int | None = None, step: int = 1) -> tuple[slice, ...]:
     """Index a range of one dimension."""
     return (slice(None),) * dim + (slice(start, stop, step),)
@@ -146,7 +141,7 @@ def diagonal(call: KernelCall) -> None:
 
 
 KERNELS: dict[str, Kernel] = {
-    **named(reshape, unbind, stack, permute, cat, flip, select, select_backward, slice_backward, constant_pad_nd),
+    **named(reshape, unbind, stack, cat, flip, select, select_backward, slice_backward, constant_pad_nd),
     **named(diagonal),
     "slice": slice_,
 }
