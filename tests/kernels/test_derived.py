@@ -1,5 +1,6 @@
 """Kernels derived from descriptions: memory that is shared, attributes that change, what no kernel is derived of."""
 
+from functools import partial
 from itertools import permutations
 
 import numpy as np
@@ -78,3 +79,50 @@ def test_other_descriptions_are_refused(describe, reason):
     x = np.ones((4,) * rank)
     with pytest.raises(tdl.TDLError, match=reason):
         called(DerivedKernel(operator), (x,), (np.empty((4,) * rank),))
+
+
+def every_other(x):
+    wide = np.empty((*x.shape, 2), x.dtype)[..., 0]
+    wide[...] = x
+    return wide
+
+
+def off_by_one(x):
+    placed = np.empty(x.size + 1, x.dtype)[1:].reshape(x.shape)
+    placed[...] = x
+    return placed
+
+
+PLACED = {
+    "batch_norm_backward_reduce": ([(6, 5, 7, 3), (6, 5, 7, 3), (5,), (5,)], {"eps": 1e-5}),
+    "batch_norm_var": ([(6, 5, 7, 3), (5,)], {"count": 126}),
+    "mean_square": ([(9, 5, 37)], {"count": 37}),
+    "mse_loss": ([(9, 7, 11), (9, 7, 11)], {"count": 693}),
+    "normalize_backward_weights": (
+        [(9, 5, 37), (9, 5, 37), (9, 5), (9, 5)], {"statistics": (0, 1), "weights": (2,), "eps": 1e-5},
+    ),
+    "rms_norm_backward_weight": ([(9, 5, 37), (9, 5, 37), (9, 5)], {"eps": 1e-5}),
+    "sum_exp": ([(9, 5, 37), (9, 5)], {}),
+    "var": ([(9, 37, 5), (9, 5)], {"dims": (1,), "count": 37}),
+    "softmax": ([(9, 5, 37), (9, 5), (9, 5)], {}),
+    "gelu_backward": ([(9, 37), (9, 37)], {}),
+    "adam": ([*[(9, 37)] * 4, ()], {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8}),
+}  # fmt: skip
+"""Shapes of operands, and attributes."""
+
+
+@pytest.mark.parametrize("most", [64, 1 << 17])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", PLACED)
+def test_where_arrays_lie_in_memory_changes_no_bit(monkeypatch, name, dtype, most):
+    monkeypatch.setattr(blocks, "BLOCK_ELEMENTS", most)
+    shapes, attributes = PLACED[name]
+    operands = [np.random.default_rng(n).uniform(0.5, 2, shape).astype(dtype) for n, shape in enumerate(shapes)]
+    description = tdl.catalog[name].describe([len(shape) for shape in shapes], attributes)
+    results = []
+    for placed in (np.array, partial(np.array, order="F"), every_other, off_by_one):
+        sizes = description.output_shapes(description.extents(shapes, attributes))
+        outs = [placed(np.empty(size, dtype)) for size in sizes]
+        called(KERNELS[name], map(placed, operands), outs, **attributes)
+        results.append([out.tobytes() for out in outs])
+    assert all(result == results[0] for result in results)
