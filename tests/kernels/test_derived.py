@@ -96,7 +96,7 @@ def off_by_one(x):
 PLACED = {
     "batch_norm_backward_reduce": ([(6, 5, 7, 3), (6, 5, 7, 3), (5,), (5,)], {"eps": 1e-5}),
     "batch_norm_var": ([(6, 5, 7, 3), (5,)], {"count": 126}),
-    "mean_square": ([(9, 5, 37)], {"count": 37}),
+    "softmax_backward_sum": ([(9, 5, 37), (9, 5, 37)], {}),
     "mse_loss": ([(9, 7, 11), (9, 7, 11)], {"count": 693}),
     "normalize_backward_weights": (
         [(9, 5, 37), (9, 5, 37), (9, 5), (9, 5)], {"statistics": (0, 1), "weights": (2,), "eps": 1e-5},
