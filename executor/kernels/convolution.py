@@ -27,8 +27,6 @@ from topologies.schema import HOST_WORKSPACE_BYTES, WORKSPACE_BYTES
 Steps = tuple[tuple[int, int], tuple[int, int]]
 """Stride and dilation, each along y and along x."""
 
-DENSE: Steps = ((1, 1), (1, 1))
-
 
 def convolution(call: KernelCall) -> None:
     """result[n, co, y, x] = sum of image[n, ci, y*s+dy-p, x*s+dx-p] * weight[co, ci, dy, dx]."""

@@ -105,8 +105,8 @@ class BoundFormula:
         self.given = [n for n in dict.fromkeys(used) if self.values[n].space and n not in computed]
         self.met = {*self.roots, *(n for step in (*self.small, *self.block, *self.late) for n in step.arguments)}
         self.met = self.met & {*self.numbers} if self.xp is not np else set()  # a host's numbers are Python's
-        self.read = {n: value.node.operand for n, value in enumerate(self.values) if isinstance(value.node, Element)}
-        self.read = {n: operand for n, operand in self.read.items() if n in self.numbers}
+        nodes = ((n, self.values[n].node) for n in self.numbers)
+        self.read = {n: node.operand for n, node in nodes if isinstance(node, Element)}
         cast = {number for number, leaf in enumerate(self.leaves) if self._is_cast(leaf)}
         self.cast = {number for number in cast if self.values[number].space == full}
         self.cast_once = cast - self.cast

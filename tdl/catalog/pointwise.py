@@ -9,6 +9,7 @@ operand as `value`. Functions without such a slope (LEVEL, FLAT, PASSING) have n
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -17,7 +18,6 @@ from tdl import language as fn
 from tdl.catalog.elementwise import of_broadcast_elements, of_elements, pointwise
 from tdl.derivative import gradients
 from tdl.expr import Expr
-from tdl.language import power
 from tdl.operator import Operator
 
 Function = Callable[..., Any]
@@ -50,16 +50,13 @@ def hard(x: Expr) -> Expr:
 
 
 PLAIN: Mapping[str, Function] = {
-    "exp": fn.exp,
+    **{name: getattr(fn, name) for name in ("exp", "log", "sigmoid", "tanh")},
     "increment": lambda t: t + 1,
     "lerp": lambda a, b, *, weight: a + weight * (b - a) if weight < 0.5 else b - (b - a) * (1 - weight),
-    "log": fn.log,
     "neg": lambda x: -x,
     "relu": lambda x: fn.maximum(x, 0),
     "scale": lambda x, *, factor: x * factor,
-    "sigmoid": fn.sigmoid,
     "sigmoid_backward": lambda grad, result: grad * result * (1 - result),
-    "tanh": fn.tanh,
     "tanh_backward": lambda grad, result: grad * (1 - result * result),
     "threshold_backward": lambda grad, result: fn.where(result <= 0, 0, grad),
 }
@@ -96,24 +93,15 @@ UNARY: Mapping[str, Function] = {
     "stop_gradient": lambda x: x,
 }  # fmt: skip
 
+COMPARISONS = ("eq", "ge", "gt", "le", "lt", "ne")
+
 BINARY: Mapping[str, Function] = {
-    "atan2": fn.atan2,
-    "eq": lambda a, b: a == b,
-    "fmod": fn.fmod,
-    "ge": lambda a, b: a >= b,
-    "gt": lambda a, b: a > b,
-    "hypot": fn.hypot,
-    "le": lambda a, b: a <= b,
-    "lt": lambda a, b: a < b,
-    "maximum": fn.maximum,
-    "minimum": fn.minimum,
-    "ne": lambda a, b: a != b,
-    "pow": power,
+    **{name: getattr(fn, name) for name in ("atan2", "fmod", "hypot", "maximum", "minimum")},
+    **{name: getattr(operator, name) for name in COMPARISONS},
+    "pow": fn.power,
     "prelu": lambda a, b: fn.where(a > 0, a, b * a),
     "remainder": lambda a, b: a % b,
 }
-
-COMPARISONS = ("eq", "ge", "gt", "le", "lt", "ne")
 
 
 def _of_number(function: Function) -> Function:
@@ -124,9 +112,8 @@ def _of_number(function: Function) -> Function:
 SCALAR: Mapping[str, Function] = {
     "add_scalar": lambda a, *, value: a + value,
     "rsub_scalar": lambda a, *, value: value - a,
-    "pow_scalar": lambda a, *, value: power(a, value),
-    "rpow_scalar": lambda a, *, value: power(value, a),
-    **{f"{name}_scalar": _of_number(BINARY[name]) for name in ("fmod", "remainder", *COMPARISONS)},
+    "rpow_scalar": lambda a, *, value: fn.power(value, a),
+    **{f"{name}_scalar": _of_number(BINARY[name]) for name in ("fmod", "pow", "remainder", *COMPARISONS)},
 }
 
 LEVEL = ("ceil", "floor", "round", "sign", "trunc")
@@ -143,7 +130,7 @@ SLOPES: Mapping[str, Function] = {
     "hardsigmoid": lambda grad, x: fn.where((x > -3) & (x < 3), grad * SIXTH, 0),
     "hardswish": lambda grad, x: fn.where(x <= -3, 0, fn.where(x >= 3, grad, grad * (x / 3 + 0.5))),
     "hardtanh": lambda grad, x, *, min=-1.0, max=1.0: fn.where((x <= min) | (x >= max), 0, grad),
-    "softsign": lambda grad, x: grad / power(1 + fn.absolute(x), 2),
+    "softsign": lambda grad, x: grad / fn.power(1 + fn.absolute(x), 2),
 }
 """Gradients at bounds where PyTorch has others than those of the maximum and the minimum, which are half."""
 
@@ -155,20 +142,15 @@ MASKS: Mapping[str, Function] = {
 }
 
 BITS: Mapping[str, Function] = {
-    "bitwise_and": fn.bitwise_and,
-    "bitwise_or": fn.bitwise_or,
-    "bitwise_xor": fn.bitwise_xor,
-    "bitwise_not": fn.bitwise_not,
-    "bitwise_and_scalar": lambda x, *, value: fn.bitwise_and(x, value),
-    "bitwise_or_scalar": lambda x, *, value: fn.bitwise_or(x, value),
-    "bitwise_xor_scalar": lambda x, *, value: fn.bitwise_xor(x, value),
+    **{f"bitwise_{name}": getattr(fn, f"bitwise_{name}") for name in ("and", "or", "xor", "not")},
+    **{f"bitwise_{name}_scalar": _of_number(getattr(fn, f"bitwise_{name}")) for name in ("and", "or", "xor")},
 }
 
 
 def _unary(name: str, function: Function, operands: tuple[str, ...] = ()) -> Operator:
     """Return the operator of a function of elements, its operands named if they are not as in the function."""
-    operator = pointwise(function)
-    return replace(operator, name=name, operands=operands[: len(operator.operands)] or operator.operands)
+    made = pointwise(function)
+    return replace(made, name=name, operands=operands[: len(made.operands)] or made.operands)
 
 
 def _binary(name: str, function: Function) -> Operator:
@@ -204,4 +186,4 @@ def _operators() -> Iterator[Operator]:
     yield from (_binary(name, function) for name, function in ARITHMETIC.items())
 
 
-OPERATORS: Mapping[str, Operator] = {operator.name: operator for operator in _operators()}
+OPERATORS: Mapping[str, Operator] = {made.name: made for made in _operators()}

@@ -19,7 +19,7 @@ from planner.model_source import model as load_model
 from planner.models import model_options
 from planner.models.zoo import OPTIMIZER, known_names, trained_as
 from planner.parallel import RECOMPUTE
-from planner.planning import OPTIONS, SEARCH_OPTIONS, plan
+from planner.planning import OPTIONS, plan
 from planner.plans.plan import Plan
 from planner.plans.plan_json import is_plan
 from planner.search.option import Option
@@ -54,9 +54,6 @@ a torchtitan TOML, a graph.json, or path/to/file.py:function, which returns a Gr
 TOPO_HELP = f"Machine: a topology file, or one of {', '.join(available())}."
 
 OPAQUE_HELP = "Run PyTorch operators without a description unsplit, by calling PyTorch."
-
-SEARCHING = (*SEARCH_OPTIONS, "memory")
-"""The arguments that say how a plan is sought."""
 
 PRECISION = "mixed where devices have it"
 ALIKE = "for the zoo and, in decide, for modules without an optimizer"
