@@ -160,7 +160,7 @@ def _seconds(memory: Memory) -> Mapping[tuple[str, str], float]:
 
 
 def _is_choice(op: str) -> bool:
-    return len({id(kernels.kernels[op]) for kernels in LIBRARIES.values() if op in kernels.kernels}) > 1
+    return len({kernels.kernels[op] for kernels in LIBRARIES.values() if op in kernels.kernels}) > 1
 
 
 def _alike(kernel: Kernel, call: SlicedCall) -> tuple[str, ...]:

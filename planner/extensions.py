@@ -80,7 +80,7 @@ def register_in(table: dict[str, T], what: str, name: str) -> Callable[[T], T]:
         raise tdl.TDLError(
             f"{name}: no operator of this name is in the catalog; register its description before a {what}"
         )
-    if name in table:
+    if name in {*table}:
         raise tdl.TDLError(f"{name}: name clash: the operator has a {what} already")
     return register_named(table, what, name)
 
@@ -89,7 +89,7 @@ def register_named(table: dict[str, T], what: str, name: str) -> Callable[[T], T
     """Return a decorator that enters something in a table by its name; TDLError where that is taken."""
     if not isinstance(name, str):
         raise tdl.TDLError(f"expected the name of a {what} to register, found {name!r}")
-    if name in table:
+    if name in {*table}:
         raise tdl.TDLError(f"{name}: name clash: there is a {what} of this name already")
 
     def enter(entry: T) -> T:

@@ -16,24 +16,26 @@ from executor.kernels import (
 )
 from executor.kernels.blocks import Blocked
 from executor.kernels.call import Array, Kernel, KernelCall, KernelSet, run
-from executor.kernels.derived import DerivedKernel
+from executor.kernels.derived import DerivedKernel, Kernels
 from executor.kernels.gelu import Gelu
 from executor.kernels.matrix import ADDING
 
-KERNELS: dict[str, Kernel] = {
-    **derived.KERNELS,
-    **elementwise.KERNELS,
-    **gelu.KERNELS,
-    **matrix.KERNELS,
-    **attention.KERNELS,
-    **convolution.KERNELS,
-    **pooling.KERNELS,
-    **reduction.KERNELS,
-    **loss.KERNELS,
-    **selection.KERNELS,
-    **shape.KERNELS,
-    **language.KERNELS,
-}
+KERNELS: dict[str, Kernel] = Kernels(
+    {
+        **derived.KERNELS,
+        **elementwise.KERNELS,
+        **gelu.KERNELS,
+        **matrix.KERNELS,
+        **attention.KERNELS,
+        **convolution.KERNELS,
+        **pooling.KERNELS,
+        **reduction.KERNELS,
+        **loss.KERNELS,
+        **selection.KERNELS,
+        **shape.KERNELS,
+        **language.KERNELS,
+    }
+)
 """The kernel of every operator, by the operator's name; `executor.torch` adds those that call PyTorch's operators."""
 
 NATIVE = shape.MOVING | selection.CHOOSING | selection.SUMMING | {"cast"}

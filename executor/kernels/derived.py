@@ -39,7 +39,25 @@ class DerivedKernel:
     def _bind(self, call: KernelCall) -> Action:
         ranks = [*(operand.ndim for operand in call.inputs), *(0 for _ in self.settings)]
         known = {name: call.attributes[name] for name in self.operator.attributes if name in call.attributes}
-        return BoundFormula(call, self.operator.describe(ranks, known), self.settings).action()
+        description = self.operator.describe(ranks, known)
+        try:
+            return BoundFormula(call, description, self.settings).action()
+        except tdl.TDLError as error:
+            raise tdl.TDLError(
+                f"{self.operator.name}: {error}; register a kernel by executor.extensions.kernel"
+            ) from error
+
+
+class Kernels(dict[str, Kernel]):
+    """Kernels by operator; a described operator without one has the kernel that is derived from its description."""
+
+    def __contains__(self, op: object) -> bool:
+        return super().__contains__(op) or type(tdl.catalog.get(str(op))) is tdl.Operator
+
+    def __missing__(self, op: str) -> Kernel:
+        if op not in self:
+            raise KeyError(op)
+        return DerivedKernel(tdl.catalog[op])
 
 
 def with_settings(operator: tdl.Operator) -> DerivedKernel:
