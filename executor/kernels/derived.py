@@ -55,8 +55,6 @@ class Kernels(dict[str, Kernel]):
         return super().__contains__(op) or type(tdl.catalog.get(str(op))) is tdl.Operator
 
     def __missing__(self, op: str) -> Kernel:
-        if op not in self:
-            raise KeyError(op)
         return DerivedKernel(tdl.catalog[op])
 
 
@@ -104,9 +102,9 @@ class BoundFormula:
         self.sums = {n: value.arguments[0] for n, value in enumerate(self.values) if isinstance(value.node, Reduce)}
         self.late = self._steps(lambda value: value.is_late)
         summed = {self.values[body].space for body in self.sums.values()}
-        if summed - ({full} & {*map(frozenset, read)}) or any(self.values[n.number].space == full for n in self.late):
+        if summed - {full} or any(self.values[n.number].space == full for n in self.late):
             raise tdl.TDLError(f"{description}: a kernel is derived of sums of what depends on all variables alone")
-        self.axes = next((names for names in read if {*names} == full), description.output_variables)
+        self.axes = next((names for names in read if {*names} == full), description.variables)
         indices = [variables_of(output.index) for output in description.outputs]
         self.outs = [self._view(*output) for output in zip(call.outputs, indices, strict=True)]
         self.is_whole = call.outputs[0].dtype.kind == "i" and not self._is_of_bits()
@@ -116,22 +114,26 @@ class BoundFormula:
         self.scalar = self._steps(lambda value: not (value.space or value.is_late))
         self.small = self._steps(lambda value: bool(value.space) and value.space != full and not value.is_late)
         self.block = self._steps(lambda value: bool(full) and value.space == full and not value.is_late)
-        self.places = [place for place, root in enumerate(self.roots) if full and self.values[root].space == full]
-        used = [argument for step in self.block for argument in step.arguments]
-        used += [*self.sums.values(), *(self.roots[place] for place in self.places)]
-        computed = {step.number for step in self.block}
-        self.given = [n for n in dict.fromkeys(used) if self.values[n].space and n not in computed]
-        self.met = {*self.roots, *(n for step in (*self.small, *self.block, *self.late) for n in step.arguments)}
-        self.met = self.met & {*self.numbers} if self.xp is not np else set()  # a host's numbers are Python's
+        self.met = self.numbers if self.xp is not np else []  # a host's numbers are Python's
         nodes = ((n, self.values[n].node) for n in self.numbers)
         self.read = {n: node.operand for n, node in nodes if isinstance(node, Element)}
         cast = {number for number, leaf in enumerate(self.leaves) if self._is_cast(leaf)}
         self.cast = {number for number in cast if self.values[number].space == full}
         self.cast_once = cast - self.cast
+        self.places = [place for place, root in enumerate(self.roots) if full and self.values[root].space == full]
+        self._find_blocks()
+
+    def _find_blocks(self) -> None:
+        """Find what blocks are given and write; `full` has their shape, without memory if no array has it."""
+        used = [argument for step in self.block for argument in step.arguments]
+        used += [*self.sums.values(), *(self.roots[place] for place in self.places)]
+        computed = {step.number for step in self.block}
+        self.given = [n for n in dict.fromkeys(used) if self.values[n].space and n not in computed]
         self.direct = self._find_rooms(computed.difference(self.roots, self.sums.values()))
         self.is_copied = any(place != self.direct for place in self.places)
-        wholes = [leaf for leaf, value in zip(self.leaves, self.values, strict=False) if value.space == full]
-        self.full = [*(self.outs[place] for place in self.places), *(leaf for leaf in wholes if leaf is not None)][:1]
+        arrays = [*self.outs, *(leaf for leaf in self.leaves if hasattr(leaf, "shape"))]
+        shape = np.broadcast_shapes(*(array.shape for array in arrays))
+        self.full = next((x for x in arrays if x.shape == shape), self.xp.broadcast_to(self.xp.zeros(()), shape))
         self.shapes = {number: self._shape(number) for number in self.sums}
 
     def _steps(self, belongs: Callable[[FormulaValue], bool]) -> list[FormulaStep]:
@@ -248,7 +250,7 @@ class BoundFormula:
         outs, given = [self.outs[place] for place in self.places], [values[number] for number in self.given]
         totals = {number: self.xp.zeros(shape, dtype) for number, shape in self.shapes.items()}
         first, rest = 1 + len(outs), 1 + len(outs) + len(given)
-        for parts in blocks(self.xp, *self.full, *outs, *given, *totals.values()):
+        for parts in blocks(self.xp, self.full, *outs, *given, *totals.values()):
             block = values.copy()
             if self.direct is not None:
                 block[OUT] = parts[1 + self.places.index(self.direct)]
@@ -267,7 +269,7 @@ class BoundFormula:
     def _shape(self, number: int) -> tuple[int, ...]:
         """Return the shape of a sum, which has extent 1 along what is summed."""
         space = self.values[number].space
-        return tuple(n if name in space else 1 for name, n in zip(self.axes, self.full[0].shape, strict=True))
+        return tuple(n if name in space else 1 for name, n in zip(self.axes, self.full.shape, strict=True))
 
     def _write_block(self, outs: Iterable[Array], block: list[Any]) -> None:
         """Write outputs that no step has written; an operand may be the memory of another output."""

@@ -154,8 +154,8 @@ def _unary(name: str, function: Function, operands: tuple[str, ...] = ()) -> Ope
 
 
 def _binary(name: str, function: Function) -> Operator:
-    attributes = {"dims": None, "a_dims": None}
-    return Operator(name, "elementwise", of_broadcast_elements(function), ("a", "b"), False, attributes)
+    description, attributes = of_broadcast_elements(function), {"dims": None, "a_dims": None}
+    return Operator(name, "elementwise", description, ("a", "b"), False, attributes)
 
 
 def _backward(forward: Operator, describe: Callable[[Function], Function], function: Function) -> Operator:

@@ -81,6 +81,22 @@ def test_other_descriptions_are_refused(describe, reason):
         called(DerivedKernel(operator), (x,), (np.empty((4,) * rank),))
 
 
+@tdl.register
+@tdl.op(category="reduction")
+def derived_distance(x, centers):
+    return lambda b, k: tdl.Sum(lambda d: (x[b, d] - centers[k, d]) ** 2)
+
+
+@pytest.mark.parametrize("most", [16, 1 << 17])
+def test_an_operator_of_ones_own_has_the_kernel_of_its_description(monkeypatch, most):
+    monkeypatch.setattr(blocks, "BLOCK_ELEMENTS", most)
+    x, centers = np.random.default_rng(0).normal(size=(2, 9, 5))
+    out, ranges = np.empty((9, 9)), {"b": (0, 9), "k": (0, 9), "d": (0, 5)}
+    KERNELS["derived_distance"](KernelCall(np, (x, centers), (out,), {}, ranges, ((0, 0), (0, 0))))
+    np.testing.assert_allclose(out, np.linalg.norm(x[:, None] - centers, axis=2) ** 2, rtol=1e-12)
+    assert "no such operator" not in KERNELS
+
+
 def every_other(x):
     wide = np.empty((*x.shape, 2), x.dtype)[..., 0]
     wide[...] = x

@@ -9,16 +9,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BUDGETS = {
-    "tensor_partitioner": 4308,
-    "tdl": 2666,
+    "tensor_partitioner": 4307,
+    "tdl": 2674,
     "topologies": 2239,
-    "planner": 19940,
+    "planner": 19933,
     "simulator": 3271,
-    "executor": 8771,
+    "executor": 8570,
 }
 """Lines that are neither blank, comment, docstring nor import, by package."""
 
-ALL = 41_195
+ALL = 40_994
 """Of all packages together, which only goes down."""
 
 LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.ENDMARKER}
