@@ -81,6 +81,11 @@ def test_other_descriptions_are_refused(describe, reason):
         called(DerivedKernel(operator), (x,), (np.empty((4,) * rank),))
 
 
+def test_the_gradient_of_x_to_the_power_0_has_the_dtype_of_x():
+    description = tdl.catalog["pow_scalar_backward"].describe([1, 1], {"value": 0})
+    assert description.output_dtypes(["float32", "float32"]) == ("float32",)
+
+
 @tdl.register
 @tdl.op(category="reduction")
 def derived_distance(x, centers):
