@@ -87,7 +87,7 @@ def own_norm(weight, x):
 
 
 def own_centered_norm(x, mean, square):
-    return lambda n, c: (x[n, c] - mean[n]) / tdl.sqrt(square[n] - mean[n] * mean[n] + 1e-6)
+    return lambda n, c: (x[n, c] - mean[n]) * tdl.rsqrt(square[n] - mean[n] * mean[n] + 1e-6)
 
 
 def own_attention(value, bias, key, query):
