@@ -16,11 +16,11 @@ from executor.kernels import (
 )
 from executor.kernels.blocks import Blocked
 from executor.kernels.call import Array, Kernel, KernelCall, KernelSet, run
-from executor.kernels.derived import DerivedKernel, Kernels
+from executor.kernels.derived import DerivedKernel, KernelTable
 from executor.kernels.gelu import Gelu
 from executor.kernels.matrix import ADDING
 
-KERNELS: dict[str, Kernel] = Kernels(
+KERNELS: dict[str, Kernel] = KernelTable(
     {
         **derived.KERNELS,
         **elementwise.KERNELS,

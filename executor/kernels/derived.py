@@ -48,7 +48,7 @@ class DerivedKernel:
             ) from error
 
 
-class Kernels(dict[str, Kernel]):
+class KernelTable(dict[str, Kernel]):
     """Kernels by operator; a described operator without one has the kernel that is derived from its description."""
 
     def __contains__(self, op: object) -> bool:

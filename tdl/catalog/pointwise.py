@@ -149,8 +149,8 @@ BITS: Mapping[str, Function] = {
 
 def _unary(name: str, function: Function, operands: tuple[str, ...] = ()) -> Operator:
     """Return the operator of a function of elements, its operands named if they are not as in the function."""
-    made = pointwise(function)
-    return replace(made, name=name, operands=operands[: len(made.operands)] or made.operands)
+    described = pointwise(function)
+    return replace(described, name=name, operands=operands[: len(described.operands)] or described.operands)
 
 
 def _binary(name: str, function: Function) -> Operator:
@@ -186,4 +186,4 @@ def _operators() -> Iterator[Operator]:
     yield from (_binary(name, function) for name, function in ARITHMETIC.items())
 
 
-OPERATORS: Mapping[str, Operator] = {made.name: made for made in _operators()}
+OPERATORS: Mapping[str, Operator] = {each.name: each for each in _operators()}
