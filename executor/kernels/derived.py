@@ -17,12 +17,11 @@ import numpy as np
 import tdl
 from executor.kernels.blocks import add_up, blocks
 from executor.kernels.call import NARROW, Action, Array, Kernel, KernelCall
-from executor.kernels.elementwise import require_room
+from executor.kernels.elementwise import BEYOND, require_room
 from executor.kernels.formula import Axes, Formula, FormulaValue, variables_of
 from executor.kernels.functions import Function, function_of
 from tdl.catalog import BUILT_IN
 from tdl.expr import Call, Constant, Coordinate, Element, Expr, Reduce
-from tdl.functions import FUNCTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +143,10 @@ class BoundFormula:
         ]
 
     def _is_of_bits(self) -> bool:
-        """True for functions of bits of operands, whose results have room where the operands have."""
-        nodes = [value.node for value in self.values if not isinstance(value.node, Element)]
-        return all(isinstance(node, Call) and FUNCTIONS[node.function].result == "int" for node in nodes)
+        """True for functions of bits alone, whose results have room where the operands and numbers have."""
+        functions = {value.node.function[:7] for value in self.values if isinstance(value.node, Call)}
+        numbers = [value.node.value for value in self.values if isinstance(value.node, Constant)]
+        return functions == {"bitwise"} and all(abs(float(number)) < BEYOND for number in numbers)
 
     def _leaf(self, node: Expr) -> Any:
         """Return what a value is in every run; None of what is computed, and of an operand of rank 0."""

@@ -9,6 +9,7 @@ import pytest
 import tdl
 from executor.kernels import KERNELS, KernelCall, blocks
 from executor.kernels.derived import DerivedKernel
+from planner.errors import DataError
 
 SHAPE = (3, 50)
 
@@ -79,6 +80,20 @@ def test_other_descriptions_are_refused(describe, reason):
     x = np.ones((4,) * rank)
     with pytest.raises(tdl.TDLError, match=reason):
         called(DerivedKernel(operator), (x,), (np.empty((4,) * rank),))
+
+
+WHOLE = {"pow_scalar": (2, np.square), "bitwise_and_scalar": (3, lambda x: x & 3), "add_scalar": (2, lambda x: x + 2)}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_whole_numbers_are_computed_exactly_and_have_room(name):
+    (value, expected), x = WHOLE[name], np.array([46340, -3, 0, 7, 2**31 - 1], np.int32)
+    out = np.empty_like(x[:4])  # it has room for the square of the first
+    called(KERNELS[name], (x[:4],), (out,), value=value)
+    np.testing.assert_array_equal(out, expected(x[:4].astype("int64")))
+    if "bitwise" not in name:
+        with pytest.raises(DataError):
+            called(KERNELS[name], (x[1:],), (out,), value=value)
 
 
 def test_the_gradient_of_x_to_the_power_0_has_the_dtype_of_x():
