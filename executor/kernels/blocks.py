@@ -86,4 +86,4 @@ def by_images(kernel: Kernel) -> Kernel:
 def add_up(xp: ModuleType, values: Array, total: Array) -> None:
     """Add the sums of a block over all dimensions in which `total` has extent 1, in an order that its shape decides."""
     axes = tuple([axis for axis, extent in enumerate(total.shape) if extent == 1])
-    total += xp.add.reduce(xp.ascontiguousarray(values), axis=axes, keepdims=True)
+    total += xp.add.reduce(np.ascontiguousarray(values) if xp is np else values, axis=axes, keepdims=True)

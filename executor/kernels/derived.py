@@ -104,8 +104,8 @@ class BoundFormula:
         if summed - {full} or any(self.values[n.number].space == full for n in self.late):
             raise tdl.TDLError(f"{description}: a kernel is derived of sums of what depends on all variables alone")
         self.axes = next((names for names in read if {*names} == full), description.variables)
-        indices = [variables_of(output.index) for output in description.outputs]
-        self.outs = [self._view(*output) for output in zip(call.outputs, indices, strict=True)]
+        outputs = zip(call.outputs, description.outputs, strict=True)
+        self.outs = [self._view(array, variables_of(output.index)) for array, output in outputs]
         self.is_whole = call.outputs[0].dtype.kind == "i" and not self._is_of_bits()
         self.wide = np.result_type(np.float32, *(x.dtype for x in (*call.inputs, *call.outputs) if x.dtype.kind == "f"))
         self.leaves = [*(self._leaf(value.node) for value in self.values), None]
@@ -113,7 +113,8 @@ class BoundFormula:
         self.scalar = self._steps(lambda value: not (value.space or value.is_late))
         self.small = self._steps(lambda value: bool(value.space) and value.space != full and not value.is_late)
         self.block = self._steps(lambda value: bool(full) and value.space == full and not value.is_late)
-        self.met = self.numbers if self.xp is not np else []  # a host's numbers are Python's
+        met = {*self.roots, *(n for step in (*self.small, *self.block, *self.late) for n in step.arguments)}
+        self.met = met & {*self.numbers} if self.xp is not np else set()  # a host's numbers are Python's
         nodes = ((n, self.values[n].node) for n in self.numbers)
         self.read = {n: node.operand for n, node in nodes if isinstance(node, Element)}
         cast = {number for number, leaf in enumerate(self.leaves) if self._is_cast(leaf)}
@@ -129,10 +130,10 @@ class BoundFormula:
         computed = {step.number for step in self.block}
         self.given = [n for n in dict.fromkeys(used) if self.values[n].space and n not in computed]
         self.direct = self._find_rooms(computed.difference(self.roots, self.sums.values()))
-        self.is_copied = any(place != self.direct for place in self.places)
         arrays = [*self.outs, *(leaf for leaf in self.leaves if hasattr(leaf, "shape"))]
         shape = np.broadcast_shapes(*(array.shape for array in arrays))
-        self.full = next((x for x in arrays if x.shape == shape), self.xp.broadcast_to(self.xp.zeros(()), shape))
+        wholes = [x for x in arrays if x.shape == shape]
+        self.full = wholes[0] if wholes else self.xp.broadcast_to(self.xp.zeros(()), shape)
         self.shapes = {number: self._shape(number) for number in self.sums}
 
     def _steps(self, belongs: Callable[[FormulaValue], bool]) -> list[FormulaStep]:
@@ -209,8 +210,7 @@ class BoundFormula:
             return partial(self.xp.copyto, self.outs[0], leaves[root])
         is_fixed = all(leaves[number] is not None for number in self.numbers)
         if is_fixed and len(self.places) == len(self.block) == 1 and self.block[0].room == OUT and not any(others):
-            step = self.block[0]
-            return partial(step.function, *(leaves[number] for number in step.arguments), out=self.outs[0])
+            return partial(self.block[0].function, *(leaves[n] for n in self.block[0].arguments), out=self.outs[0])
         chosen = [n for value in self.values if _is_choice(value.node) for n in value.arguments[1:]]
         return self._run_quietly if any(isinstance(self.values[n].node, Call) for n in chosen) else self._run
 
@@ -233,17 +233,16 @@ class BoundFormula:
             values[number] = self._met(values[number])
         for number in self.cast_once:
             values[number] = self._widened(values[number])
-        self._apply(self.small, values)
+        for step in self.small:
+            values[step.number] = step.function(*[values[number] for number in step.arguments])
         if self.places or self.sums:
             self._run_blocks(values)
-        self._apply(self.late, values)
+        ends = {root: out for root, out in zip(self.roots, self.outs, strict=True) if out.dtype == self.wide}
+        for step in self.late:
+            values[step.number] = step.function(*[values[n] for n in step.arguments], out=ends.get(step.number))
         for place, root in enumerate(self.roots):
-            if place not in self.places:
+            if place not in self.places and values[root] is not self.outs[place]:
                 self._write(self.outs[place], values[root])
-
-    def _apply(self, steps: Iterable[FormulaStep], values: list[Any]) -> None:
-        for step in steps:
-            values[step.number] = step.function(*[values[number] for number in step.arguments])
 
     def _run_blocks(self, values: list[Any]) -> None:
         dtype = "int64" if self.is_whole else self.wide
@@ -261,7 +260,7 @@ class BoundFormula:
                 block[step.number] = step.function(*[block[number] for number in step.arguments], out=out)
             for body, total in zip(self.sums.values(), parts[rest:], strict=True):
                 add_up(self.xp, block[body], total)
-            if self.is_copied:
+            if self.places != [self.direct]:
                 self._write_block(parts[1:first], block)
         for number, total in totals.items():
             values[number] = total

@@ -55,8 +55,8 @@ def sigmoid(call: KernelCall) -> None:
 
 def add_n(call: KernelCall) -> None:
     """Sum of all operands from the first to the last, as gradients of micro-batches are added; derived is a tree."""
-    first, *others = call.inputs
-    call.xp.copyto(call.outputs[0], reduce(add, others, first))
+    *firsts, last = call.inputs
+    call.xp.add(reduce(add, firsts) if firsts else 0, last, out=call.outputs[0])
 
 
 def cast(call: KernelCall) -> None:
