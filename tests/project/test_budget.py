@@ -9,16 +9,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BUDGETS = {
-    "tensor_partitioner": 4957,
+    "tensor_partitioner": 4911,
     "tdl": 2677,
-    "topologies": 2250,
-    "planner": 20117,
-    "simulator": 3281,
+    "topologies": 2065,
+    "planner": 20093,
+    "simulator": 3265,
     "executor": 8934,
 }
 """Lines that are neither blank, comment, docstring nor import, by package."""
 
-ALL = 42_216
+ALL = 41_945
 """Of all packages together, which only goes down."""
 
 LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.ENDMARKER}
