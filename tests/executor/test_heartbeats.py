@@ -16,7 +16,7 @@ from tests.launcher import mpich
 
 pytestmark = pytest.mark.mpi
 ENDLESS = ("--steps", "10000000", "--heartbeat", "3")
-SILENT = "no heartbeat for 3 s: it is stopped, or its host or the link to it is down"
+SILENT = "no heartbeat for 3 s: stopped, or its host or the link to it is down"
 HOST = os.uname().nodename
 ENOUGH_S = 60
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "executor")
@@ -32,8 +32,8 @@ def plan(tmp_path_factory):
 @pytest.mark.parametrize(
     ("process", "reason"),
     [
-        ("os.getpid()", f" on {HOST}: stopped by signal 19 (Stopped (signal))"),
-        ("os.getppid()", f" on {HOST}: {SILENT}"),
+        ("os.getpid()", "stopped by signal 19 (Stopped (signal))"),
+        ("os.getppid()", SILENT),
     ],
     ids=["rank", "guard"],
 )
