@@ -64,7 +64,7 @@ LOCAL_RANK = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "LOCAL_RANK", "SL
 """Where launchers say which of its host's ranks a process is."""
 
 
-class _Link(NamedTuple):
+class _Contact(NamedTuple):
     """How a guarded rank reaches its guard; of rank 0's also where that listens, and what who comes must show."""
 
     told: int
@@ -72,7 +72,7 @@ class _Link(NamedTuple):
     token: str
 
 
-_link: _Link | None = None
+_contact: _Contact | None = None
 """Of this process, if it is guarded."""
 
 
@@ -92,8 +92,8 @@ def guard() -> None:
     os.close(held)
     os.close(heard)
     os.setpgid(0, 0)  # what a terminal sends goes to the guard alone
-    global _link  # noqa: PLW0603  # a fact about the process
-    _link = _Link(told, server.getsockname()[1] if server else 0, token)
+    global _contact  # noqa: PLW0603  # a fact about the process
+    _contact = _Contact(told, server.getsockname()[1] if server else 0, token)
     if server:
         server.close()
     _die_with_guard()
@@ -109,27 +109,27 @@ def yield_to_rank_0(rank: int) -> None:
 
 def is_guarded() -> bool:
     """True if another process says how this one ends."""
-    return _link is not None
+    return _contact is not None
 
 
 def tell_started() -> None:
     """Tell the guard that MPI has its memory: what kills the rank now is something else."""
-    if _link is not None:
-        _write(_link.told, "started\n")
+    if _contact is not None:
+        _write(_contact.told, "started\n")
         _die_with_guard(False)
 
 
 def meeting(silence_s: float) -> Meeting | None:
     """Return where this rank's guard listens, if it has one that does."""
-    if _link is None or not _link.port:
+    if _contact is None or not _contact.port:
         return None
-    return Meeting(own_addresses(), _link.port, _link.token, silence_s)
+    return Meeting(own_addresses(), _contact.port, _contact.token, silence_s)
 
 
 def tell_meeting(place: Meeting) -> None:
     """Let this rank's guard hear of the others from now on."""
-    if _link is not None:
-        _write(_link.told, json.dumps(dataclasses.asdict(place)) + "\n")
+    if _contact is not None:
+        _write(_contact.told, json.dumps(dataclasses.asdict(place)) + "\n")
 
 
 def end_job(status: int, environ: Mapping[str, str]) -> None:
