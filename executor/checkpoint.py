@@ -126,7 +126,7 @@ def last_checkpoint(path: Path) -> Path:
     """Return the last checkpoint of a run's folder, or the very one that a path names; CheckpointError for none."""
     folders = [path] if (path / MANIFEST).exists() else checkpoints(path)
     if not folders:
-        raise CheckpointError(f"{path}: expected checkpoints, found none")
+        raise CheckpointError(f"{path}: expected checkpoints, found none: no {MANIFEST} here, nor a folder step-N")
     return folders[-1]
 
 

@@ -18,6 +18,9 @@ BAD_INPUT = 2
 INTERRUPTED = 130  # as a shell has it: 128 and the signal's number
 TRACEBACK_VARIABLE = "PARTITIONER_TRACEBACK"
 
+MOST_SHOWN = 900
+"""How many characters of a reason are shown."""
+
 EXTRAS: Mapping[str, str] = {
     "simpy": "simulate",
     "mpi4py": "execute",
@@ -105,5 +108,6 @@ def _package(error: ImportError) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a text without line breaks and control characters."""
-    return printable(" ".join(text.split()))
+    """Return a text without line breaks and control characters; of a long one the beginning."""
+    line = printable(" ".join(text.split()))
+    return line if len(line) <= MOST_SHOWN else f"{line[:MOST_SHOWN]}..."

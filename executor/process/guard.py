@@ -27,7 +27,7 @@ from types import FrameType
 from typing import NamedTuple, NoReturn
 
 from executor.process.environment import choose_blas, foreign_launcher, is_torchrun, keep_memory, launcher_place
-from executor.process.heartbeats import BEAT_S, BYE, END, Follower, Leader, Meeting, own_addresses
+from executor.process.heartbeats import BEAT_S, BYE, END, Heartbeats, Meeting, own_addresses
 
 BY_SIGNAL = 128
 """What a shell adds to the number of the signal that ended a process."""
@@ -64,7 +64,7 @@ LOCAL_RANK = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "LOCAL_RANK", "SL
 """Where launchers say which of its host's ranks a process is."""
 
 
-class _Link(NamedTuple):
+class _Contact(NamedTuple):
     """How a guarded rank reaches its guard; of rank 0's also where that listens, and what who comes must show."""
 
     told: int
@@ -72,7 +72,7 @@ class _Link(NamedTuple):
     token: str
 
 
-_link: _Link | None = None
+_contact: _Contact | None = None
 """Of this process, if it is guarded."""
 
 
@@ -88,12 +88,12 @@ def guard() -> None:
     if child:
         os.close(alive)
         os.close(told)
-        _Guard(child, place[1], heard, Leader(server, token) if server else None).wait(launcher)
+        _Guard(child, place[1], heard, Heartbeats(server, token)).wait(launcher)
     os.close(held)
     os.close(heard)
     os.setpgid(0, 0)  # what a terminal sends goes to the guard alone
-    global _link  # noqa: PLW0603  # a fact about the process
-    _link = _Link(told, server.getsockname()[1] if server else 0, token)
+    global _contact  # noqa: PLW0603  # a fact about the process
+    _contact = _Contact(told, server.getsockname()[1] if server else 0, token)
     if server:
         server.close()
     _die_with_guard()
@@ -109,27 +109,27 @@ def yield_to_rank_0(rank: int) -> None:
 
 def is_guarded() -> bool:
     """True if another process says how this one ends."""
-    return _link is not None
+    return _contact is not None
 
 
 def tell_started() -> None:
     """Tell the guard that MPI has its memory: what kills the rank now is something else."""
-    if _link is not None:
-        _write(_link.told, "started\n")
+    if _contact is not None:
+        _write(_contact.told, "started\n")
         _die_with_guard(False)
 
 
 def meeting(silence_s: float) -> Meeting | None:
     """Return where this rank's guard listens, if it has one that does."""
-    if _link is None or not _link.port:
+    if _contact is None or not _contact.port:
         return None
-    return Meeting(own_addresses(), _link.port, _link.token, silence_s)
+    return Meeting(own_addresses(), _contact.port, _contact.token, silence_s)
 
 
 def tell_meeting(place: Meeting) -> None:
     """Let this rank's guard hear of the others from now on."""
-    if _link is not None:
-        _write(_link.told, json.dumps(dataclasses.asdict(place)) + "\n")
+    if _contact is not None:
+        _write(_contact.told, json.dumps(dataclasses.asdict(place)) + "\n")
 
 
 def end_job(status: int, environ: Mapping[str, str]) -> None:
@@ -142,10 +142,10 @@ def end_job(status: int, environ: Mapping[str, str]) -> None:
 class _Guard:
     """The process that a launcher sees, while `child` is the rank."""
 
-    def __init__(self, child: int, rank: int, heard: int, leader: Leader | None) -> None:
+    def __init__(self, child: int, rank: int, heard: int, heartbeats: Heartbeats) -> None:
         self._child = child
-        self._rank = rank
-        self._side: Leader | Follower | None = leader
+        self._rank, self._name = rank, f"rank {rank} on {os.uname().nodename}"
+        self._heartbeats = heartbeats
         self._silence_s = 0.0
         self._started = self._interrupted = self._ended = False
         self._reader = threading.Thread(target=self._read, args=(heard,), daemon=True)
@@ -168,8 +168,7 @@ class _Guard:
             status = self._report_signal(-status)
             end_job(status, os.environ)
             time.sleep(LAUNCHER_ENDS_S)
-        if self._side is not None:
-            self._side.tell(END if by_signal else BYE)
+        self._heartbeats.tell(END if by_signal else BYE)
         os._exit(status)
 
     def _child_status(self) -> int:
@@ -178,7 +177,7 @@ class _Guard:
         while True:
             child, status = os.waitpid(self._child, os.WUNTRACED | os.WCONTINUED | (os.WNOHANG if stopped else 0))
             if not child and time.monotonic() - stopped > self._silence_s:
-                self._end(f"stopped by signal {number} ({signal.strsignal(number)})")
+                self._end(f"{self._name}: stopped by signal {number} ({signal.strsignal(number)})")
             elif not child:
                 time.sleep(BEAT_S / 10)
             elif os.WIFSTOPPED(status) and self._silence_s:
@@ -198,40 +197,28 @@ class _Guard:
 
     def _follow(self, place: Meeting) -> None:
         """Hear of the other guards, and end where they do, or are not heard of any more."""
-        self._silence_s = place.silence_s
-        if isinstance(self._side, Leader):
-            self._side.follow(place.silence_s, self._on_silence)
-            return
         try:
-            self._side = follower = Follower(place, self._rank)
+            if self._rank:
+                self._heartbeats.join(place, self._rank)
         except ConnectionError as error:
-            _print(f"warning: rank {self._rank} on {os.uname().nodename}: no heartbeats: {error}")
-            return
-        follower.follow(self._on_silence_of_first)
+            _print(f"warning: {self._name}: no heartbeats: {error}")
+        self._silence_s = place.silence_s
+        # Rank 0's guard speaks first, then rank 1's, with which a launcher ends all, if they are there.
+        self._heartbeats.follow(place.silence_s + min(self._rank, 2) * AHEAD_S, self._on_silence)
 
     def _on_silence(self, silent: Sequence[tuple[int, str]]) -> None:
         """End all: of these ranks nothing was heard, or of none, and another guard has said why."""
-        hosts = dict.fromkeys(host for _, host in silent)
-        ranks = ", ".join(str(rank) for rank, _ in silent)
-        who = f"rank{'s' * (len(silent) > 1)} {ranks} on {', '.join(hosts)}"
-        self._end(f"{who}: {self._silence}" if silent else "", own=False)
+        ranks, hosts = ", ".join(str(rank) for rank, _ in silent), ", ".join(dict.fromkeys(host for _, host in silent))
+        is_first = not self._rank or is_first_on_host()
+        reason = f"no heartbeat for {self._silence_s:g} s: stopped, or its host or the link to it is down"
+        self._end(f"rank{'s' * (len(silent) > 1)} {ranks} on {hosts}: {reason}" if silent and is_first else "")
 
-    def _on_silence_of_first(self, silent: bool) -> None:
-        if silent and self._rank > 1:
-            time.sleep(AHEAD_S)  # the launcher ends all with rank 1, if it is there
-        self._end(f"rank 0: {self._silence}" if silent and is_first_on_host() else "", own=False)
-
-    @property
-    def _silence(self) -> str:
-        return f"no heartbeat for {self._silence_s:g} s: it is stopped, or its host or the link to it is down"
-
-    def _end(self, reason: str, own: bool = True) -> NoReturn:
+    def _end(self, reason: str) -> NoReturn:
         """Say why the job ends, if nobody else does, and end all that this process can."""
         self._ended = True
         if reason:
-            _print(f"error: rank {self._rank} on {os.uname().nodename}: {reason}" if own else f"error: {reason}")
-        if self._side is not None:
-            self._side.tell(END)
+            _print(f"error: {reason}")
+        self._heartbeats.tell(END)
         self._send(signal.SIGKILL)
         if not reason:
             time.sleep(AHEAD_S)  # a launcher blames the first that ends
@@ -260,7 +247,7 @@ class _Guard:
     def _on_orphaned(self, launcher: int) -> None:
         """End where the launcher is gone; the signal may also come of one of its threads that ended."""
         if os.getppid() != launcher:
-            self._end("the launcher is gone" if is_first_on_host() else "")
+            self._end(f"{self._name}: the launcher is gone" if is_first_on_host() else "")
 
     def _on_termination(self, number: int, _: FrameType | None) -> None:
         """End in silence: a launcher that ends a job sends this to all ranks."""

@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from secrets import compare_digest
 
 BEAT_S = 1.0
 CONNECT_S = 2.0
@@ -34,72 +36,44 @@ class Meeting:
     silence_s: float
 
 
-class Clock:
-    """Time in which this process ran: others are not late while it was stopped."""
-
-    def __init__(self) -> None:
-        self._last = time.monotonic()
-        self.now = 0.0
-
-    def tick(self) -> float:
-        """Return seconds that have passed, of a gap as many as a beat has."""
-        now = time.monotonic()
-        self.now += min(now - self._last, 2 * BEAT_S)
-        self._last = now
-        return self.now
-
-
 @dataclass(slots=True)
 class _Peer:
-    """A guard that came: what it says of itself, and when it was heard."""
+    """A guard at the other end: its rank and host, and when it was heard."""
 
     heard: float
-    said: bytes = b""
-
-    @property
-    def rank_and_host(self) -> tuple[int, str]:
-        """Who it is."""
-        _, rank, host = self.said.split()
-        return int(rank), host.decode()
+    rank: int
+    host: str
 
 
-def own_addresses() -> tuple[str, ...]:
-    """Return this host's name, and the IPv4 address of each of its interfaces, the loopback's last."""
-    found = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            with suppress(OSError):  # it has none
-                answer = fcntl.ioctl(probe, SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-                found.append(socket.inet_ntoa(answer[20:24]))
-    return (*sorted(found, key=lambda address: address.startswith("127.")), socket.gethostname())
+class Heartbeats:
+    """One guard's side: rank 0's has a `server` and hears all others, another hears rank 0's."""
 
-
-class Leader:
-    """Rank 0's side."""
-
-    def __init__(self, server: socket.socket, token: str) -> None:
-        self._server, self._token = server, token.encode()
+    def __init__(self, server: socket.socket | None, token: str) -> None:
+        self._server, self._token = server, token
         self._selector = selectors.DefaultSelector()
         self._peers: dict[socket.socket, _Peer] = {}
 
     def follow(self, silence_s: float, on_silence: Callable[[Sequence[tuple[int, str]]], None]) -> None:
-        """Beat until guards are silent, of which `on_silence` is told, or until one ends the job."""
-        clock, beaten = Clock(), 0.0
-        self._selector.register(self._server, selectors.EVENT_READ)
-        while True:
+        """Beat until guards are silent, of which `on_silence` is told, or until one ends the job, or none is left.
+
+        Time in which this process was stopped does not count.
+        """
+        if self._server:
+            self._selector.register(self._server, selectors.EVENT_READ, partial(self._welcome, self._server))
+        last, now, beaten, ended = time.monotonic(), 0.0, 0.0, False
+        while (self._server or self._peers) and not ended:
             ready = self._selector.select(BEAT_S / 2)
-            now = clock.tick()
+            now += min(time.monotonic() - last, 2 * BEAT_S)
+            last = time.monotonic()
             for key, _ in ready:
-                if key.fileobj is self._server:
-                    self._welcome(now)
-                elif isinstance(key.fileobj, socket.socket) and self._hear(key.fileobj, now):
-                    return on_silence(())
+                ended = key.data(now) or ended
             if now - beaten >= BEAT_S:
                 beaten = now
                 self.tell(BEAT)
             silent = [peer for peer in self._peers.values() if now - peer.heard > silence_s - 2 * BEAT_S]
             if any(now - peer.heard > silence_s for peer in silent):
-                return on_silence(sorted(peer.rank_and_host for peer in silent))
+                return on_silence(sorted((peer.rank, peer.host) for peer in silent))
+        return on_silence(()) if ended else None
 
     def tell(self, what: bytes) -> None:
         """Send a byte to all."""
@@ -107,18 +81,32 @@ class Leader:
             with suppress(OSError):  # it is gone, or does not read
                 connection.send(what)
 
-    def _welcome(self, now: float) -> None:
-        with suppress(OSError):  # it went
-            connection, _ = self._server.accept()
-            connection.settimeout(CONNECT_S)
-            said = connection.recv(LINE)
-            if said.split()[:1] != [self._token]:
+    def join(self, place: Meeting, rank: int) -> None:
+        """Connect to rank 0's guard; ConnectionError where it answers at no address."""
+        for address in place.addresses:
+            with suppress(OSError):
+                connection = socket.create_connection((address, place.port), CONNECT_S)
+                connection.sendall(f"{place.token} {rank} {socket.gethostname()}\n".encode())
+                if connection.recv(1) == BEAT:
+                    return self._add(connection, _Peer(0.0, 0, place.addresses[-1]))
                 connection.close()
-                return
-            connection.setblocking(False)
-            connection.send(BEAT)
-            self._peers[connection] = _Peer(now, said)
-            self._selector.register(connection, selectors.EVENT_READ)
+        raise ConnectionError(f"no answer at {', '.join(place.addresses)}, port {place.port}")
+
+    def _add(self, connection: socket.socket, peer: _Peer) -> None:
+        connection.setblocking(False)
+        self._peers[connection] = peer
+        self._selector.register(connection, selectors.EVENT_READ, partial(self._hear, connection))
+
+    def _welcome(self, server: socket.socket, now: float) -> bool:
+        """Take a guard in that knows the token; False, as the job goes on."""
+        with suppress(OSError, ValueError):  # it went, or is no guard
+            connection, _ = server.accept()
+            connection.settimeout(CONNECT_S)
+            token, rank, host = connection.recv(LINE).decode().split()
+            if compare_digest(token, self._token):
+                connection.send(BEAT)
+                self._add(connection, _Peer(now, int(rank), host))
+        return False
 
     def _hear(self, connection: socket.socket, now: float) -> bool:
         """Note what a guard says; True where the job ends."""
@@ -126,53 +114,21 @@ class Leader:
             said = connection.recv(LINE)
         except OSError:
             said = b""
-        if not said:
-            self._selector.unregister(connection)  # it is silent from now on
-        elif BYE in said:
+        if not said or BYE in said:  # of the first nothing is heard from now on
             self._selector.unregister(connection)
+        if BYE in said:
             del self._peers[connection]
-        else:
+        elif said:
             self._peers[connection].heard = now
         return END in said
 
 
-class Follower:
-    """The side of all other ranks."""
-
-    def __init__(self, meeting: Meeting, rank: int) -> None:
-        self._silence_s = meeting.silence_s + BEAT_S  # rank 0's guard speaks first
-        self._connection = _connected(meeting, rank)
-
-    def follow(self, on_silence: Callable[[bool], None]) -> None:
-        """Beat until rank 0's guard is silent, or says that the job ends, which `on_silence` is told."""
-        clock, heard = Clock(), 0.0
-        while (now := clock.tick()) - heard <= self._silence_s:
-            self.tell(BEAT)
-            until = time.monotonic() + BEAT_S
-            with suppress(OSError):  # nothing came
-                said = self._connection.recv(LINE)
-                if BYE in said:
-                    return None
-                if END in said:
-                    return on_silence(False)
-                heard = now if said else heard
-            time.sleep(max(0.0, until - time.monotonic()))
-        return on_silence(True)
-
-    def tell(self, what: bytes) -> None:
-        """Send a byte."""
-        with suppress(OSError):  # rank 0's guard is gone
-            self._connection.send(what)
-
-
-def _connected(meeting: Meeting, rank: int) -> socket.socket:
-    """Return a connection to rank 0's guard; ConnectionError where it answers at no address."""
-    for address in meeting.addresses:
-        with suppress(OSError):
-            connection = socket.create_connection((address, meeting.port), CONNECT_S)
-            connection.sendall(f"{meeting.token} {rank} {socket.gethostname()}\n".encode())
-            if connection.recv(1) == BEAT:
-                connection.settimeout(BEAT_S)
-                return connection
-            connection.close()
-    raise ConnectionError(f"no answer at {', '.join(meeting.addresses)}, port {meeting.port}")
+def own_addresses() -> tuple[str, ...]:
+    """Return the IPv4 address of each of this host's interfaces, the loopback's last of these, and its name."""
+    addresses = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):  # it has none
+                answer = fcntl.ioctl(probe, SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+                addresses.append(socket.inet_ntoa(answer[20:24]))
+    return (*sorted(addresses, key=lambda address: address.startswith("127.")), socket.gethostname())

@@ -176,13 +176,15 @@ if os.environ["RANK"] == "1":
 
 
 def test_a_rank_that_is_killed(plan, tmp_path):
-    """It is torchrun that says so; the others have nothing to add."""
+    """Its guard says so before torchrun does; the others have nothing to add."""
     (tmp_path / "killed.py").write_text(KILLED)
     done = run(2, "executor", plan, "--steps", 10**9, "--operators", tmp_path / "killed.py")
     assert done.returncode != 0
-    assert own_lines(done) == []
+    (line,) = own_lines(done)
+    assert line.startswith(f"error: rank 1 on {os.uname().nodename}: killed by signal 9 (Killed)")
+    assert done.stderr.startswith(line)
     root = done.stderr.partition("Root Cause")[2]
-    assert re.search(rf"rank *: 1 .*\n *exitcode *: -{signal.SIGKILL.value} ", root)
+    assert re.search(rf"rank *: 1 .*\n *exitcode *: {128 + signal.SIGKILL} ", root)
 
 
 def test_the_program_in_the_documents(tmp_path):
