@@ -33,6 +33,7 @@ from planner.pytorch.private import (
     schema_of,
 )
 from planner.pytorch.state.contents import is_known
+from tensor_partitioner.display.progress import progress
 
 OPTIMIZERS = {
     torch.optim.SGD: "sgd",
@@ -90,7 +91,9 @@ def made(make: Callable[[], object]) -> object:
             raise
         is_other = True
     if is_other:
-        fakes, result = Fakes(), make()
+        nbytes = sum(parameter.nbytes for parameter in fakes.of)
+        with progress(f"making the module again with memory for its parameters, {nbytes / 1e9:.3g} GB", 1):
+            fakes, result = Fakes(), make()
     if isinstance(result, Graph) or not _is_module(result):
         return result
     model = user_model(result)
