@@ -91,7 +91,7 @@ def decided(name: str) -> Row:
 
 def passes(row: Row) -> bool:
     """True for a model that is decided, with standard ways beside the answer, within time and memory."""
-    return row.get("proved", False) and row["cpu_s"] <= CPU_S and row["bytes"] <= BYTES
+    return bool(row.get("proved")) and row["cpu_s"] <= CPU_S and row["bytes"] <= BYTES
 
 
 def pages(rows: list[Row]) -> Pages:
@@ -116,7 +116,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     proved = "yes" if row["proved"] else "no"
     return (
         *named,
-        f"{row['parameters'] / 1e6:,.0f} M",
+        f"{row['parameters'] / 1e6:,.1f} M",
         *taken,
         priced,
         proved,
