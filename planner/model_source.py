@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
+from importlib.abc import MetaPathFinder
 from inspect import signature
 from pathlib import Path
 from typing import Any, cast
@@ -118,11 +119,9 @@ def _split(
 ) -> tuple[Callable[[], object], dict[str, object]]:
     """Give a function the options that it has parameters for; return it, and the others."""
     unknown = {option: options[option] for option in sorted(options.keys() - signature(function).parameters.keys())}
-    of_module: dict[str, object] = {}
-    if "torch" in sys.modules:
-        of_module = {option: unknown.pop(option) for option in (*OF_MODULES, *OF_OPTIMIZERS) if option in unknown}
-        if unknown.get("dtype") in {*MIXED, "float32"}:
-            of_module["dtype"] = unknown.pop("dtype")
+    of_module = {option: unknown.pop(option) for option in (*OF_MODULES, *OF_OPTIMIZERS) if option in unknown}
+    if unknown.get("dtype") in {*MIXED, "float32"}:
+        of_module["dtype"] = unknown.pop("dtype")
     if unknown:
         mixed = "; modules of PyTorch need none for --dtype mixed, within torch.autocast" if "dtype" in unknown else ""
         raise GraphError(f"{source}: {parameters_expected(source.rpartition(':')[2], unknown)}{mixed}")
@@ -159,13 +158,17 @@ def _result_of(
     """Return what a function makes, of a module of PyTorch the graph, and the defaults that this was made with."""
     # A file that has no use for PyTorch has not loaded it, and what loads it here takes a second and 200 MB.
     if "torch" not in sys.modules:
-        return function(), {}
+        sys.meta_path.insert(0, watch := _Watch())
+        try:
+            return _taking_none(function, function(), of_module), {}
+        except _TorchWantedError:
+            pass  # it is loaded below, so that the module is made without memory
+        finally:
+            sys.meta_path.remove(watch)
     importer = import_module("planner.pytorch")
     result = importer.made(function)
     if not isinstance(result, importer.UserModel):
-        if of_module:
-            raise GraphError(parameters_expected(getattr(function, "func", function).__name__, of_module))
-        return result, {}
+        return _taking_none(function, result, of_module), {}
     used: dict[str, object] = {}
     if result.optimizer is None:
         settled = {*signature(function).parameters, *of_module, *([] if importer.is_single(result) else ["dtype"])}
@@ -177,6 +180,26 @@ def _result_of(
     return importer.graph_of_model(
         result, opaque_unknown=opaque_unknown, precision=precision, optimizer=update, **given
     ), used
+
+
+def _taking_none(function: Callable[[], object], result: object, options: Mapping[str, object]) -> object:
+    """Return a result that is no module; a GraphError where the function has no parameters for options."""
+    if options:
+        raise GraphError(parameters_expected(getattr(function, "func", function).__name__, options))
+    return result
+
+
+class _TorchWantedError(BaseException):
+    """A function loads PyTorch; no ImportError, which it may handle."""
+
+
+class _Watch(MetaPathFinder):
+    """Raises an error where PyTorch is loaded."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        """Find nothing."""
+        if name == "torch":
+            raise _TorchWantedError
 
 
 def from_torch(module: object, inputs: Sequence[object], **options: object) -> Graph:

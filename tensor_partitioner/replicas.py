@@ -9,11 +9,12 @@ from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import planner
+import tdl
 from planner.errors import PlanError
 from planner.graph.facts import batch_size, recomputed
 from planner.graph.few_segments import FEW, few_segments
 from planner.graph.ir import Graph, Node
-from planner.graph.order import in_structural_order
+from planner.graph.order import PRODUCTS, in_structural_order
 from planner.graph.samples import depending_on_samples
 from planner.layout import Ways
 from planner.layout.ways import STAGES
@@ -221,9 +222,10 @@ def searched_plan(graph: Graph, workers: int, machine: Machine | None) -> Plan:
 
 
 def computed_dtype(graph: Graph) -> str:
-    """Return the dtype that most activations have."""
-    dtypes = (tensor.dtype for tensor in graph.tensors.values() if tensor.role == "activation")
-    return Counter(dtypes).most_common(1)[0][0]
+    """Return the dtype that most products have, or else most activations."""
+    products = [node.outputs[0] for node in graph.nodes if tdl.catalog[node.op].category in PRODUCTS]
+    computed = products or [name for name, tensor in graph.tensors.items() if tensor.role == "activation"]
+    return Counter(graph.tensors[name].dtype for name in computed).most_common(1)[0][0]
 
 
 def _plan(graph: Graph, parallel: Parallel, coarsenings: Coarsenings | None = None) -> Plan:

@@ -33,6 +33,7 @@ from planner.pytorch.private import (
     schema_of,
 )
 from planner.pytorch.state.contents import is_known
+from tensor_partitioner.display.progress import progress
 
 OPTIMIZERS = {
     torch.optim.SGD: "sgd",
@@ -86,11 +87,12 @@ def made(make: Callable[[], object]) -> object:
         is_other = fakes.are_read or any(tensor in fakes.draws or tensor in fakes.of for tensor in _contents(result))
         is_other = is_other or len(fakes.of) > len(_optimized(result, fakes))
     except RuntimeError:
-        if not fakes.count:
+        if not fakes.nbytes:
             raise
         is_other = True
     if is_other:
-        fakes, result = Fakes(), make()
+        with progress(f"making the module again with memory for its parameters, {fakes.nbytes / 1e9:.3g} GB", 1):
+            fakes, result = Fakes(), make()
     if isinstance(result, Graph) or not _is_module(result):
         return result
     model = user_model(result)
@@ -219,7 +221,7 @@ LARGE = 1 << 28
 
 
 class Fakes:
-    """Parameters without memory, by the parameter that each stands for, and how many there were.
+    """Parameters without memory, by the parameter that each stands for, and the bytes that they would take.
 
     They draw no random numbers, so that `draws`, which depend on what is drawn after that, are other numbers than with
     memory. `are_read`: the function asked for one of them.
@@ -227,7 +229,7 @@ class Fakes:
 
     def __init__(self) -> None:
         self.of, self.draws = WeakTensorKeyDictionary(), WeakTensorKeyDictionary()
-        self.count = 0
+        self.nbytes = 0
         self.draw_nothing = self.are_read = False
 
     def follow(self, function: OpOverload, arguments: list[object], result: object) -> None:
@@ -246,11 +248,13 @@ def _without_memory(fakes: Fakes) -> Iterator[None]:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
 
     def registered(module: nn.Module, name: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
-        if parameter is None or isinstance(parameter, FakeTensor):
+        if parameter is None:
+            return None
+        fakes.nbytes += parameter.nbytes * (parameter not in fakes.of)
+        if isinstance(parameter, FakeTensor):
             return parameter
         if parameter not in fakes.of:
             fakes.of[parameter] = nn.Parameter(mode.from_tensor(parameter.detach()), parameter.requires_grad)
-            fakes.count += 1
         fake: nn.Parameter = fakes.of[parameter]
         return fake
 

@@ -140,7 +140,9 @@ class _Blocks:
             if share.node.name in of_node:
                 for name in (*share.reads, *share.writes):
                     used.setdefault(name, of_node[share.node.name])
-        for share in self._replica.shares:
+        before = [share for share in self._replica.shares if share.phase == BEFORE]  # the last is read first
+        others = (share for share in self._replica.shares if share.phase != BEFORE)
+        for share in (*reversed(before), *others):
             names = [name for name in (*share.writes, *share.reads) if self._tensors[name].elements > 1]
             at = of_node.setdefault(share.node.name, min((used[name] for name in names if name in used), default=0))
             for name in names:

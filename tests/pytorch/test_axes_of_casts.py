@@ -1,5 +1,7 @@
 """Tensor parallelism splits the same axes of a module's weights whatever stands between a weight and its product."""
 
+from dataclasses import replace
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -8,6 +10,7 @@ import torch.nn.functional as F  # noqa: E402, N812
 from torch import nn  # noqa: E402
 
 import planner  # noqa: E402
+import tensor_partitioner as tp  # noqa: E402
 from planner.layout import signatures  # noqa: E402
 from planner.parallel import Parallel  # noqa: E402
 from planner.pytorch import from_torch  # noqa: E402
@@ -81,3 +84,28 @@ def test_mixed_precision_moves_no_more_than_single(parallel):
         for precision in PRECISIONS
     }
     assert moved["bf16"] <= moved["mixed"] <= moved["float32"]
+
+
+class Blocks(nn.Module):
+    """Six blocks, whose weights are cut into heads between the cast and the product."""
+
+    def __init__(self):
+        super().__init__()
+        self.weights = nn.ParameterList(torch.zeros(16, 48) for _ in range(6))
+        self.head = nn.Linear(16, 32)
+
+    def forward(self, x):
+        for weight in self.weights:
+            q, k, v = torch.addmm(weight[0], x.flatten(0, 1), weight).view(8, 8, 48).split(16, dim=2)
+            q, k, v = (part.view(8, 8, 4, 4).transpose(1, 2) for part in (q, k, v))
+            x = x + F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(8, 8, 16)
+        return self.head(x).square().mean()
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_decision_counts_every_parameter(precision):
+    autocast, dtype = PRECISIONS[precision]
+    module = Blocks().to(dtype)
+    graph = from_torch(module, (torch.zeros(8, 8, 16, dtype=dtype),), autocast=autocast)
+    facts = tp.decide(replace(graph, name="blocks"), "hgx-h100", budget_s=0.1).model
+    assert facts.parameters == sum(parameter.numel() for parameter in module.parameters())

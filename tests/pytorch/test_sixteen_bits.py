@@ -18,6 +18,7 @@ from planner.graph import Optimizer
 from planner.model_source import made
 from planner.models.zoo import defaults
 from planner.pytorch import from_torch
+from tensor_partitioner.replicas import computed_dtype
 from tests.pytorch.eager import RATE, eager_steps, imported_steps
 from topologies import load_topology
 
@@ -274,3 +275,21 @@ def test_an_optimizer_is_asked_for_where_there_is_none(tmp_path):
         planner.model(f"{tmp_path / 'modules.py'}:with_one", optimizer="adamw")
     with pytest.raises(GraphError, match="option optimizer must be one of"):
         planner.model(f"{tmp_path / 'modules.py'}:without", optimizer="lion")
+
+
+def test_a_model_computes_in_what_its_products_are_in():
+    """However many element-wise results are in single precision beside them."""
+
+    class Few(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(8, 8)
+
+        def forward(self, x):
+            for _ in range(9):
+                x = x.exp().float().log()
+            return self.fc(x).float().square().mean()
+
+    graph = from_torch(Few(), (torch.rand(4, 8),), autocast=torch.bfloat16)
+    assert computed_dtype(graph) == "bfloat16"
+    assert computed_dtype(from_torch(Few(), (torch.rand(4, 8),))) == "float32"

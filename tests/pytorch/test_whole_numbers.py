@@ -7,6 +7,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from executor.data import DataError  # noqa: E402
+from planner.errors import GraphError  # noqa: E402
 from planner.pytorch import from_torch  # noqa: E402
 from tests.pytorch.eager import differences, imported_steps  # noqa: E402
 
@@ -44,3 +45,17 @@ def test_they_are_computed_with_in_double_precision():
     module = Numbered(lambda numbers: (numbers.double() * 1000003 + 17) % 97).double()
     _, gap, others = differences(module, (torch.randn(4, 4).double(), torch.arange(50000, 50004)))
     assert max(gap, *others.values()) < 1e-12
+
+
+def test_examples_of_more_than_32_bits_are_refused_at_once():
+    class Hashed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Embedding(7, 4)
+
+        def forward(self, hashes):
+            return self.table(hashes % 7).square().sum()
+
+    from_torch(Hashed(), (torch.full((8,), 2**31 - 1),))
+    with pytest.raises(GraphError, match="input hashes holds whole numbers of more than 32 bits: take them modulo"):
+        from_torch(Hashed(), (torch.full((8,), 2**31),))

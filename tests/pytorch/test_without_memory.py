@@ -1,5 +1,7 @@
 """Modules are made without memory, whatever they are made or cast as, and are what they are with it."""
 
+import subprocess
+import sys
 from unittest.mock import Mock
 
 import pytest
@@ -78,3 +80,31 @@ def test_a_tied_parameter_stays_tied_through_a_cast():
         return module, words
 
     assert [name for name in graph_of(make).updates if "head" in name] == []
+
+
+LAZY = """
+def make(batch=8):
+    import torch
+    module = torch.nn.Linear(16, 16)
+    return module, (torch.ones(batch, 16),), torch.nn.functional.mse_loss, torch.ones(batch, 16)
+
+def graph(batch=8):
+    import planner
+    return planner.model("mlp-2-16", batch=batch)
+"""
+
+
+def test_a_function_may_load_pytorch_itself(tmp_path):
+    """In a process that has not loaded it, with options of modules."""
+    (tmp_path / "lazy.py").write_text(LAZY)
+    code = f"""
+import sys, planner
+assert "torch" not in sys.modules
+plain = planner.model("{tmp_path}/lazy.py:graph")
+assert "torch" not in sys.modules
+graph = planner.model("{tmp_path}/lazy.py:make", dtype="mixed", optimizer="adamw", micro_batches=2)
+assert graph.micro_batches == 2
+assert "bfloat16" in {{tensor.dtype for tensor in graph.tensors.values()}}
+assert "adamw" in {{node.op for node in graph.nodes}}
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -16,6 +16,7 @@ from torch import nn
 from planner.errors import GraphError
 from planner.pytorch.nodes import is_users, spelled
 from planner.pytorch.private import HOOKS, LOGGERS
+from planner.pytorch.state.contents import is_known
 
 
 def refuse_hooks(module: nn.Module) -> None:
@@ -37,8 +38,19 @@ def refuse_devices(module: nn.Module, inputs: dict[str, Any]) -> None:
             raise GraphError(f"input {name} is on {value.device}, the module on {', '.join(sorted(devices))}: move one")
 
 
+LEAST_LONG = 1 << 31
+"""The least whole number of more than 32 bits."""
+
+
 def refuse_layouts(module: nn.Module, inputs: dict[str, Any]) -> None:
-    """Raise GraphError for inputs and buffers that are not dense; other constants of a module may be."""
+    """Raise GraphError for inputs and buffers that are not dense, and inputs that hold numbers of more than 32 bits.
+
+    Other constants of a module may be sparse.
+    """
+    for name, value in inputs.items():
+        is_long = is_known(value) and value.dtype is torch.int64 and value.numel()
+        if is_long and int(value.abs().max()) >= LEAST_LONG:
+            raise GraphError(f"input {name} holds whole numbers of more than 32 bits: take them modulo a table's rows")
     for name, value in (*inputs.items(), *module.named_buffers()):
         if isinstance(value, torch.Tensor) and value.layout is not torch.strided:
             layout = str(value.layout).removeprefix("torch.")

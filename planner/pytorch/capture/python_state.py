@@ -84,7 +84,14 @@ class PythonState:
         changed = [pair for pair in self._contents if not _is_alike(*pair)]
         for holder, before in changed:
             _put_back(holder, _untraced(_content(holder), before))
-        self.later = None if all(_is_alike(*pair) for pair in changed) else PythonState(*self._parts)
+        if all(_is_alike(*pair) for pair in changed):
+            self.later = None
+        else:
+            self.later = PythonState(*self._parts)
+            known = {id(holder): before for holder, before in self._registered}
+            for holder, now in self.later._registered:  # tensors that are others in a trace
+                own = {name: tensor for name, tensor in known.get(id(holder), {}).items() if tensor is not None}
+                now.update({name: own[name] for name in own.keys() & now.keys()})
 
     def put_back(self) -> None:
         """Let everything hold what it held."""

@@ -1,0 +1,1 @@
+"""Published modules at their real size, imported and decided on."""
