@@ -17,7 +17,7 @@ from tensor_partitioner.commands.planning_options import MACHINES, MODELS, TOPO_
 from tensor_partitioner.decision.answer import fact
 from tensor_partitioner.decision.record import COVERAGE
 from tensor_partitioner.decision.sources import require_alike
-from tensor_partitioner.launch.diagnosis import Change, Diagnosis, diagnose
+from tensor_partitioner.launch.diagnosis import Diagnosis, OtherSetting, diagnose
 from tensor_partitioner.launch.read import read_launch
 
 HELP = """Say if a launch file fits on all devices of a machine, what pace to expect of it, and what would be faster.
@@ -111,7 +111,7 @@ def _causes(diagnosis: Diagnosis) -> Iterator[str]:
         yield f"what no setting explains (clocks, network, data loading, software) {1 - step.seconds / whole:.0%}"
 
 
-def _told(diagnosis: Diagnosis, change: Change) -> str:
+def _told(diagnosis: Diagnosis, change: OtherSetting) -> str:
     """Write a change by the launch file's names, and what it is predicted to gain."""
     names = diagnosis.launch.names
     words = ", ".join(f"{names.get(word, word)} {old} -> {new}" for word, (old, new) in change.words.items())

@@ -14,7 +14,7 @@ from simulator.projection.cluster import Cluster
 from simulator.projection.result import Projection
 from tensor_partitioner.decision.record import COVERAGE, band, published_scores
 from tensor_partitioner.decision.sources import source_of
-from tensor_partitioner.launch.launch import Launch
+from tensor_partitioner.launch.launch import LaunchFile
 from tensor_partitioner.projection import project_source
 from tensor_partitioner.replicas import Source
 
@@ -33,7 +33,7 @@ EXPECTED = "expected a number and s, ms, tok/s, tok/s/GPU, samples/s, TFLOP/s (a
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class OtherSetting:
     """Other words of named parallelism, of a launch that otherwise stays: what was, what would be, and its step."""
 
     words: Mapping[str, tuple[object, object]]
@@ -50,14 +50,14 @@ class Diagnosis:
     not.
     """
 
-    launch: Launch
+    launch: LaunchFile
     machine: Cluster
     parallel: Parallel
     step: Projection
     tokens: int | None
     band: tuple[float, float]
     measured_s: float | None
-    changes: tuple[Change, ...]
+    changes: tuple[OtherSetting, ...]
 
     @property
     def verdict(self) -> str:
@@ -73,21 +73,21 @@ class Diagnosis:
         return f"normal: {abs(ratio - 1):.0%} {'longer' if ratio > 1 else 'less'} than predicted, within {runs}"
 
 
-def diagnose(launch: Launch, machine: Cluster, measured: str | None = None) -> Diagnosis:
+def diagnose(launch: LaunchFile, machine: Cluster, measured: str | None = None) -> Diagnosis:
     """Predict a launch on all devices of a machine; InputError, PlanError and GraphError for what cannot be."""
     parallel, batch = launch.parallel(machine.devices), launch.samples(machine.devices)
     source, _ = source_of(launch.model, machine.built, batch, launch.options)
     step = project_source(source, batch, parallel, machine, launch.stack)
-    one = source.whole(parallel.micro_batch or 1)
-    tokens = amounts(one).get("tokens")
-    tokens = None if tokens is None else tokens * batch // (batch_size(one) or 1)
+    graph = source.whole(parallel.micro_batch or 1)
+    tokens = amounts(graph).get("tokens")
+    tokens = None if tokens is None else tokens * batch // (batch_size(graph) or 1)
     return Diagnosis(
         launch=launch,
         machine=machine,
         parallel=parallel,
         step=step,
         tokens=tokens,
-        band=band(published_scores(), experts=experts_of(one) > 1),
+        band=band(published_scores(), experts=experts_of(graph) > 1),
         measured_s=None if measured is None else seconds_of(measured, step, tokens),
         changes=tuple(_changes(launch, source, machine, parallel, step)),
     )
@@ -121,19 +121,19 @@ def seconds_of(measured: str, step: Projection, tokens: int | None) -> float:
 
 
 def _changes(
-    launch: Launch, source: Source, machine: Cluster, parallel: Parallel, step: Projection
-) -> Iterator[Change]:
+    launch: LaunchFile, source: Source, machine: Cluster, parallel: Parallel, step: Projection
+) -> Iterator[OtherSetting]:
     """Yield the changes of one setting that gain most, of those that fit."""
     most = step.seconds * (1 - LEAST_GAIN) if step.fits else float("inf")
-    found: list[Change] = []
+    faster: list[OtherSetting] = []
     for other in dict.fromkeys(_neighbours(parallel)):
         try:
             projected = project_source(source, step.samples, other, machine, launch.stack)
         except (PlanError, GraphError):
             continue
         if projected.fits and projected.seconds < most:
-            found.append(Change(_words(parallel, other), other, projected))
-    yield from sorted(found, key=lambda change: change.step.seconds)[:CHANGES]
+            faster.append(OtherSetting(_words(parallel, other), other, projected))
+    yield from sorted(faster, key=lambda change: change.step.seconds)[:CHANGES]
 
 
 def _words(before: Parallel, after: Parallel) -> dict[str, tuple[object, object]]:

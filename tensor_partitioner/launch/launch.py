@@ -54,7 +54,7 @@ class Fields:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class LaunchFile:
     """What a launch file trains and how: a model with its options, parallelism without its data parallel degree.
 
     `degrees` has words of `Parallel`. `batch` is of a step; None where micro-batches and their number,
@@ -74,7 +74,7 @@ class Launch:
     assumed: tuple[str, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)
 
-    def priced_by(self, stack: str | None) -> Launch:
+    def priced_by(self, stack: str | None) -> LaunchFile:
         """Return it as another software stack runs it; None: its own."""
         return self if stack is None else replace(self, stack=stack)
 

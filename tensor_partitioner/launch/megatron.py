@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 
 from planner.errors import InputError
-from tensor_partitioner.launch.launch import Fields, Launch, Value, product
+from tensor_partitioner.launch.launch import Fields, LaunchFile, Value, product
 
 PRINTED = re.compile(r"^\W*(?:\d+:\s*)?(\w+) \.{3,} ?(.*)$", re.MULTILINE)
 """An argument as Megatron-LM prints it when it starts."""
@@ -48,7 +48,7 @@ def is_script(text: str) -> bool:
     return "--num-layers" in text or "--hidden-size" in text or bool(PRINTED.search(text))
 
 
-def read_script(path: str, text: str) -> Launch:
+def read_script(path: str, text: str) -> LaunchFile:
     """Read a script, or what Megatron-LM printed; an InputError for a value that the file does not say."""
     if other := OTHERS.search(text):
         raise InputError(f"{path}: expected the training of a GPT, found {other[0]}")
@@ -56,7 +56,7 @@ def read_script(path: str, text: str) -> Launch:
     return launch_of(Fields(path, printed or dict(_flags(path, text))))
 
 
-def read_nemo(path: str, nested: Mapping[str, object]) -> Launch:
+def read_nemo(path: str, nested: Mapping[str, object]) -> LaunchFile:
     """Read NeMo's or Megatron Bridge's YAML."""
     flat = {NEMO.get(name, name.replace("_", "-")): value for name, value in _flat(nested)}
     gated = any(word in str(flat.get("activation", "")) for word in ("swiglu", "silu"))
@@ -109,7 +109,7 @@ def _multiplied(known: Mapping[str, str], match: re.Match[str]) -> str:
     return match[0] if (result := product(values)) is None else str(result)
 
 
-def launch_of(fields: Fields, engine: str = "Megatron-LM", stack: str = "megatron") -> Launch:
+def launch_of(fields: Fields, engine: str = "Megatron-LM", stack: str = "megatron") -> LaunchFile:
     """Return the training of Megatron-LM's arguments."""
     assumed: list[str] = []
     deepspeed = fields.text("deepspeed-config", "zero-stage") is not None or fields.switch("deepspeed")
@@ -125,7 +125,7 @@ def launch_of(fields: Fields, engine: str = "Megatron-LM", stack: str = "megatro
     }  # fmt: skip
     model, options = _model(fields, tp, assumed)
     nodes, each = fields.whole("nnodes", "num-nodes"), fields.whole("nproc-per-node", "num-gpus", "ngpus-per-node")
-    return Launch(
+    return LaunchFile(
         path=fields.path,
         engine="Megatron-DeepSpeed" if deepspeed else engine,
         stack="megatron-deepspeed" if deepspeed else stack,

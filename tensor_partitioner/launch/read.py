@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from planner.errors import InputError
-from tensor_partitioner.launch.launch import Launch
+from tensor_partitioner.launch.launch import LaunchFile
 from tensor_partitioner.launch.megatron import is_script, read_nemo, read_script
 from tensor_partitioner.launch.torchtitan import read_toml
 from tensor_partitioner.launch.trainer import read_accelerate, read_axolotl, read_deepspeed
@@ -26,7 +26,7 @@ EXPECTED = (
 )
 
 
-def read_launch(path: str, model: str | None = None) -> Launch:
+def read_launch(path: str, model: str | None = None) -> LaunchFile:
     """Read a launch file; an InputError, in one line, for one that is none.
 
     `model` stands in for the model that the file names, and is needed where it names none.
@@ -47,7 +47,7 @@ def read_launch(path: str, model: str | None = None) -> Launch:
     )
 
 
-def _read(path: str, text: str, suffix: str, model: str | None) -> Launch:
+def _read(path: str, text: str, suffix: str, model: str | None) -> LaunchFile:
     if suffix == ".toml":
         return read_toml(path, tomllib.loads(text), model)
     if suffix == ".json":

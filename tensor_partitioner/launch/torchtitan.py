@@ -8,7 +8,7 @@ from typing import Any
 from planner.errors import InputError
 from planner.parallel import RECOMPUTE
 from tensor_partitioner.display import nearest
-from tensor_partitioner.launch.launch import Fields, Launch, first_said
+from tensor_partitioner.launch.launch import Fields, LaunchFile, first_said
 
 MODELS = {
     "llama2": {"7b": "llama-2-7b", "13b": "hf:meta-llama/Llama-2-13b-hf", "70b": "llama-2-70b"},
@@ -31,7 +31,7 @@ USUAL_BATCH, USUAL_SEQUENCE = 8, 2048
 SCHEDULES = {"1f1b": "1f1b", "gpipe": "gpipe", "interleaved1f1b": "interleaved:2"}
 
 
-def read_toml(path: str, nested: Mapping[str, Any], model: str | None) -> Launch:
+def read_toml(path: str, nested: Mapping[str, Any], model: str | None) -> LaunchFile:
     """Read the sections of a run; an InputError for a model that is not ours, and a schedule that none has."""
     sections = {name: section for name, section in nested.items() if isinstance(section, dict)}
     fields = Fields(
@@ -46,7 +46,7 @@ def read_toml(path: str, nested: Mapping[str, Any], model: str | None) -> Launch
     dtype = "mixed-float8" if eight else "mixed"
     name = (fields.text("optimizer.name") or "AdamW").lower()
     tp = _degree(fields, "tensor")
-    return Launch(
+    return LaunchFile(
         path=path,
         engine="torchtitan",
         stack="fsdp2-compiled" if fields.switch("training.compile", "compile.enable") else "fsdp2",

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from planner.errors import InputError
-from tensor_partitioner.launch.launch import Fields, Launch
+from tensor_partitioner.launch.launch import Fields, LaunchFile
 
 ADAPTERS = ("lora", "qlora")
 ZERO = {"full_shard": 3, "hybrid_shard": 3, "shard_grad_op": 2, "no_shard": 0}
 
 
-def read_deepspeed(path: str, said: Mapping[str, Any], model: str | None) -> Launch:
+def read_deepspeed(path: str, said: Mapping[str, Any], model: str | None) -> LaunchFile:
     """Read DeepSpeed's configuration; an InputError where states are offloaded, or no model is named."""
     zero = said.get("zero_optimization") or {}
     for name in ("offload_optimizer", "offload_param"):
@@ -28,7 +28,7 @@ def read_deepspeed(path: str, said: Mapping[str, Any], model: str | None) -> Lau
     pipeline = said.get("pipeline") or {}
     checkpointed = said.get("activation_checkpointing") or pipeline.get("activation_checkpoint_interval")
     kind = str((said.get("optimizer") or {}).get("type", "AdamW")).lower()
-    return Launch(
+    return LaunchFile(
         path=path, engine="DeepSpeed", stack="eager", model=_required(path, model),
         options={"dtype": half or "mixed", "optimizer": kind if kind in {"adam", "adamw", "sgd"} else "adamw"},
         degrees={
@@ -53,7 +53,7 @@ def _required(path: str, model: str | None) -> str:
     return model
 
 
-def read_accelerate(path: str, said: Mapping[str, Any], model: str | None) -> Launch:
+def read_accelerate(path: str, said: Mapping[str, Any], model: str | None) -> LaunchFile:
     """Read the configuration that `accelerate config` writes."""
     fsdp, deepspeed = said.get("fsdp_config") or {}, said.get("deepspeed_config") or {}
     fields = Fields(path, {**deepspeed, **said})
@@ -63,7 +63,7 @@ def read_accelerate(path: str, said: Mapping[str, Any], model: str | None) -> La
     dtype = {"bf16": "mixed", "fp16": "mixed-float16", "no": "float32"}.get(
         str(said.get("mixed_precision", "no")), "mixed"
     )
-    return Launch(
+    return LaunchFile(
         path=path, engine="Accelerate", stack="fsdp2" if kind == "FSDP" else "eager", model=_required(path, model),
         options={"dtype": dtype, "optimizer": "adamw"},
         degrees={
@@ -75,7 +75,7 @@ def read_accelerate(path: str, said: Mapping[str, Any], model: str | None) -> La
     )  # fmt: skip
 
 
-def read_axolotl(path: str, said: Mapping[str, Any], model: str | None) -> Launch:
+def read_axolotl(path: str, said: Mapping[str, Any], model: str | None) -> LaunchFile:
     """Read Axolotl's configuration of a full fine-tuning; an InputError for adapters."""
     fields = Fields(path, said)
     if fields.text("adapter") in ADAPTERS:
@@ -88,7 +88,7 @@ def read_axolotl(path: str, said: Mapping[str, Any], model: str | None) -> Launc
         "optimizer": "sgd" if fields.text("optimizer") == "sgd" else "adamw",
     }
     sequence = fields.whole("sequence_len")
-    return Launch(
+    return LaunchFile(
         path=path, engine="Axolotl", stack="fsdp2" if full else "eager",
         model=model or f"hf:{said['base_model']}", options=options | ({"sequence": sequence} if sequence else {}),
         degrees={
