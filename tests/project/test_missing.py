@@ -103,7 +103,7 @@ def test_every_command_says_its_version(command, name):
         ([], 0, "  topo         show, check and import machines"),
         (["--version"], 0, tensor_partitioner.__version__),
         (["compare", "--version"], 0, tensor_partitioner.__version__),
-        (["sketch"], 2, "error: expected a command among decide, plan, simulate, "),
+        (["sketch"], 2, "error: expected a command among decide, diagnose, plan, simulate, "),
     ],
 )
 def test_the_front_door_as_a_program(line, status, text, tmp_path):

@@ -10,10 +10,10 @@ import sys
 import pytest
 
 import planner
-from tensor_partitioner.commands import compare, operators, plan, simulate, topo
+from tensor_partitioner.commands import compare, decide, operators, plan, simulate, topo
 from tensor_partitioner.commands.entry import COMMANDS
 
-MAINS = {module.__name__.rpartition(".")[2]: module.main for module in (compare, operators, plan, simulate, topo)}
+MAINS = {module.__name__.rpartition(".")[2]: module.main for module in (compare, decide, operators, plan, simulate, topo)}
 MODEL = "mlp-2-16 --batch 8 --workers 4"
 PREPARED = (
     f"plan {MODEL} -o plan.json",
@@ -27,7 +27,7 @@ LINES = (
     "plan --diff plan.json other.json",
     "plan plan.json --export jax",
     "simulate plan.json --topo p2.8xlarge",
-    "decide mlp-2-16 --topo uniform-8 --vary batch=8,16 --vary topo=p2.8xlarge,uniform-8",
+    "decide mlp-2-16 --topo uniform-8 --vary batch=8,16 --vary topo=p2.8xlarge,dgx-a100",
     "compare report.json report.json --pairs",
     "topo show p2.16xlarge",
     "topo show p4d-nodes-2",
