@@ -87,16 +87,18 @@ def test_mixed_precision_moves_no_more_than_single(parallel):
 
 
 class Blocks(nn.Module):
-    """Six blocks, whose weights are cut into heads between the cast and the product."""
+    """Six blocks, whose weights are cast more than once before their product."""
 
     def __init__(self):
         super().__init__()
         self.weights = nn.ParameterList(torch.zeros(16, 48) for _ in range(6))
-        self.head = nn.Linear(16, 32)
+        self.biases = nn.ParameterList(torch.zeros(48) for _ in range(6))
+        self.norms, self.head = nn.ModuleList(nn.LayerNorm(16) for _ in range(6)), nn.Linear(16, 32)
 
     def forward(self, x):
-        for weight in self.weights:
-            q, k, v = torch.addmm(weight[0], x.flatten(0, 1), weight).view(8, 8, 48).split(16, dim=2)
+        for weight, bias, norm in zip(self.weights, self.biases, self.norms, strict=True):
+            there_and_back = weight.double().to(x.dtype)  # a copy of a copy
+            q, k, v = torch.addmm(bias, norm(x).flatten(0, 1), there_and_back).view(8, 8, 48).split(16, dim=2)
             q, k, v = (part.view(8, 8, 4, 4).transpose(1, 2) for part in (q, k, v))
             x = x + F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(8, 8, 16)
         return self.head(x).square().mean()
@@ -106,6 +108,7 @@ class Blocks(nn.Module):
 def test_a_decision_counts_every_parameter(precision):
     autocast, dtype = PRECISIONS[precision]
     module = Blocks().to(dtype)
-    graph = from_torch(module, (torch.zeros(8, 8, 16, dtype=dtype),), autocast=autocast)
+    adamw = planner.Optimizer("adamw")
+    graph = from_torch(module, (torch.zeros(8, 8, 16, dtype=dtype),), autocast=autocast, optimizer=adamw)
     facts = tp.decide(replace(graph, name="blocks"), "hgx-h100", budget_s=0.1).model
     assert facts.parameters == sum(parameter.numel() for parameter in module.parameters())
