@@ -62,10 +62,12 @@ def model(source: str, **options: object) -> Graph:
     >>> sorted(graph.metrics)
     ['labels', 'logits', 'loss']
     """
-    return made(source, NO_DEFAULTS, **options)[0]
+    return model_and_options(source, NO_DEFAULTS, **options)[0]
 
 
-def made(source: str, defaults: Mapping[str, object], **options: object) -> tuple[Graph, dict[str, object]]:
+def model_and_options(
+    source: str, defaults: Mapping[str, object], **options: object
+) -> tuple[Graph, dict[str, object]]:
     """Return the graph as `model` does, and the options that it was made with.
 
     Of a module of PyTorch without an optimizer those are `defaults`, too: its optimizer, and its precision where that
@@ -166,7 +168,7 @@ def _result_of(
         finally:
             sys.meta_path.remove(watch)
     importer = import_module("planner.pytorch")
-    result = importer.made(function)
+    result = importer.module_of(function)
     if not isinstance(result, importer.UserModel):
         return _taking_none(function, result, of_module), {}
     used: dict[str, object] = {}

@@ -9,9 +9,9 @@ from planner.pytorch.rewrite.axes import Value
 from planner.pytorch.translate.call import TracedCall, UnsupportedError, converter
 from planner.pytorch.translate.operations import binary, contract, reduce, unary
 from planner.pytorch.translate.translation import Translation
-from planner.pytorch.user_model import UserModel, graph_of, graph_of_model, is_single, made
+from planner.pytorch.user_model import UserModel, graph_of, graph_of_model, is_single, module_of
 
 __all__ = [
     "TracedCall", "Translation", "UnsupportedError", "UserModel", "Value", "binary", "contract", "converter",
-    "from_torch", "graph_of", "graph_of_model", "is_single", "made", "reduce", "unary",
+    "from_torch", "graph_of", "graph_of_model", "is_single", "module_of", "reduce", "unary",
 ]  # fmt: skip

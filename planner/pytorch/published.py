@@ -15,7 +15,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from planner.errors import GraphError
 
-Made = tuple[Any, ...]
+Example = tuple[Any, ...]
 
 SIZE = 224
 """Height and width of images where a package says nothing."""
@@ -27,23 +27,23 @@ TASKS = (
 """For what a configuration's module is trained where it names no architecture: the first that its kind has."""
 
 
-def maker(source: str) -> Callable[..., Made]:
+def maker(source: str) -> Callable[..., Example]:
     """Return the function of a batch that makes what a package publishes; GraphError without the package."""
     package, _, name = source.partition(":")
     try:
-        make: Callable[..., Made] = partial(MAKERS[package], name)
+        make: Callable[..., Example] = partial(MAKERS[package], name)
         import_module(PACKAGES.get(package, package))
     except ModuleNotFoundError as error:
         raise GraphError(f"{source}: expected the package {error.name}: pip install {error.name}") from error
     return make
 
 
-def _timm(name: str, batch: int = 32) -> Made:
+def _timm(name: str, batch: int = 32) -> Example:
     module = _named(import_module("timm").create_model, name)
     return _classifier(module, batch, module.default_cfg.get("input_size", (3, SIZE, SIZE)))
 
 
-def _torchvision(name: str, batch: int = 32) -> Made:
+def _torchvision(name: str, batch: int = 32) -> Example:
     models = import_module("torchvision").models
     options = {"init_weights": False, "aux_logits": False} if name in {"googlenet", "inception_v3"} else {}
     return _classifier(_named(partial(models.get_model, **options), name), batch, (3, SIZE, SIZE))
@@ -56,11 +56,11 @@ def _named(build: Callable[[str], Any], name: str) -> Any:
         raise GraphError(f"{name}: {error}") from error
 
 
-def _classifier(module: nn.Module, batch: int, shape: tuple[int, ...]) -> Made:
+def _classifier(module: nn.Module, batch: int, shape: tuple[int, ...]) -> Example:
     return module, (torch.zeros(batch, *shape),), F.cross_entropy, torch.zeros(batch, dtype=torch.long)
 
 
-def _transformers(name: str, batch: int = 32, sequence: int = 512) -> Made:
+def _transformers(name: str, batch: int = 32, sequence: int = 512) -> Example:
     transformers = import_module("transformers")
     fields = json.loads(Path(name).read_text())
     kind = fields.pop("model_type", None)
@@ -103,5 +103,5 @@ def _inputs(module: Any, config: Any, batch: int, sequence: int) -> Mapping[str,
             raise GraphError(f"model_type {config.model_type}: expected tokens, images or sound, found {other}")
 
 
-MAKERS: Mapping[str, Callable[..., Made]] = {"timm": _timm, "torchvision": _torchvision, "hf": _transformers}
+MAKERS: Mapping[str, Callable[..., Example]] = {"timm": _timm, "torchvision": _torchvision, "hf": _transformers}
 PACKAGES = {"hf": "transformers"}

@@ -67,11 +67,11 @@ class UserModel(NamedTuple):
 
 def graph_of(make: Callable[[], object], **options: Any) -> object:
     """Return the graph of the module that a function returns, or what it returns where that is no module."""
-    result = made(make)
+    result = module_of(make)
     return graph_of_model(result, **options) if isinstance(result, UserModel) else result
 
 
-def made(make: Callable[[], object]) -> object:
+def module_of(make: Callable[[], object]) -> object:
     """Return the module that a function returns, as a user's model, or what it returns where that is none.
 
     Parameters get no memory, so that a module of any size can be imported. A function that needs their values, for

@@ -28,7 +28,7 @@ MODELS: dict[str, dict[str, Any]] = msgspec.yaml.decode((HERE / "models.yaml").r
 TOPOLOGY, BUDGET_S, CPU_S, BYTES = "hgx-h100", 120, 30, 3e9
 """The machine, the search's seconds, which others share, and what import and decision together may take."""
 
-ONE = "--one"
+SINGLE = "--one"
 Row = dict[str, Any]
 
 
@@ -36,10 +36,10 @@ def __getattr__(name: str) -> Callable[[], tuple[Any, ...]]:
     """Return the function that makes a model, which `decide` finds by its name in this file."""
     if name not in MODELS:
         raise AttributeError(name)
-    return partial(made, MODELS[name])
+    return partial(built, MODELS[name])
 
 
-def made(model: dict[str, Any]) -> tuple[Any, ...]:
+def built(model: dict[str, Any]) -> tuple[Any, ...]:
     """Return a module, what it is called with and, where it returns none, its loss."""
     package, _, name = model["module"].rpartition(".")
     classes = import_module(package)
@@ -129,12 +129,12 @@ def main(names: list[str]) -> None:
     """Decide on models, each in a process of its own, by default on all."""
     for name in names or MODELS:
         rows = {row["name"]: row for row in read_data(HERE)} if (HERE / "data.json").exists() else {}
-        rows[name] = in_process("results.real_models.run", ONE, name)
+        rows[name] = in_process("results.real_models.run", SINGLE, name)
         publish(HERE, [rows[known] for known in MODELS if known in rows], pages)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == [ONE]:
+    if sys.argv[1:2] == [SINGLE]:
         print(json.dumps(decided(sys.argv[2])))
     else:
         main(sys.argv[1:])

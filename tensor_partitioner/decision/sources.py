@@ -11,7 +11,7 @@ from planner.errors import GraphError, InputError, PlanError
 from planner.export.setup import Setup
 from planner.export.targets import engines_of
 from planner.graph.ir import Graph
-from planner.model_source import made
+from planner.model_source import model_and_options
 from planner.models.zoo import PRECISIONS, defaults, is_zoo_name, trained_as
 from planner.parallel import Parallel
 from planner.plans.check import MOST_WORKERS
@@ -139,7 +139,7 @@ def source_of(
         return ZooModel.of(model, trained_as(model, machine, options)), batch
     if isinstance(model, str):
         given = {**options, **({} if batch is None else {"batch": batch})}
-        graph, made_with = made(model, defaults(machine, given), **given)
+        graph, made_with = model_and_options(model, defaults(machine, given), **given)
         source = GraphModel(graph, options=tuple(sorted(made_with.items())), is_made=True)
     else:
         source = GraphModel(model)

@@ -301,33 +301,33 @@ def laid_out(layout):  # noqa: PLR0911 -- a layout each
             self.up, self.down = nn.Linear(4, 8), nn.Linear(8, 4)
             self.experts = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(2))
 
-    one, two = Block(), Block()
+    first, second = Block(), Block()
     model = nn.Module()
     model.head = nn.Linear(4, 9)
-    blocks = nn.ModuleList((one, two))
+    blocks = nn.ModuleList((first, second))
     if layout == "a list in a dict":
         model.parts = nn.ModuleDict({"table": nn.Embedding(9, 4), "layers": blocks, "norm": nn.LayerNorm(4)})
         model.head.weight = model.parts["table"].weight
         return model, ["parts.layers.0", "parts.layers.1"]
     if layout == "a dict of numbers":
-        model.layers = nn.ModuleDict({"0": one, "1": two})
+        model.layers = nn.ModuleDict({"0": first, "1": second})
         return model, ["layers.0", "layers.1"]
     if layout == "a sequence":
-        model.layers = nn.Sequential(nn.Embedding(9, 4), one, two, nn.LayerNorm(4))
+        model.layers = nn.Sequential(nn.Embedding(9, 4), first, second, nn.LayerNorm(4))
         return model, ["layers.1", "layers.2"]
     if layout == "stages":
-        model.stages = nn.Sequential(nn.Sequential(one, two), nn.Linear(4, 4), nn.Sequential(Block(), Block()))
+        model.stages = nn.Sequential(nn.Sequential(first, second), nn.Linear(4, 4), nn.Sequential(Block(), Block()))
         return model, ["stages.0.0", "stages.0.1", "stages.2.0", "stages.2.1"]
     if layout == "a part of another":
         model.encoder = nn.Module()
         model.encoder.layers = blocks
         return model, ["encoder.layers.0", "encoder.layers.1"]
     if layout == "a weight of two blocks":
-        two.up.weight = one.up.weight
-        model.layers = nn.ModuleList((one, two, Block()))
+        second.up.weight = first.up.weight
+        model.layers = nn.ModuleList((first, second, Block()))
         return model, ["layers.2"]
     if layout == "one block twice":
-        model.layers = nn.ModuleList((one, one, two))
+        model.layers = nn.ModuleList((first, first, second))
         return model, ["layers.2"]
     model.layers = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
     return model, []

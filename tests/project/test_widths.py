@@ -13,7 +13,9 @@ import planner
 from tensor_partitioner.commands import compare, decide, operators, plan, simulate, topo
 from tensor_partitioner.commands.entry import COMMANDS
 
-MAINS = {module.__name__.rpartition(".")[2]: module.main for module in (compare, decide, operators, plan, simulate, topo)}
+MAINS = {
+    module.__name__.rpartition(".")[2]: module.main for module in (compare, decide, operators, plan, simulate, topo)
+}
 MODEL = "mlp-2-16 --batch 8 --workers 4"
 PREPARED = (
     f"plan {MODEL} -o plan.json",

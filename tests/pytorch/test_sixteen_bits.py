@@ -15,7 +15,7 @@ import simulator
 from executor.check import relative_difference
 from planner.errors import GraphError
 from planner.graph import Optimizer
-from planner.model_source import made
+from planner.model_source import model_and_options
 from planner.models.zoo import defaults
 from planner.pytorch import from_torch
 from tensor_partitioner.replicas import computed_dtype
@@ -262,7 +262,7 @@ def without(batch=8):
 def test_a_module_without_an_optimizer_is_decided_as_one_of_the_zoo(tmp_path, function, given, optimizer, dtype):
     (tmp_path / "modules.py").write_text(WITHOUT)
     source = f"{tmp_path / 'modules.py'}:{function}"
-    graph, options = made(source, defaults(load_topology("hgx-h100"), given), **given)
+    graph, options = model_and_options(source, defaults(load_topology("hgx-h100"), given), **given)
     assert (options.get("optimizer"), options.get("dtype")) == (optimizer, dtype)
     assert planner.model(source, **options) == graph
     updated = {node.op for node in graph.nodes if not {*node.outputs}.isdisjoint(graph.updates.values())}

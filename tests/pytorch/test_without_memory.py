@@ -31,7 +31,7 @@ class Tied(nn.Module):
         return nn.functional.cross_entropy(self.head(x).flatten(0, 1), words.flatten())
 
 
-def made(cast):
+def example(cast):
     return cast(Tied()), torch.ones(4, 8, dtype=torch.long)
 
 
@@ -54,10 +54,10 @@ def content(graph):
 @pytest.mark.parametrize("cast", CASTS.values(), ids=CASTS)
 @pytest.mark.parametrize("precision", [None, "mixed"])
 def test_a_cast_module_is_made_once_and_is_the_same_as_with_memory(cast, precision):
-    function = Mock(side_effect=lambda: made(cast))
+    function = Mock(side_effect=lambda: example(cast))
     graph = graph_of(function, precision=precision)
     autocast = torch.bfloat16 if precision else None
-    assert content(graph) == content(imported(user_model(made(cast)), autocast=autocast))
+    assert content(graph) == content(imported(user_model(example(cast)), autocast=autocast))
     assert function.call_count == 1
 
 
@@ -65,15 +65,15 @@ def test_a_cast_module_is_made_once_and_is_the_same_as_with_memory(cast, precisi
 def test_a_module_on_meta_is_the_one_on_the_cpu(precision):
     def on_meta():
         with torch.device("meta"):
-            return made(lambda module: module)
+            return example(lambda module: module)
 
-    graphs = [graph_of(make, precision=precision) for make in (on_meta, lambda: made(lambda module: module))]
+    graphs = [graph_of(make, precision=precision) for make in (on_meta, lambda: example(lambda module: module))]
     assert content(graphs[0]) == content(graphs[1])
 
 
 def test_a_tied_parameter_stays_tied_through_a_cast():
     def make():
-        module, words = made(lambda module: module.half())
+        module, words = example(lambda module: module.half())
         assert module.head.weight is module.table.weight
         assert isinstance(module.head.weight, FakeTensor)
         assert module.head.weight.dtype is torch.half

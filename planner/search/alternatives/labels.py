@@ -114,19 +114,19 @@ class Labelling:
     @cached_property
     def _made_of_weights(self) -> frozenset[str]:
         """The weights, and what element-wise operators, casts, views and copies make of weights alone."""
-        made = {name for name in self._graph.tensors if is_weight_or_state(self._graph, name)}
+        derived = {name for name in self._graph.tensors if is_weight_or_state(self._graph, name)}
         for node in self._graph.nodes:
             of = self._coarse.signatures[node.name].description
-            if node.inputs and made.issuperset(node.inputs) and (of.is_elementwise or of.moves_elements):
-                made.update(node.outputs)
-        return frozenset(made)
+            if node.inputs and derived.issuperset(node.inputs) and (of.is_elementwise or of.moves_elements):
+                derived.update(node.outputs)
+        return frozenset(derived)
 
     def contracted_weights(self, node: Node) -> list[str]:
         """Return what a node reads of weights, or of what is made of them alone, other than element by element."""
-        made = self._made_of_weights
-        if self._coarse.signatures[node.name].description.is_elementwise or made.issuperset(node.outputs):
+        derived = self._made_of_weights
+        if self._coarse.signatures[node.name].description.is_elementwise or derived.issuperset(node.outputs):
             return []
-        return [name for name in node.inputs if name in made]
+        return [name for name in node.inputs if name in derived]
 
     def variables_indexing_weights(self, node: str) -> list[str]:
         """Return the plain variables that index the weights which a node reads or writes."""
