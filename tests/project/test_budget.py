@@ -9,16 +9,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BUDGETS = {
-    "tensor_partitioner": 4911,
+    "tensor_partitioner": 4912,
     "tdl": 2677,
     "topologies": 2065,
-    "planner": 20093,
-    "simulator": 3265,
-    "executor": 8934,
+    "planner": 20123,
+    "simulator": 3267,
+    "executor": 8888,
 }
 """Lines that are neither blank, comment, docstring nor import, by package."""
 
-ALL = 41_945
+ALL = 41_932
 """Of all packages together, which only goes down."""
 
 LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.ENDMARKER}
