@@ -42,13 +42,19 @@ def lasting_lines(blocks: Sequence[Block], parallel: Parallel, stack: Stack) -> 
         return sum(nbytes(b) * (unshared(b, parallel) if parallel.zero >= stage else 1.0) for b in blocks)
 
     masters = held(OPTIMIZER, lambda block: block.master_bytes)
+    copies = 0.0 if masters and casts_gathered(stack, parallel.zero) else held(WEIGHTS, lambda b: b.weight_bytes)
     lines = (
-        ("weights in compute precision" if masters else "weights", held(WEIGHTS, lambda block: block.weight_bytes)),
+        ("weights in compute precision" if masters else "weights", copies),
         ("master weights", masters),
         ("optimizer state", held(OPTIMIZER, lambda block: block.state_bytes)),
         ("gradients", held(GRADIENTS, lambda block: gradient_bytes(block, stack))),
     )
     return [MemoryLine(what, round(nbytes)) for what, nbytes in lines if nbytes]
+
+
+def casts_gathered(stack: Stack, zero: int) -> bool:
+    """Return True if masters are cast as they are gathered, so that no share of weights is kept in their precision."""
+    return stack.casts_gathered and zero >= WEIGHTS
 
 
 def gradient_bytes(block: Block, stack: Stack) -> int:

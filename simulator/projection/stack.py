@@ -68,7 +68,8 @@ class Stack:
     beside the optimizer's. `overlaps_gradients`: they are reduced while the last backward pass goes on, in buckets of
     no less than `bucket_bytes`; computing and communication beside each other take `slowdown` times as long.
     `gathers_ahead`: weights of the next layer are gathered
-    while one computes, `gathers_ahead_backward`: in the backward pass, too. `hides_exchanges`: those among tensor and
+    while one computes, `gathers_ahead_backward`: in the backward pass, too. `casts_gathered`: weights that are shared
+    out are kept in float32 alone, and cast as they are gathered. `hides_exchanges`: those among tensor and
     context parallel workers are made in as many pieces as there are of these, each while another is multiplied or
     attended to. `scatters_messages`: what all tensor parallel workers of a stage have alike they send in shares,
     gathered again. `even_stages`: stages have as many layers each, where they divide them. `fragmentation` is what
@@ -87,6 +88,7 @@ class Stack:
     overlaps_gradients: bool = True
     gathers_ahead: bool = True
     gathers_ahead_backward: bool = True
+    casts_gathered: bool = False
     hides_exchanges: bool = False
     scatters_messages: bool = False
     even_stages: bool = True
@@ -142,15 +144,18 @@ _MEGATRON_2021 = Stack(
 )  # fmt: skip
 
 STACKS: Mapping[str, Stack] = {
-    "eager": Stack(EAGER, host_s=6e-6, even_stages=False),
-    "compile": Stack(Kernels("all", unaligned="padded"), host_s=2e-6, even_stages=False),
-    "fsdp2": Stack(replace(EAGER, selective="products"), host_s=6e-6, gradient_bytes=4, even_stages=False),
+    "eager": Stack(EAGER, host_s=6e-6, even_stages=False, casts_gathered=True),
+    "compile": Stack(Kernels("all", unaligned="padded"), host_s=2e-6, even_stages=False, casts_gathered=True),
+    "fsdp2": Stack(
+        replace(EAGER, selective="products"), host_s=6e-6, gradient_bytes=4, even_stages=False, casts_gathered=True
+    ),
     "fsdp2-compiled": Stack(
-        Kernels("all", selective="products", unaligned="padded"), host_s=2e-6, gradient_bytes=4, even_stages=False
+        Kernels("all", selective="products", unaligned="padded"), host_s=2e-6, gradient_bytes=4, even_stages=False,
+        casts_gathered=True,
     ),
     "composer": Stack(
         replace(EAGER, attention="flash-1", selective="products", loss_in_place=True), host_s=6e-6, gradient_bytes=4,
-        even_stages=False, gathers_ahead_backward=False,
+        even_stages=False, gathers_ahead_backward=False, casts_gathered=True,
     ),
     "megatron": _MEGATRON_CORE,
     "nemo": replace(
@@ -170,6 +175,7 @@ STACKS: Mapping[str, Stack] = {
 PyTorch's compiler pads products (torch/_inductor/config.py, `shape_padding`). Until 2022 unaligned ones did without
 tensor cores: so it takes 1.38 times as long to train a GPT with 128 heads of 108 instead of 96 of 144 (BigScience's
 runs on 384 A100s, where the float32 rate makes it 1.35).
+PyTorch's FSDP keeps shares of float32 weights alone (`MixedPrecisionPolicy`: docs.pytorch.org, fully_shard).
 What selective recomputation keeps: of Megatron-LM (Korthikanti et al., 2022), and of torchtitan (its option "op").
 Composer lets FSDP gather a layer's weights after the one before it has computed, backward (`backward_prefetch`, by its
 default BACKWARD_POST: docs.mosaicml.com); of llm-foundry up to version 0.4 attention is the first FlashAttention, the

@@ -26,7 +26,7 @@ from simulator.projection.block import Block
 from simulator.projection.blocks import blocks_of, repeated
 from simulator.projection.cluster import Cluster
 from simulator.projection.kernels import GAP_S
-from simulator.projection.memory import GRADIENTS, OPTIMIZER, WEIGHTS, gradient_bytes, kept_bytes
+from simulator.projection.memory import GRADIENTS, OPTIMIZER, WEIGHTS, casts_gathered, gradient_bytes, kept_bytes
 from simulator.projection.power import within_limit_s
 from simulator.projection.projection import stages_of
 from simulator.projection.stack import Stack
@@ -286,6 +286,7 @@ class Bounds:
         lasting = sum(
             nbytes / (shared if zero >= stage else ep)
             for stage, nbytes in zip((OPTIMIZER, GRADIENTS, WEIGHTS), division.lasting, strict=True)
+            if stage < WEIGHTS or not casts_gathered(self.stack, zero)
         )
         least = (lasting + division.kept[branch.recompute] / (ep * cp)) / (tp * branch.pp)
         return self.stack.fragmentation * (least + self.cluster.built.devices[0].spec.reserved_bytes)

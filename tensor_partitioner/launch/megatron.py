@@ -43,13 +43,21 @@ NEMO = {
 """Names of NeMo for what Megatron-LM calls otherwise."""
 
 
+HYDRA = re.compile(r"(?<!\S)\+*(?:trainer|model)(?:\.\w+)*\.(\w+)=(\S+)")
+"""A setting of NeMo's on a command line."""
+
+
 def is_script(text: str) -> bool:
-    """Tell if a text has Megatron-LM's arguments."""
-    return "--num-layers" in text or "--hidden-size" in text or bool(PRINTED.search(text))
+    """Tell if a text has Megatron-LM's arguments, or NeMo's."""
+    return any(name in text for name in ("--num-layers", "--hidden-size", "model.num_layers=")) or bool(
+        PRINTED.search(text)
+    )
 
 
 def read_script(path: str, text: str) -> LaunchFile:
     """Read a script, or what Megatron-LM printed; an InputError for a value that the file does not say."""
+    if "model.num_layers=" in text:
+        return read_nemo(path, {name: value.strip("\"'") for name, value in HYDRA.findall(_written_out(text))})
     if other := OTHERS.search(text):
         raise InputError(f"{path}: expected the training of a GPT, found {other[0]}")
     printed = {name.replace("_", "-"): value.strip() for name, value in PRINTED.findall(text)}
@@ -58,7 +66,7 @@ def read_script(path: str, text: str) -> LaunchFile:
 
 def read_nemo(path: str, nested: Mapping[str, object]) -> LaunchFile:
     """Read NeMo's or Megatron Bridge's YAML."""
-    flat = {NEMO.get(name, name.replace("_", "-")): value for name, value in _flat(nested)}
+    flat = {NEMO.get(name, name.replace("_", "-")): _said(value) for name, value in _flat(nested)}
     gated = any(word in str(flat.get("activation", "")) for word in ("swiglu", "silu"))
     optimizer = str(flat.get("name", ""))
     flat |= {"swiglu": flat.get("gated-linear-unit", gated)}
@@ -67,6 +75,11 @@ def read_nemo(path: str, nested: Mapping[str, object]) -> LaunchFile:
     for width in ("bf16", "fp16"):
         flat |= {width: width[2:] in str(flat.get("precision", "bf16")) and width[:2] in str(flat.get("precision", ""))}
     return launch_of(Fields(path, flat), engine="NeMo", stack="nemo")
+
+
+def _said(value: Value) -> Value:
+    """Return a truth value that is written as a word, and anything else as it is."""
+    return {"true": True, "false": False}.get(str(value).lower(), value)
 
 
 def _flat(nested: Mapping[str, object]) -> Iterator[tuple[str, Value]]:
@@ -78,15 +91,9 @@ def _flat(nested: Mapping[str, object]) -> Iterator[tuple[str, Value]]:
 
 
 def _flags(path: str, text: str) -> Iterator[tuple[str, Value]]:
-    """Yield every `--flag value` of a script, with variables written out; a flag without a value is a switch."""
-    lines = [line for line in text.replace("\\\n", " ").splitlines() if not line.lstrip().startswith("#")]
-    text = "\n".join(lines)
-    known = {name: value.strip("\"'") for name, value in ASSIGNED.findall(text)}
-    for _ in range(MOST_NESTED):
-        text = PRODUCT.sub(partial(_multiplied, known), VARIABLE.sub(partial(_variable, known), text))
-        known = {name: value.strip("\"'") for name, value in ASSIGNED.findall(text)}
+    """Yield every `--flag value` of a script; a flag without a value is a switch."""
     try:
-        words = shlex.split(text, comments=True)
+        words = shlex.split(_written_out(text), comments=True)
     except ValueError as error:
         raise InputError(f"{path}: expected a script of the shell: {error}") from error
     words = [part for word in words for part in (word.split() if " --" in f" {word}" else [word])]
@@ -95,6 +102,16 @@ def _flags(path: str, text: str) -> Iterator[tuple[str, Value]]:
         if name.startswith("--"):
             said = value if equals else "" if following.startswith("-") else following.strip("\"')(\n")
             yield name.strip("-\"')(").replace("_", "-"), said or True
+
+
+def _written_out(text: str) -> str:
+    """Return a script without comments, its lines joined, with the values of variables in their place."""
+    lines = [line for line in text.replace("\\\n", " ").splitlines() if not line.lstrip().startswith("#")]
+    text = "\n".join(lines)
+    for _ in range(MOST_NESTED):
+        known = {name: value.strip("\"'") for name, value in ASSIGNED.findall(text)}
+        text = PRODUCT.sub(partial(_multiplied, known), VARIABLE.sub(partial(_variable, known), text))
+    return text
 
 
 def _variable(known: Mapping[str, str], match: re.Match[str]) -> str:

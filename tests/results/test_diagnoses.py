@@ -1,0 +1,24 @@
+"""Diagnoses of public reports: the page has what the data say, and each is diagnosed so again."""
+
+import pytest
+
+from results.diagnoses.run import HERE, REPORTS, diagnosed, pages
+from results.experiment import contents, read_data
+
+
+def test_the_page_is_made_of_the_data():
+    data = read_data(HERE)
+    assert len(data["reports"]) == len(REPORTS) == 12
+    assert contents(HERE, pages(data))["README.md"] == (HERE / "README.md").read_text()
+
+
+@pytest.mark.parametrize("index", [0, 1, 7, 9])
+def test_a_report_is_diagnosed_as_the_page_says(index):
+    kept, again = read_data(HERE)["reports"][index], diagnosed(REPORTS[index])
+    assert again["verdict"] == kept["verdict"]
+    assert again["seconds"] == pytest.approx(kept["seconds"], rel=1e-3)
+
+
+def test_at_least_ten_of_twelve_verdicts_are_right():
+    rows = read_data(HERE)["reports"]
+    assert sum(row["verdict"] == row["truth"] for row in rows) >= 10
