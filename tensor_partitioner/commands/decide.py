@@ -52,7 +52,6 @@ SHOWN_DEVICES = 16
 """Up to so many devices a page has the plan of the best, tensor by tensor."""
 
 STACK_HELP = f"Software stack to predict. {OURS}: this project's executor, simulated worker by worker."
-SLIDERS_HELP = "Also decide for other batches and device counts, for sliders on the page. Takes minutes."
 VARY_HELP = (
     "Decide for each value, as in batch=64,128, sequence=8k,32k, nodes=8,16, device=h100,h200, nic=200G,400G or "
     "topo=MACHINE,MACHINE. Repeatable: every combination."
@@ -117,12 +116,9 @@ def _with_options_of_plan(command: click.Command) -> click.Command:
 @click.option("-o", "output", type=WRITTEN, help="Write the best plan.")
 @click.option("--json", "json_path", type=WRITTEN, help="Write the decision, with all candidates, as JSON.")
 @click.option("--page", "page_path", type=WRITTEN, help="Write the decision as one HTML file; needs the extra `page`.")
-@click.option("--sliders", is_flag=True, help=SLIDERS_HELP)
 def main(source: str, **options: Any) -> None:
     """Run the command; `HELP` says what it does."""
     begin(options, ("output", "json_path", "page_path"), source_files(source))
-    if options["sliders"] and options["page_path"] is None:
-        raise click.UsageError("--sliders are on a page: expected --page FILE, too")
     if options["page_path"] is not None and not is_alike(cluster(options["topo"])):
         raise click.UsageError(f"--page shows what is projected: expected alike devices, found {options['topo']}")
     source, options = launched(source, options, is_fixed=False)
@@ -148,9 +144,7 @@ def _write_page(decision: Decision, source: str, options: Mapping[str, Any]) -> 
     page, machine = import_module(PAGE), options["topo"]
     few = decision.best.fits and decision.machine.devices <= SHOWN_DEVICES
     plan = _plan_on_page(decision, source, options) if few else None
-    given = {name: value for name, value in given_options(options).items() if name != "batch"}
-    points = page.sweep(source, decision, machine, **given) if options["sliders"] else ()
-    page.write_page(decision, options["page_path"], machine=machine, plan=plan, points=points)
+    page.write_page(decision, options["page_path"], machine=machine, plan=plan)
 
 
 def _plan_on_page(decision: Decision, source: str, options: Mapping[str, Any]) -> Plan | None:

@@ -4,6 +4,5 @@ It has everything in it (a charting library, too) and fetches nothing. Needs the
 """
 
 from tensor_partitioner.page.pages import write_page, write_report
-from tensor_partitioner.page.sweeps import sweep
 
-__all__ = ["sweep", "write_page", "write_report"]
+__all__ = ["write_page", "write_report"]

@@ -43,14 +43,12 @@ def write_page(
     *,
     machine: str | Path | None = None,
     plan: Plan | None = None,
-    points: Sequence[Decision] = (),
 ) -> None:
     """Write the page of a decision as one HTML file.
 
-    `machine` is the name or file that was decided for (default: the decision's name), `plan` the best candidate's,
-    `points` what `tensor_partitioner.page.sweep` found for the sliders.
+    `machine` is the name or file that was decided for (default: the decision's name), `plan` the best candidate's.
     """
-    write(decision_content(decision, machine=machine, plan=plan, points=points), path)
+    write(decision_content(decision, machine=machine, plan=plan), path)
 
 
 def decision_content(
@@ -58,7 +56,6 @@ def decision_content(
     *,
     machine: str | Path | None = None,
     plan: Plan | None = None,
-    points: Sequence[Decision] = (),
 ) -> Page:
     """Return what the page of a decision shows; as `write_page`."""
     built = _known(machine or decision.machine.name)
@@ -71,7 +68,6 @@ def decision_content(
         trust=trust_of(decision),
         commands=decision.commands,
         decision=shown(decision),
-        sweep=tuple(points),
         parallel=Parallel.read(decision.best.parallel),
         split=tuple(split_of(decision)),
         plan=None if plan is None else plan_part(plan, is_named=decision.best.parallel is not None),

@@ -62,8 +62,7 @@ class Figure(NamedTuple):
 class Page(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """All of a page: every part but the heading may be missing.
 
-    `sweep` are decisions around the one that is shown, `parallel` is its best's, `split` says it in sentences, and
-    `runs` have fields of reports.
+    `parallel` is that of the decision's best, `split` says it in sentences, and `runs` have fields of reports.
     """
 
     title: str
@@ -72,7 +71,6 @@ class Page(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     trust: tuple[str, ...]
     commands: tuple[str, ...]
     decision: Decision | None = None
-    sweep: tuple[Decision, ...] = ()
     parallel: Parallel | None = None
     split: tuple[str, ...] = ()
     plan: PlanPart | None = None

@@ -13,15 +13,6 @@ from tests.page.chromium import Chromium
 MODEL, MACHINE, BATCH = "transformer-2-64", "uniform-4", 8
 
 
-def elsewhere(decision, devices, batch):
-    """The decision as if for other devices and another batch, where steps take as many times as long."""
-    replace, times = msgspec.structs.replace, batch / devices
-    rows = (replace(row, seconds_per_step=row.seconds_per_step * times) for row in decision.candidates)
-    machine = replace(decision.machine, devices=devices, name=f"uniform-{devices}")
-    model = replace(decision.model, batch=batch)
-    return replace(decision, model=model, machine=machine, candidates=tuple(rows))
-
-
 @pytest.fixture(scope="session")
 def decision():
     return decide(MODEL, MACHINE, batch=BATCH, budget_s=120)
@@ -69,11 +60,8 @@ def pages(tmp_path_factory, decision, pipelined, plan, reports):
     """The paths of pages, by what they are of."""
     folder = tmp_path_factory.mktemp("pages")
     best = planner.plan(planner.model(MODEL, batch=BATCH), workers=4)
-    points = [elsewhere(decision, devices, batch) for batch in (8, 16) for devices in (4, 8)]
-    write_page(decision, folder / "decision.html", machine=MACHINE, plan=best, points=points)
+    write_page(decision, folder / "decision.html", machine=MACHINE, plan=best)
     write_page(pipelined, folder / "pipeline.html", machine=MACHINE)
-    sizes = tuple(point for point in points if point.model.batch == BATCH)
-    write_page(decision, folder / "sizes.html", machine=MACHINE, points=sizes)
     write_report(plan, reports, folder / "plan.html")
     return {path.stem: path for path in sorted(folder.iterdir())}
 

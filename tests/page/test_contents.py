@@ -18,12 +18,10 @@ import topologies
 from planner.failures import describe_failure
 from planner.report.schema import write_reports
 from tensor_partitioner.commands.report import main
-from tensor_partitioner.decision import decide
 from tensor_partitioner.decision.record import published_scores
 from tensor_partitioner.page.decisions import cards_of, machine_inputs, shown
 from tensor_partitioner.page.pages import decision_content, html, plan_content
 from tensor_partitioner.page.runs import RESOLUTION, SHOWN, run_part, schedule_lanes, simulated_lanes
-from tensor_partitioner.page.sweeps import sweep
 from topologies.tree import machine_tree
 
 
@@ -157,17 +155,6 @@ def test_text_of_a_model_ends_no_script(decision):
     page = html(decision_content(msgspec.structs.replace(decision, model=model)))
     assert name not in page
     assert embedded(page)["decision"]["model"]["name"] == name
-
-
-def test_sweep_decides_as_decide_does():
-    model, options = "mlp-2-16", {"budget_s": 5.0}
-    decision = decide(model, "uniform-2", batch=8, **options)
-    points = {
-        (point.machine.devices, point.model.batch): point for point in sweep(model, decision, "uniform-2", **options)
-    }
-    assert set(points) == {(devices, batch) for devices in (1, 2, 4) for batch in (4, 8, 16)}
-    other = decide(model, "uniform-4", batch=16, **options)
-    assert [row.name for row in points[4, 16].candidates] == [row.name for row in other.of_families()]
 
 
 @pytest.fixture

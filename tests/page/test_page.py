@@ -124,7 +124,7 @@ def test_pictures_have_names_units_and_legends(opened):
     for chart in charts:
         assert chart["label"], chart
         assert chart["caption"], chart
-        if chart["id"] not in ("matrix", "sweep"):
+        if chart["id"] != "matrix":
             assert "[" in chart["text"], chart  # of the unit
         if chart["id"] not in ("causes", "costs"):
             assert chart["legend"], chart
@@ -236,34 +236,14 @@ def test_enter_sorts(browser, pages, decision):
     assert browser.evaluate("document.activeElement.closest('th').getAttribute('aria-sort')") == "descending"
 
 
-def test_sliders(browser, pages, decision):
+def test_the_slider_of_memory_chooses_among_candidates(browser, pages, decision):
     browser.open(pages["decision"])
-    first = text(browser, "#what")
-    assert decision.best.name in first
-    browser.evaluate("document.querySelector('#batch').focus()")
-    before = text(browser, "#batch-said")
-    browser.key("ArrowRight")
-    assert (before, text(browser, "#batch-said")) == ("8", "16")
-    assert text(browser, "#what") != first
+    assert decision.best.name in text(browser, "#what")
     least = min(row.needed_bytes for row in decision.candidates)
     share = int(100 * least / decision.machine.memory_bytes)  # of the least memory: rounded down, nothing fits
-    set_value(browser, "#batch", "1")
     browser.evaluate("document.querySelector('#limit').min = 0")
     set_value(browser, "#limit", str(share))
-    assert "Nothing that was worked out fits" in text(browser, "#what")
-    browser.click("#devices")
-
-
-def test_a_slider_with_nothing_to_choose_is_off_and_says_why(browser, pages):
-    off = "[...document.querySelectorAll('.sliders input')].filter((e) => e.checkVisibility()).map((e) => e.disabled)"
-    browser.open(pages["sizes"])
-    assert browser.evaluate(off) == [True, False, False]
-    assert text(browser, "#fixed") == "There is no other batch: the model comes with its own."
-    browser.open(pages["decision"])
-    assert browser.evaluate(off) == [False, False, False]
-    assert text(browser, "#fixed") == ""
-    browser.open(pages["pipeline"])
-    assert browser.evaluate(off) == [False]
+    assert "No candidate that was priced fits" in text(browser, "#what")
 
 
 MORE = """

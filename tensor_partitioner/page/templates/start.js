@@ -1,7 +1,7 @@
 "use strict";
 {
   const work = [];
-  if (DATA.decision) work.push(() => candidates(DATA.decision), () => sliders(DATA.decision, DATA.sweep ?? []));
+  if (DATA.decision) work.push(() => candidates(DATA.decision), () => sliders(DATA.decision));
   if (DATA.parallel) work.push(() => deviceGrid(DATA.parallel, DATA.decision.machine.per_node, DATA.decision.candidates[0].stages));
   if (DATA.plan) work.push(() => model(DATA.plan));
   if (DATA.runs) work.push(() => runs(DATA.runs));
