@@ -176,11 +176,12 @@ FORWARD_PRODUCTS = 2
 FIRST_VERSION = 2.0
 """How many times as long as by FlashAttention-2 attention takes by the first version."""
 
-BACKWARD_SHARE = 0.8
-"""Of the forward pass's rate of products, what the backward pass attains, which adds up in memory."""
+BACKWARD_SHARE, BACKWARD_BYTES = 0.88, 18
+"""Of the forward pass's rate of products, what the backward pass attains; and the bytes that it moves besides for an
+element of the queries: results and their gradients are read, the queries' gradients added up in float32."""
 
 
-def attention_s(how: Products, attention: Attention, flop_per_s: float) -> float:
+def attention_s(how: Products, attention: Attention, flop_per_s: float, bytes_per_s: float) -> float:
     """Return the seconds of attention that stores no matrix: its products, then exponentials of all scores.
 
     FlashAttention-2 on an A100 attains so 225 and 190 Tflop/s forward for heads of 128 and 64, 190 and 165 backward
@@ -191,16 +192,18 @@ def attention_s(how: Products, attention: Attention, flop_per_s: float) -> float
     """
     assert how.exponentials_per_s is not None
     native = attention.kernel == "native"
-    rate, passes = flop_per_s * (1.0 if native else how.attention), 1.0
+    rate, passes, added_s = flop_per_s * (1.0 if native else how.attention), 1.0, 0.0
     multiple = NATIVE_WIDTH if native else FLASH_WIDTH
     padded = -(-attention.width // multiple) * multiple / attention.width
     if attention.products != FORWARD_PRODUCTS:
         rate *= BACKWARD_SHARE
         passes = 2.0 * attention.products / 5
+        added_s = attention.products / 5 * BACKWARD_BYTES * attention.rows * attention.width / bytes_per_s
     computed = 1.0
     if attention.causal:
         computed += attention.rows * ATTENTION_ROWS / 2 / attention.scores
     tiles = attention.rows / ATTENTION_ROWS / how.units
     waves = max(1.0, tiles + 0.5 if attention.causal else float(ceil(tiles)))
     seconds = padded * attention.operations / rate + passes * attention.scores / how.exponentials_per_s
-    return computed * seconds * waves / tiles * (FIRST_VERSION if attention.kernel == "flash-1" else 1.0)
+    first = FIRST_VERSION if attention.kernel == "flash-1" else 1.0
+    return computed * seconds * waves / tiles * first + added_s

@@ -124,7 +124,7 @@ class Device:
 
     def _shaped_s(self, how: Products, kernel: Kernel, processor: float, bytes_per_s: float) -> float:
         if kernel.attention is not None:
-            return attention_s(how, kernel.attention, self.attained(kernel.dtype) / processor)
+            return attention_s(how, kernel.attention, self.attained(kernel.dtype) / processor, bytes_per_s)
         assert kernel.product is not None
         item_bytes, aligned = ITEM_BYTES.get(kernel.dtype, 4), 1.0
         if item_bytes == HALF_BYTES and kernel.category == "matmul" and kernel.product.aligned < ALIGNED:

@@ -200,12 +200,14 @@ def attention(width, products, *, causal, sequence=LARGE, heads=64):
         ("a100-sxm4-80gb", 128, 5, False, 190e12),
         ("a100-sxm4-80gb", 64, 5, False, 165e12),
         ("a100-sxm4-80gb", 128, 2, True, 210e12),
-        ("h100-sxm5-80gb", 128, 2, False, 370e12),
-        ("h100-sxm5-80gb", 128, 5, False, 320e12),
+        ("h200-sxm5-141gb", 128, 2, False, 322e12),
+        ("h200-sxm5-141gb", 128, 5, False, 282e12),
+        ("h200-sxm5-141gb", 64, 2, False, 302e12),
+        ("h200-sxm5-141gb", 64, 5, False, 271e12),
     ],
 )
-def test_attention_of_long_sequences_attains_what_is_published(name, width, products, causal, published):
-    """Read off from Figures 5 and 6 of FlashAttention-2 (Dao, 2023) and FlashAttention-3 (Shah and others, 2024)."""
+def test_attention_of_long_sequences_attains_what_was_measured(name, width, products, causal, published):
+    """Read off from Figures 5 and 6 of FlashAttention-2 (Dao, 2023); of PyTorch's on an H200 as results/gpu has them."""
     attained = flop_per_s(load_device(name), attention(width, products, causal=causal))
     assert attained == pytest.approx(published, rel=0.12)
 
