@@ -113,7 +113,7 @@ def _power(g: Expr, result: Expr, a: Expr, b: Expr) -> tuple[Expr, ...]:
     base = where(b == 0, 0, _times(g, power(a, b - 1), b))
     if isinstance(b, Constant):
         root = a if b.value == 2 else power(a, b.value - 1)
-        base = _times(g, root, b) if b.value else where(a == a, 0.0, 0.0)  # noqa: PLR0124 -- zeros
+        base = _times(g, root, b) if b.value else where(a == g, 0.0, 0.0)  # zeros, of what both have
     exponent = _times(g, result, log_of(float(a.value)) if isinstance(a, Constant) else log(a))
     if isinstance(a, Constant):
         return base, exponent if a.value else where(b >= 0, 0, exponent)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from functools import cache
 
+from msgspec.structs import replace
+
 from tensor_partitioner.display import nearest
 from topologies.errors import TopologyError
 from topologies.library import MACHINES, available, device_names, device_type
@@ -12,7 +14,9 @@ from topologies.reading import read_record
 from topologies.schema import DeviceEntry, LinkEntry, LinkType, NodeEntry, SwitchEntry, TopologyFile
 
 LINE = re.compile(
-    r"(?:(?P<nodes>[1-9]\d{0,4}) ?x ?)?(?P<count>[1-9]\d{0,3}) ?x ?(?P<type>[a-z][\w-]*)(?:, ?(?P<rate>\d+)G)?"
+    r"(?:(?P<nodes>[1-9]\d{0,4}) ?x ?)?(?P<count>[1-9]\d{0,3}) ?x ?(?P<type>[a-z][\w-]*)"
+    r"(?:, ?(?P<rate>[1-9]\d{0,4}) ?g(?:bps|bit/s|b/s)?)?",
+    re.IGNORECASE,
 )
 
 USUAL_RATE = {"pcie3": 100, "pcie4": 200, "pcie5": 400}
@@ -41,7 +45,9 @@ def described(name: str) -> TopologyFile:
     """
     match = LINE.fullmatch(name.strip())
     assert match is not None
-    device, count = _device(match["type"]), int(match["count"])
+    device, count = _device(match["type"].lower()), int(match["count"])
+    if match["nodes"] is None and match["rate"]:
+        raise TopologyError(f"{name}: expected several nodes with the rate of their network, as in 2 x {name}")
     own = _own_node(device, count)
     if match["nodes"] is None:
         return usual_node(device, count) if own is None else read_record(MACHINES / f"{own}.yaml", TopologyFile)
@@ -65,6 +71,8 @@ def described(name: str) -> TopologyFile:
 
 
 USUAL_COUNT = 8
+MESHED = "xgmi-mi300x"
+"""Links that join every two of a platform's devices."""
 
 
 def commonness(device: str) -> tuple[bool, bool, float]:
@@ -112,6 +120,9 @@ def usual_node(device: str, count: int) -> TopologyFile:
     With a switch of NVLinks every device has a network adapter of its own, else all share one.
     """
     spec, slot = device_type(device), _slot(device)
+    if spec.nvlinks is not None and spec.nvlinks.direct == MESHED and count == USUAL_COUNT:
+        platform = read_record(MACHINES / "mi300x-platform.yaml", TopologyFile)
+        return replace(platform, devices=(DeviceEntry(name=platform.devices[0].name, type=device),))
     uplink = f"{slot}-uplink"
     gpus, nics, slots = (f"{name}{0 if count == 1 else f'*{count}'}" for name in ("gpu", "nic", "plx"))
     names, links = [slots, "cpu0", nics], [(gpus, slots, slot, 1), (slots, "cpu0", uplink, 1), (nics, slots, uplink, 1)]

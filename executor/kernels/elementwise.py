@@ -56,7 +56,10 @@ def sigmoid(call: KernelCall) -> None:
 def add_n(call: KernelCall) -> None:
     """Sum of all operands from the first to the last, as gradients of micro-batches are added; derived is a tree."""
     *firsts, last = call.inputs
-    call.xp.add(reduce(add, firsts) if firsts else 0, last, out=call.outputs[0])
+    if firsts:
+        call.xp.add(reduce(add, firsts), last, out=call.outputs[0])
+    else:
+        call.xp.copyto(call.outputs[0], last)
 
 
 def cast(call: KernelCall) -> None:

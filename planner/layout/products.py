@@ -70,13 +70,13 @@ def contraction(signature: Signature) -> Contraction | None:
     windows = tuple(_taps_and_pixels(index, signature.extents) for index in window_indices)
     density = prod(1 / index.denominator for index in window_indices)
     dense = all(abs(factor) == 1 for index in window_indices for _, factor in index.terms)
-    contiguous = frozenset(roles[name] for name in _contiguous(description))
+    contiguous = frozenset(() if windows else (roles[name] for name in _contiguous(description)))
     return Contraction(roles, contiguous, windows, density, dense)
 
 
 def _contiguous(description: tdl.Description) -> set[str]:
     """Return the variables that index the last dimensions of the operands and of the result."""
-    read = {name for access in description.accesses for name in access.index[-1].variables}
+    read = {name for access in description.accesses for last in access.index[-1:] for name in last.variables}
     return read | set(description.output_variables[-1:])
 
 

@@ -51,12 +51,15 @@ PAGE = "tensor_partitioner.page"
 SHOWN_DEVICES = 16
 """Up to so many devices a page has the plan of the best, tensor by tensor."""
 
-STACK_HELP = f"Software stack to predict. {OURS}: this project's executor, simulated worker by worker."
+STACK_HELP = (
+    f"Software stack to predict. {OURS}: this project's executor, simulated worker by worker.  [default: {STACK}, or "
+    "that of a launch file]"
+)
 VARY_HELP = (
     "Decide for each value, as in batch=64,128, sequence=8k,32k, nodes=8,16, device=h100,h200, nic=200G,400G or "
     "topo=MACHINE,MACHINE. Repeatable: every combination."
 )
-PRICE_HELP = "Dollars an hour of a device, of a type or of all, for the price of a trillion tokens with --vary."
+PRICE_HELP = "With --vary: price in dollars per device-hour, for one device type or all."
 OF_ONE = {"-o": "output", "--page": "page_path"}
 MOST_DOLLARS = 1e6
 BATCH = "the largest that fits without accumulation, up to 4096 per device"
@@ -105,7 +108,7 @@ def _with_options_of_plan(command: click.Command) -> click.Command:
 @click.command("decide", cls=Command, examples=EXAMPLES, context_settings={"show_default": True}, help=HELP)
 @click.argument("source", metavar="MODEL", shell_complete=MODELS)
 @click.option("--topo", required=True, shell_complete=MACHINES, help=TOPO_HELP)
-@click.option("--stack", default=STACK, type=click.Choice([*STACKS, OURS]), help=STACK_HELP)
+@click.option("--stack", type=click.Choice([*STACKS, OURS]), help=STACK_HELP)
 @click.option("--budget", default=f"{BUDGET_S:g}s", callback=_budget, metavar="TIME", help="Time limit of the search.")
 @click.option("--pin", "pins", multiple=True, metavar="WORD=VALUE", help=PIN_HELP)
 @click.option("--pins", "pins_file", type=click.Path(path_type=Path), metavar="FILE", help=PINS_HELP)
@@ -122,6 +125,9 @@ def main(source: str, **options: Any) -> None:
     if options["page_path"] is not None and not is_alike(cluster(options["topo"])):
         raise click.UsageError(f"--page shows what is projected: expected alike devices, found {options['topo']}")
     source, options = launched(source, options, is_fixed=False)
+    options["stack"] = options["stack"] or STACK
+    if options["prices"] and not options["vary"]:
+        raise click.UsageError("--price-per-hour: expected --vary with it, found none")
     if options["vary"]:
         _vary(source, options)
         return
@@ -159,7 +165,7 @@ def _plan_on_page(decision: Decision, source: str, options: Mapping[str, Any]) -
 def _vary(source: str, options: Mapping[str, Any]) -> None:
     """Decide for every combination of values, and show a row for each."""
     if unmet := [flag for flag, name in OF_ONE.items() if options[name] is not None]:
-        raise click.UsageError(f"--vary makes many decisions: expected no {', '.join(unmet)}, which is of one")
+        raise click.UsageError(f"--vary: expected no {', '.join(unmet)}, which cannot be combined with it")
     varied, prices = read_varied(options["vary"]), dict(map(_priced, options["prices"]))
     with progress("deciding", math.prod(map(len, varied.values()))) as done:
         settings = {"stack": options["stack"], "budget_s": options["budget"], "pins": options["pins"]}
@@ -170,7 +176,7 @@ def _vary(source: str, options: Mapping[str, Any]) -> None:
         write_json(options["json_path"], {"format": "varied/1", "cells": cells})
     stdout().print(varied_table(f"{source} on {options['topo']}", cells))
     if bad := sum(cell.decision is None or not cell.decision.best.fits for cell in cells):
-        raise JobError(f"{source}: {bad} of {len(cells)} have no way that fits")
+        raise JobError(f"{source}: {bad} of {len(cells)} combinations failed or do not fit")
 
 
 def _priced(text: str) -> tuple[str, float]:

@@ -23,9 +23,9 @@ from tensor_partitioner.launch.read import read_launch
 HELP = """Say if a launch file fits on all devices of a machine, what pace to expect of it, and what would be faster.
 
 LAUNCH_FILE is a Megatron-LM script or its printed arguments, a torchtitan TOML, a DeepSpeed JSON, or a YAML of NeMo,
-Accelerate or Axolotl. What it does not say is assumed, and named. The exit status is 1 if it does not fit."""
-MODEL_HELP = "Model in place of the file's: a name of the zoo, or hf:ORG/NAME. DeepSpeed's and Accelerate's name none."
-MEASURED_HELP = "What was measured: '1880 tok/s/GPU', '4.97 s', '296 TFLOP/s' (a GPU's) or '41 % MFU'."
+Accelerate or Axolotl. Values it omits are assumed and listed. The exit status is 1 if it does not fit."""
+MODEL_HELP = "Model in place of the file's: a zoo name or hf:ORG/NAME. Required for DeepSpeed and Accelerate files."
+MEASURED_HELP = "What was measured: '1880 tok/s/GPU', '4.97 s', '296 TFLOP/s' (per GPU) or '41 % MFU'."
 TOLD_SHARE = 0.01
 WIDTH = 100
 EXAMPLES = (
@@ -66,22 +66,23 @@ def facts(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     yield "runs", f"{launch.model} by {launch.engine} on {machine.devices} x {device}, priced by stack {launch.stack}"
     yield "", f"--parallel {diagnosis.parallel}, batch {step.samples}{_options(diagnosis)}"
     low, high = (display.seconds(float(f"{ratio * step.seconds:.3g}")) for ratio in diagnosis.band)
-    expected = f"{display.seconds(step.seconds)} ({COVERAGE:.0%} of published runs: {low} to {high})"
+    expected = f"{display.seconds(step.seconds)} (range of {COVERAGE:.0%} of published runs: {low} to {high})"
     yield "expected", f"{expected}, {pace(diagnosis, step.seconds)}"
     if diagnosis.measured_s is not None:
         yield "measured", f"{display.seconds(diagnosis.measured_s)}, {pace(diagnosis, diagnosis.measured_s)}"
         yield "verdict", diagnosis.verdict
     needed, capacity = (display.quantity(nbytes, "B") for nbytes in (step.needed_bytes, step.capacity_bytes))
     spare = display.quantity(abs(step.margin_bytes), "B")
-    yield "memory", f"{needed} of {capacity} on the fullest device: {spare} {'to spare' if step.fits else 'too much'}"
+    yield "memory", f"{needed} of {capacity} on the fullest device: {spare} {'to spare' if step.fits else 'over'}"
     yield "time", ", ".join(_causes(diagnosis))
     if launch.devices not in {None, machine.devices}:
-        yield "note", f"the file says {launch.devices} devices; taken are all {machine.devices} of {machine.name}"
-    yield "assumed", ", ".join(launch.assumed) or "nothing: the file says all that was asked"
+        yield "note", f"the file is for {launch.devices} devices; predicted for all {machine.devices} of {machine.name}"
+    yield "assumed", ", ".join((*launch.assumed, "the batch stays as it is where a setting changes"))
     for number, change in enumerate(diagnosis.changes):
         yield "" if number else "try", _told(diagnosis, change)
     if not diagnosis.changes:
-        yield "try", "no single setting is predicted to be faster; decide searches all together"
+        none = "no single setting is predicted to be faster" if step.fits else "no single setting makes it fit"
+        yield "try", f"{none}; decide searches all of them together"
 
 
 def _options(diagnosis: Diagnosis) -> str:
@@ -108,13 +109,20 @@ def _causes(diagnosis: Diagnosis) -> Iterator[str]:
         if seconds >= TOLD_SHARE * whole:
             yield f"{cause} {seconds / whole:.0%}"
     if whole > step.seconds * (1 + TOLD_SHARE):
-        yield f"what no setting explains (clocks, network, data loading, software) {1 - step.seconds / whole:.0%}"
+        yield f"unexplained (clocks, network, data loading, software) {1 - step.seconds / whole:.0%}"
 
 
 def _told(diagnosis: Diagnosis, change: OtherSetting) -> str:
     """Write a change by the launch file's names, and what it is predicted to gain."""
-    names = diagnosis.launch.names
-    words = ", ".join(f"{names.get(word, word)} {old} -> {new}" for word, (old, new) in change.words.items())
+    launch = diagnosis.launch
+
+    def spelled(word: str, value: object) -> str:
+        return launch.spelled.get(word, {}).get(str(value), str(value))
+
+    words = ", ".join(
+        f"{launch.names[word]} {spelled(word, old)} -> {spelled(word, new)}"
+        for word, (old, new) in change.words.items()
+    )
     gain = 1 - change.step.seconds / diagnosis.step.seconds
     memory = display.quantity(change.step.needed_bytes, "B")
     return f"{words}: {display.seconds(change.step.seconds)} ({-gain:+.0%}), {memory}"

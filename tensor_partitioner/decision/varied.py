@@ -14,6 +14,7 @@ from planner.errors import GraphError, InputError, PlanError
 from planner.models import model_options
 from simulator.projection.cluster import cluster
 from tensor_partitioner import display
+from tensor_partitioner.decision.answer import rate
 from tensor_partitioner.decision.deciding import decide
 from tensor_partitioner.decision.record import Decision
 from topologies import TopologyError
@@ -23,10 +24,11 @@ OF_MACHINE = ("topo", "nodes", "device", "nic")
 """What a machine varies in: itself, its nodes, their type of device, the Gbit/s of each adapter."""
 
 FAMILY = re.compile(r"(.+-)([1-9]\d*)")
-TRILLION, SECONDS_PER_HOUR = 1e12, 3600
+TRILLION, MILLION, SECONDS_PER_HOUR = 1e12, 1e6, 3600
 NUMBER = re.compile(r"(\d+(?:\.\d+)?)([kKmM]?)")
 SCALES = {"": 1, "k": 1024, "m": 1024**2}
-COLUMNS = ("strategy", "step", "tokens/s", "MFU", "memory")
+COLUMNS = ("strategy", "step", "pace", "MFU", "memory")
+SWITCHES = {"true": True, "false": False}
 
 
 class Varied(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +55,7 @@ def read_varied(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
             raise InputError(f"--vary: expected NAME=VALUE,VALUE with a NAME of {shown}; found {text!r}")
         if name in varied:
             raise InputError(f"--vary: expected {name} once, found it again")
-        varied[name] = tuple(value.strip() for value in values.split(","))
+        varied[name] = tuple(value.strip() for value in values.split(";" if ";" in values else ","))
     return varied
 
 
@@ -99,7 +101,7 @@ def machine_of(machine: str, values: Mapping[str, str]) -> str:
     if (match := LINE.fullmatch(machine)) is not None:
         rate = f", {match['rate']}G" if match["rate"] else ""
         return f"{values['nodes']} x {match['count']} x {match['type']}{rate}"
-    if family is None:
+    if family is None or "node" not in family[1]:
         raise InputError(f"--vary nodes: expected a machine of several nodes, as in hgx-h100-nodes-8, found {machine}")
     return f"{family[1]}{values['nodes']}"
 
@@ -111,10 +113,14 @@ def _value(name: str, text: str) -> object:
     if option is None or option.kind == "str":
         return text
     if option.kind == "bool":
-        return text in {"true", "yes", "on"}
+        if text not in SWITCHES:
+            raise InputError(f"--vary {name}: expected true or false, found {text!r}")
+        return SWITCHES[text]
     if match is None:
         raise InputError(f"--vary {name}: expected numbers, found {text!r}")
     number = float(match[1]) * SCALES[match[2].lower()]
+    if option.kind == "int" and not (number.is_integer() and number > 0):
+        raise InputError(f"--vary {name}: expected whole numbers above 0, found {text!r}")
     return int(number) if option.kind == "int" else number
 
 
@@ -126,7 +132,7 @@ def _price(decision: Decision, prices: Mapping[str, float]) -> float | None:
         return None
     a_second = hourly * decision.machine.devices / SECONDS_PER_HOUR
     if best.tokens_per_s is None:
-        return a_second * TRILLION / 1e6 / best.samples_per_s
+        return a_second * MILLION / best.samples_per_s
     return a_second * TRILLION / best.tokens_per_s
 
 
@@ -134,8 +140,9 @@ def varied_table(title: str, cells: Sequence[Varied]) -> Table:
     """Show a row for every combination: what is best, or why there is nothing."""
     names = [name.replace("_", "-") for name in cells[0].values]
     priced = any(cell.price is not None for cell in cells)
+    tokens = any(cell.decision is not None and cell.decision.best.tokens_per_s is not None for cell in cells)
     rows = [[*cell.values.values(), *_figures(cell, priced=priced)] for cell in cells]
-    heads = [*names, *COLUMNS, *(["$/1e12 tokens"] if priced else [])]
+    heads = [*names, *COLUMNS, *(["$/1e12 tokens" if tokens else "$/1e6 samples"] if priced else [])]
     return display.table(title, heads, rows, text=("strategy",))
 
 
@@ -146,7 +153,7 @@ def _figures(cell: Varied, *, priced: bool) -> Iterator[str]:
     best = cell.decision.best
     yield best.parallel or best.family
     yield display.seconds(best.seconds_per_step) if best.fits else "does not fit"
-    yield display.number(best.samples_per_s if best.tokens_per_s is None else best.tokens_per_s)
+    yield rate(best)
     yield f"{best.utilisation:.1%}"
     yield display.quantity(best.needed_bytes, "B")
     if priced:

@@ -18,7 +18,7 @@ from tensor_partitioner.launch.launch import LaunchFile
 from tensor_partitioner.projection import project_source
 from tensor_partitioner.replicas import Source
 
-MEASURED = re.compile(r"([\d.,]+(?:e[+-]?\d+)?)\s*([a-zA-Z/% ]+)")
+MEASURED = re.compile(r"((?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d*)?(?:e[+-]?\d+)?)\s*([a-zA-Z/% ]+)")
 TERA, GIGA, KILO = 1e12, 1e9, 1e3
 MOST = 1e18
 """No measurement is as large."""
@@ -29,7 +29,7 @@ CHANGES = 3
 LEAST_GAIN = 0.01
 """Of a step's seconds: what gains less is not said."""
 
-EXPECTED = "expected a number and s, ms, tok/s, tok/s/GPU, samples/s, TFLOP/s (a GPU's) or % MFU"
+EXPECTED = "expected a number and s, ms, tok/s, tok/s/GPU, samples/s, TFLOP/s (per GPU) or % MFU, as in 9800 tok/s/GPU"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,22 +65,30 @@ class Diagnosis:
         if self.measured_s is None:
             return ""
         ratio, (low, high) = self.measured_s / self.step.seconds, self.band
-        runs = f"what {COVERAGE:.0%} of published runs took beside their predictions"
+        runs = f"the range of {COVERAGE:.0%} of published runs"
         if ratio > high:
-            return f"slow: {ratio - 1:.0%} longer than predicted, beyond {runs}"
+            return f"slow: {ratio - 1:.0%} longer than predicted, outside {runs}"
         if ratio < low:
-            return f"faster than expected: {1 - ratio:.0%} less than predicted, beyond {runs}"
-        return f"normal: {abs(ratio - 1):.0%} {'longer' if ratio > 1 else 'less'} than predicted, within {runs}"
+            return f"faster than expected: {1 - ratio:.0%} shorter than predicted, outside {runs}"
+        return f"normal: {abs(ratio - 1):.0%} {'longer' if ratio > 1 else 'shorter'} than predicted, within {runs}"
 
 
 def diagnose(launch: LaunchFile, machine: Cluster, measured: str | None = None) -> Diagnosis:
-    """Predict a launch on all devices of a machine; InputError, PlanError and GraphError for what cannot be."""
+    """Predict a launch on all devices of a machine; an InputError, which names the file, for what cannot be."""
+    try:
+        return _diagnosed(launch, machine, measured)
+    except (PlanError, GraphError) as error:
+        raise InputError(f"{launch.path}: {error}") from error
+
+
+def _diagnosed(launch: LaunchFile, machine: Cluster, measured: str | None) -> Diagnosis:
     parallel, batch = launch.parallel(machine.devices), launch.samples(machine.devices)
     source, _ = source_of(launch.model, machine.built, batch, launch.options)
     step = project_source(source, batch, parallel, machine, launch.stack)
     graph = source.whole(parallel.micro_batch or 1)
     tokens = amounts(graph).get("tokens")
     tokens = None if tokens is None else tokens * batch // (batch_size(graph) or 1)
+    per_device = launch.engine == "torchtitan"
     return Diagnosis(
         launch=launch,
         machine=machine,
@@ -88,13 +96,16 @@ def diagnose(launch: LaunchFile, machine: Cluster, measured: str | None = None) 
         step=step,
         tokens=tokens,
         band=band(published_scores(), experts=experts_of(graph) > 1),
-        measured_s=None if measured is None else seconds_of(measured, step, tokens),
+        measured_s=None if measured is None else seconds_of(measured, step, tokens, tps_of_device=per_device),
         changes=tuple(_changes(launch, source, machine, parallel, step)),
     )
 
 
-def seconds_of(measured: str, step: Projection, tokens: int | None) -> float:
-    """Return the seconds of a step that a measurement says; an InputError for one that says none."""
+def seconds_of(measured: str, step: Projection, tokens: int | None, *, tps_of_device: bool = False) -> float:
+    """Return the seconds of a step that a measurement says; an InputError for one that says none, or beats the peak.
+
+    "tps" are tokens of a device where a trainer prints these.
+    """
     match = MEASURED.fullmatch(measured.strip())
     if match is None:
         raise InputError(f"--measured: {EXPECTED}, found {measured!r}")
@@ -102,7 +113,8 @@ def seconds_of(measured: str, step: Projection, tokens: int | None) -> float:
         value = float(match[1].replace(",", ""))
     except ValueError:
         value = 0.0
-    unit = match[2].lower().replace(" ", "").replace("tokens", "tok").replace("sec", "s").replace("second", "s")
+    unit = re.sub(r"seconds?|sec\b", "s", re.sub(r"tokens?", "tok", match[2].lower().replace(" ", "")))
+    unit = "tok/s/gpu" if unit == "tps" and tps_of_device else unit
     per_device = unit.endswith(("/gpu", "/device")) or unit.startswith(("tflop", "%"))
     scale = step.devices if per_device else 1
     flop = step.model_operations
@@ -111,13 +123,14 @@ def seconds_of(measured: str, step: Projection, tokens: int | None) -> float:
         "%mfu": 100 * flop / step.peak_flop_per_s, "%": 100 * flop / step.peak_flop_per_s,
     }  # fmt: skip
     if tokens is not None:
-        done |= dict.fromkeys(("tok/s", "tps"), tokens)
+        done["tok/s"] = tokens
     unit = unit.removesuffix("/gpu").removesuffix("/device")
-    if 0 < value < MOST and unit in {"s", "ms", "s/step", "s/it"}:
-        return value / KILO if unit == "ms" else value
-    if not 0 < value < MOST or unit not in done:
+    if not 0 < value < MOST or unit not in {*done, "s", "ms", "s/step", "s/it"}:
         raise InputError(f"--measured: {EXPECTED}, found {measured!r}")
-    return done[unit] / (value * scale)
+    seconds = done[unit] / (value * scale) if unit in done else value / KILO if unit == "ms" else value
+    if seconds < flop / step.devices / step.peak_flop_per_s:
+        raise InputError(f"--measured: expected at most the peak of {step.devices} devices, found {measured!r}")
+    return seconds
 
 
 def _changes(
@@ -127,12 +140,16 @@ def _changes(
     most = step.seconds * (1 - LEAST_GAIN) if step.fits else float("inf")
     faster: list[OtherSetting] = []
     for other in dict.fromkeys(_neighbours(parallel)):
+        words = _words(parallel, other)
+        kinds = {str(value) for _, value in words.values()}
+        if not words.keys() <= launch.names.keys() or (kinds & {"selective"} and not launch.selects):
+            continue
         try:
             projected = project_source(source, step.samples, other, machine, launch.stack)
         except (PlanError, GraphError):
             continue
         if projected.fits and projected.seconds < most:
-            faster.append(OtherSetting(_words(parallel, other), other, projected))
+            faster.append(OtherSetting(words, other, projected))
     yield from sorted(faster, key=lambda change: change.step.seconds)[:CHANGES]
 
 

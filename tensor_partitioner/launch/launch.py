@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from planner.errors import InputError
 from planner.parallel import Parallel
@@ -11,10 +12,13 @@ from planner.parallel import Parallel
 Value = object
 """A text, a number, or a truth value."""
 
-UNSAID = (None, "", "None", "none", "null", "auto")
+UNSAID = ("", "None", "none", "null", "auto")
 """Values that say nothing."""
 
-SWITCHES = {"true": True, "1": True, "on": True, "false": False, "0": False, "off": False}
+SWITCHES = dict.fromkeys(("true", "1", "on", "yes", "y"), True) | dict.fromkeys(("false", "0", "off", "no", "n"), False)
+STAGES = ("0", "1", "2", "3")
+MOST = 10**9
+"""No extent, batch or number of devices of a launch file is larger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,31 +30,66 @@ class Fields:
 
     def text(self, *names: str) -> str | None:
         """Return the value of the first name that says something."""
-        given = (self.values[name] for name in names if self.values.get(name) not in UNSAID)
-        value = next(given, None)
-        return None if value is None else str(value)
+        name = self._said(names)
+        return None if name is None else str(self.values[name])
 
-    def whole(self, *names: str) -> int | None:
+    def _said(self, names: Iterable[str]) -> str | None:
+        return next((name for name in names if str(self.values.get(name)) not in UNSAID), None)
+
+    def whole(self, *names: str, most: int = MOST) -> int | None:
         """Return a whole number above 0."""
-        text = self.text(*names)
-        if text is None:
+        name = self._said(names)
+        if name is None:
             return None
-        if not text.isdecimal() or int(text[:19]) < 1:
-            name = next(name for name in names if self.values.get(name) not in UNSAID)
-            raise InputError(f"{self.path}: {name}: expected a whole number above 0, found {text!r}")
-        return int(text[:19])
+        text = str(self.values[name])
+        if not text.isdecimal() or len(text) > len(str(MOST)) or not 1 <= int(text) <= most:
+            raise InputError(f"{self.path}: {name}: expected a whole number from 1 to {most}, found {text!r}")
+        return int(text)
 
-    def required(self, *names: str) -> int:
+    def required(self, *names: str, most: int = MOST) -> int:
         """Return a whole number that the file has to say."""
-        value = self.whole(*names)
+        value = self.whole(*names, most=most)
         if value is None:
             raise InputError(f"{self.path}: expected a value of {names[0]}, found none")
         return value
 
+    def share(self, name: str, otherwise: float) -> float:
+        """Return a number from 0 to 1."""
+        text = self.text(name)
+        try:
+            value = otherwise if text is None else float(text)
+        except ValueError:
+            value = -1.0
+        if not 0 <= value <= 1:
+            raise InputError(f"{self.path}: {name}: expected a number from 0 to 1, found {text!r}")
+        return value
+
     def switch(self, *names: str) -> bool:
         """Return a truth value; False where nothing is said."""
-        text = self.text(*names)
-        return False if text is None else SWITCHES.get(text.lower(), True)
+        name = self._said(names)
+        if name is None:
+            return False
+        text = str(self.values[name])
+        if text.lower() not in SWITCHES:
+            raise InputError(f"{self.path}: {name}: expected true or false, found {text!r}")
+        return SWITCHES[text.lower()]
+
+    def stage(self, name: str) -> int:
+        """Return a stage of ZeRO; 0 where nothing is said."""
+        text = self.text(name) or "0"
+        if text not in STAGES:
+            raise InputError(f"{self.path}: {name}: expected a stage of ZeRO from 0 to 3, found {text!r}")
+        return int(text)
+
+
+def section(path: str, said: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a part of a file with fields of its own; without any where it is not said, or "auto"."""
+    value = said.get(name)
+    if value is None or (isinstance(value, str) and value in {"auto", ""}):
+        return {}
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: {name}: expected fields of its own, found {str(value)[:40]!r}")
+    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +98,8 @@ class LaunchFile:
 
     `degrees` has words of `Parallel`. `batch` is of a step; None where micro-batches and their number,
     `accumulation`, say it. `devices` is None where the file does not say how many there are. `assumed` is what it
-    leaves open, and what stands in for it. `names` are what the file calls words of `Parallel`.
+    leaves open, and what stands in for it. `names` are what the file calls the words of `Parallel` that can be
+    changed in it, `spelled` how it writes their values.
     """
 
     path: str
@@ -73,6 +113,12 @@ class LaunchFile:
     devices: int | None = None
     assumed: tuple[str, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)
+    spelled: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    @property
+    def selects(self) -> bool:
+        """True if its engine has selective recomputation."""
+        return self.engine not in {"Axolotl", "Accelerate", "DeepSpeed"}
 
     def priced_by(self, stack: str | None) -> LaunchFile:
         """Return it as another software stack runs it; None: its own."""

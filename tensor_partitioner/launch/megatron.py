@@ -10,7 +10,7 @@ from functools import partial
 from planner.errors import InputError
 from tensor_partitioner.launch.launch import Fields, LaunchFile, Value, product
 
-PRINTED = re.compile(r"^\W*(?:\d+:\s*)?(\w+) \.{3,} ?(.*)$", re.MULTILINE)
+PRINTED = re.compile(r"^.*?\b(\w+) \.{3,} ?(.*)$", re.MULTILINE)
 """An argument as Megatron-LM prints it when it starts."""
 
 NAMES = {
@@ -21,12 +21,32 @@ NAMES = {
 }  # fmt: skip
 """What it calls words of named parallelism."""
 
+NEMO_NAMES = {
+    "tp": "tensor_model_parallel_size", "pp": "pipeline_model_parallel_size", "cp": "context_parallel_size",
+    "sp": "sequence_parallel", "zero": "optim.name (distributed_fused_adam: ZeRO-1)", "micro_batch": "micro_batch_size",
+    "recompute": "activations_checkpoint_granularity", "schedule": "virtual_pipeline_model_parallel_size",
+}  # fmt: skip
+
 OTHERS = re.compile(r"pretrain_(?:bert|t5|ict|vision\w*|mamba|vlm|multimodal)\.py")
 ASSIGNED = re.compile(r"^\s*(?:export\s+)?(\w+)=(\"[^\"]*\"|'[^']*'|[^\s;(]+)\s*(?:#.*)?$", re.MULTILINE)
 VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|(\w+))")
 PRODUCT = re.compile(r"\$\(\(\s*(\w+)((?:\s*\*\s*\w+)*)\s*\)\)")
 MOST_NESTED = 8
 """Variables within variables are written out so often."""
+
+OTHER_MODELS = ("multi-latent-attention", "moe-shared-expert-intermediate-size", "enable-gpt-oss", "mtp-num-layers",
+    "is-hybrid-model", "hybrid-override-pattern", "window-size", "optimizer-cpu-offload")  # fmt: skip
+"""Arguments that make another model, or keep states elsewhere: these are refused."""
+
+NOT_PRICED = ("grad-reduce-in-bf16", "fp8-param-gather", "recompute-num-layers", "use-precision-aware-optimizer")
+"""Arguments that change memory or time, and are not priced: these are named."""
+
+MOST_LAYERS = 10_000
+SPELLED = {
+    "recompute": {"none": "(without it)"}, "sp": {"True": "(set)", "False": "(without it)"},
+    "schedule": {"1f1b": "1", **{f"interleaved:{count}": str(count) for count in range(2, 65)}},
+}  # fmt: skip
+"""How it writes values of words of named parallelism."""
 
 TOKENIZERS = {"gpt2bpetokenizer": 50257, "llama2tokenizer": 32000, "llama3tokenizer": 128256}
 """Words of tokenizers of one vocabulary."""
@@ -43,7 +63,7 @@ NEMO = {
 """Names of NeMo for what Megatron-LM calls otherwise."""
 
 
-HYDRA = re.compile(r"(?<!\S)\+*(?:trainer|model)(?:\.\w+)*\.(\w+)=(\S+)")
+HYDRA = re.compile(r"(?<!\S)\+*((?:trainer|model)(?:\.\w+)+)=(\S+)")
 """A setting of NeMo's on a command line."""
 
 
@@ -57,7 +77,9 @@ def is_script(text: str) -> bool:
 def read_script(path: str, text: str) -> LaunchFile:
     """Read a script, or what Megatron-LM printed; an InputError for a value that the file does not say."""
     if "model.num_layers=" in text:
-        return read_nemo(path, {name: value.strip("\"'") for name, value in HYDRA.findall(_written_out(text))})
+        settings = HYDRA.findall(_written_out(text))
+        named = [(name.replace("optim.name", "optim.optim_name").rpartition(".")[2], of) for name, of in settings]
+        return read_nemo(path, {name: of.strip("\"'") for name, of in named})
     if other := OTHERS.search(text):
         raise InputError(f"{path}: expected the training of a GPT, found {other[0]}")
     printed = {name.replace("_", "-"): value.strip() for name, value in PRINTED.findall(text)}
@@ -65,10 +87,14 @@ def read_script(path: str, text: str) -> LaunchFile:
 
 
 def read_nemo(path: str, nested: Mapping[str, object]) -> LaunchFile:
-    """Read NeMo's or Megatron Bridge's YAML."""
+    """Read NeMo's or Megatron Bridge's YAML, or its settings on a command line."""
     flat = {NEMO.get(name, name.replace("_", "-")): _said(value) for name, value in _flat(nested)}
+    if not {"num-layers", "hidden-size"} <= flat.keys():
+        raise InputError(
+            f"{path}: expected a YAML of NeMo, Accelerate or Axolotl, found neither num_layers nor base_model"
+        )
     gated = any(word in str(flat.get("activation", "")) for word in ("swiglu", "silu"))
-    optimizer = str(flat.get("name", ""))
+    optimizer = str(flat.get("optim-name", ""))
     flat |= {"swiglu": flat.get("gated-linear-unit", gated)}
     flat |= {"use-distributed-optimizer": flat.get("use-distributed-optimizer", "distributed" in optimizer)}
     flat |= {"untie-embeddings-and-output-weights": not flat.get("share-embeddings-and-output-weights", True)}
@@ -85,7 +111,9 @@ def _said(value: Value) -> Value:
 def _flat(nested: Mapping[str, object]) -> Iterator[tuple[str, Value]]:
     for name, value in nested.items():
         if isinstance(value, dict):
-            yield from _flat(value)
+            yield from _flat(
+                {"optim_name" if (name, inner) == ("optim", "name") else inner: of for inner, of in value.items()}
+            )
         else:
             yield str(name), value
 
@@ -109,7 +137,10 @@ def _written_out(text: str) -> str:
     lines = [line for line in text.replace("\\\n", " ").splitlines() if not line.lstrip().startswith("#")]
     text = "\n".join(lines)
     for _ in range(MOST_NESTED):
-        known = {name: value.strip("\"'") for name, value in ASSIGNED.findall(text)}
+        values: dict[str, set[str]] = {}
+        for name, value in ASSIGNED.findall(text):
+            values.setdefault(name, set()).add(value.strip("\"'"))
+        known = {name: value for name, (value, *others) in values.items() if not others}  # others: of several branches
         text = PRODUCT.sub(partial(_multiplied, known), VARIABLE.sub(partial(_variable, known), text))
     return text
 
@@ -127,9 +158,15 @@ def _multiplied(known: Mapping[str, str], match: re.Match[str]) -> str:
 
 
 def launch_of(fields: Fields, engine: str = "Megatron-LM", stack: str = "megatron") -> LaunchFile:
-    """Return the training of Megatron-LM's arguments."""
+    """Return the training of Megatron-LM's arguments; an InputError for those of other models."""
     assumed: list[str] = []
-    deepspeed = fields.text("deepspeed-config", "zero-stage") is not None or fields.switch("deepspeed")
+    for name in OTHER_MODELS:
+        if fields.text(name) not in {None, "False", "0"}:
+            raise InputError(f"{fields.path}: {name}: expected a GPT with its states on devices, found {name} set")
+    assumed += [f"{name} is not priced" for name in NOT_PRICED if fields.text(name) not in {None, "False"}]
+    if (optimizer := fields.text("optimizer") or "adam") not in {"adam", "sgd"}:
+        assumed.append(f"Adam instead of {optimizer}")
+    deepspeed = fields.text("deepspeed", "deepspeed-config", "zero-stage") not in {None, "False"}
     tp = fields.whole("tensor-model-parallel-size") or 1
     pp = fields.whole("pipeline-model-parallel-size") or 1
     if fields.whole("micro-batch-size") is None:
@@ -152,18 +189,18 @@ def launch_of(fields: Fields, engine: str = "Megatron-LM", stack: str = "megatro
         batch=fields.whole("global-batch-size"),
         devices=fields.whole("world-size") or (None if each is None else each * (nodes or 1)),
         assumed=tuple(assumed),
-        names=NAMES,
+        names=NAMES if engine != "NeMo" else {word: NEMO_NAMES.get(word, name) for word, name in NAMES.items()},
+        spelled=SPELLED,
     )
 
 
 def _zero(fields: Fields) -> int:
-    stages = {"optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+    stages = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
     if fields.switch("use-megatron-fsdp", "use-custom-fsdp"):
         return stages.get(fields.text("data-parallel-sharding-strategy") or "optim_grads_params", 1)
     if fields.switch("use-torch-fsdp2"):
         return 3
-    stage = fields.text("zero-stage")
-    return int(stage) if stage in {"1", "2", "3"} else int(fields.switch("use-distributed-optimizer"))
+    return fields.stage("zero-stage") or int(fields.switch("use-distributed-optimizer"))
 
 
 def _recomputed(fields: Fields) -> str:
@@ -179,14 +216,20 @@ def _schedule(fields: Fields, pp: int) -> str:
     chunks = fields.whole("num-virtual-stages-per-pipeline-rank")
     layers = fields.whole("num-layers-per-virtual-pipeline-stage")
     if layers is not None:
-        chunks = max(1, fields.required("num-layers") // (pp * layers))
+        chunks, rest = divmod(fields.required("num-layers"), pp * layers)
+        if rest or not chunks:
+            raise InputError(
+                f"{fields.path}: num-layers-per-virtual-pipeline-stage: {layers} does not divide the layers"
+            )
     return f"interleaved:{chunks}" if chunks is not None and chunks > 1 else "1f1b"
 
 
 def _model(fields: Fields, tp: int, assumed: list[str]) -> tuple[str, dict[str, object]]:
     """Return the zoo's name of a GPT or a Llama of these sizes, and its options."""
-    layers, width, heads = map(fields.required, ("num-layers", "hidden-size", "num-attention-heads"))
-    groups = fields.whole("num-query-groups") if fields.switch("group-query-attention", "num-query-groups") else None
+    layers = fields.required("num-layers", most=MOST_LAYERS)
+    width, heads = map(fields.required, ("hidden-size", "num-attention-heads"))
+    grouped = fields.values.get("group-query-attention") is None or fields.switch("group-query-attention")
+    groups = fields.whole("num-query-groups") if grouped else None
     hidden, head = fields.whole("ffn-hidden-size"), fields.whole("kv-channels")
     experts = fields.whole("num-experts")
     options: dict[str, object] = {
@@ -194,14 +237,16 @@ def _model(fields: Fields, tp: int, assumed: list[str]) -> tuple[str, dict[str, 
         "tied": not fields.switch("untie-embeddings-and-output-weights"), "dtype": _precision(fields, assumed),
         "optimizer": "sgd" if fields.text("optimizer") == "sgd" else "adam",
     }  # fmt: skip
-    gated = fields.switch("swiglu")
+    gated = fields.switch("swiglu", "quick-geglu")
     rotary = "rope" in (fields.text("position-embedding-type") or "") or fields.switch("use-rotary-position-embeddings")
     if not (
         gated or rotary or experts or groups or hidden not in {None, 4 * width} or head not in {None, width // heads}
     ):
         flash = fields.switch("use-flash-attn") or fields.text("transformer-impl") != "local"
-        dropped = 0.1 if fields.text("hidden-dropout") is None else float(fields.text("hidden-dropout") or 0)
-        return f"transformer-{layers}-{width}", options | {"flash": flash, "dropout": dropped}
+        return f"transformer-{layers}-{width}", options | {
+            "flash": flash,
+            "dropout": fields.share("hidden-dropout", 0.1),
+        }
     wide = -(-8 * width // 3 // 64) * 64 if gated else 4 * width
     options |= {"groups": groups or heads, "hidden": hidden or wide, "gated": gated}
     options |= {"head_size": head} if head not in {None, width // heads} else {}
@@ -231,6 +276,6 @@ def _precision(fields: Fields, assumed: list[str]) -> str:
     if fields.switch("fp16"):
         return "mixed-float16"
     if not fields.switch("bf16"):
-        assumed.append("float32, as neither bf16 nor fp16 is said")
+        assumed.append("float32 (neither --bf16 nor --fp16 is set)")
         return "float32"
     return "mixed"

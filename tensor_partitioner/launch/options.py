@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import click
+
 from simulator.projection.cluster import cluster
 from tensor_partitioner.launch.read import read_launch
 
@@ -16,13 +18,15 @@ ENDINGS = (".sh", ".toml")
 def launched(source: str, options: Mapping[str, Any], *, is_fixed: bool) -> tuple[str, dict[str, Any]]:
     """Return the model of a launch file, and options with what it says besides; any other source as it is.
 
-    If the training `is_fixed`, it is parallel as the file says, and run by its engine's stack.
+    If the training `is_fixed`, it is parallel as the file says. What is assumed is noted on stderr.
     """
     options = dict(options)
     if Path(source).suffix not in ENDINGS or options["topo"] is None:
         return source, options
     launch, devices = read_launch(source), cluster(options["topo"]).devices
-    said: dict[str, Any] = {**launch.options, "batch": launch.samples(devices)}
+    said: dict[str, Any] = {**launch.options, "batch": launch.samples(devices), "stack": launch.stack}
     if is_fixed:
-        said |= {"parallel": launch.parallel(devices), "stack": launch.stack}
+        said["parallel"] = launch.parallel(devices)
+    if launch.assumed:
+        click.echo(f"note: {source}: assumed {', '.join(launch.assumed)}", err=True)
     return launch.model, options | {name: value for name, value in said.items() if options.get(name) is None}

@@ -20,13 +20,19 @@ MODELS = {
 DEGREE = "{}_parallel_degree"
 NAMES = {
     **{axis: DEGREE.format(word) for axis, word in (("tp", "tensor"), ("pp", "pipeline"), ("cp", "context"))},
-    "zero": "ZeRO (fsdp_reshard_after_forward)", "recompute": "activation_checkpoint.mode",
+    "zero": "fsdp_reshard_after_forward", "recompute": "activation_checkpoint.mode",
     "micro_batch": "local_batch_size", "schedule": "pipeline_parallel_schedule",
 }  # fmt: skip
 """What it calls words of named parallelism."""
 
 USUAL_BATCH, USUAL_SEQUENCE = 8, 2048
 """Where nothing is said, as in torchtitan's JobConfig."""
+
+SPELLED = {
+    "recompute": {"none": "none"}, "zero": {"2": "never", "3": "always"},
+    "schedule": {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved:2": "Interleaved1F1B"},
+}  # fmt: skip
+"""How it writes values of words of named parallelism."""
 
 SCHEDULES = {"1f1b": "1f1b", "gpipe": "gpipe", "interleaved1f1b": "interleaved:2"}
 
@@ -38,36 +44,66 @@ def read_toml(path: str, nested: Mapping[str, Any], model: str | None) -> Launch
         path, {f"{of}.{name}": value for of, section in sections.items() for name, value in section.items()}
     )
     assumed: list[str] = []
-    shard = fields.text("parallelism.data_parallel_shard_degree", "training.data_parallel_shard_degree") or "-1"
-    pp = _degree(fields, "pipeline")
+    pp, cp, tp = (_degree(fields, axis) for axis in ("pipeline", "context", "tensor"))
+    zero, devices = _sharded(fields, pp, pp * cp * tp)
     batch, micro = _at_once(fields, pp, assumed)
     sequence = fields.whole("training.seq_len") or USUAL_SEQUENCE
     eight = fields.switch("float8.enable_float8_linear") or "float8" in str(fields.values.get("model.converters"))
-    dtype = "mixed-float8" if eight else "mixed"
+    single = (fields.text("training.mixed_precision_param") or "bfloat16") == "float32"
+    half = fields.text("training.dtype") == "bfloat16"
+    dtype = "mixed-float8" if eight else "float32" if single else "bfloat16" if half else "mixed"
     name = (fields.text("optimizer.name") or "AdamW").lower()
-    tp = _degree(fields, "tensor")
+    assumed += [] if fields.text("optimizer.name") else ["optimizer AdamW"]
+    if name not in {"adam", "adamw"}:
+        assumed.append(f"AdamW instead of {name}")
+    if "mx" in str(fields.values.get("model.converters")):
+        assumed.append("bfloat16 products instead of MX formats")
+    layer_option = fields.text("activation_checkpoint.selective_ac_option")
+    if layer_option not in {None, "op"}:
+        assumed.append(f"selective_ac_option op instead of {layer_option}")
     return LaunchFile(
         path=path,
         engine="torchtitan",
         stack="fsdp2-compiled" if fields.switch("training.compile", "compile.enable") else "fsdp2",
         model=_model(fields) if model is None else model,
-        options={"sequence": sequence, "dtype": dtype, "optimizer": name},
+        options={"sequence": sequence, "dtype": dtype, "optimizer": name if name == "adam" else "adamw"},
         degrees={
-            "pp": pp, "tp": tp, "cp": _degree(fields, "context"), "ep": _degree(fields, "expert"), "sp": tp > 1,
-            "zero": 0 if shard == "1" and _degree(fields, "context") == 1 else 3,
+            "pp": pp, "tp": tp, "cp": cp, "ep": _degree(fields, "expert"), "sp": tp > 1,
+            "zero": zero,
             "recompute": _recomputed(fields, assumed), "micro_batch": micro,
             "schedule": _schedule(fields, pp),
         },
         batch=batch,
         accumulation=1 if pp == 1 else _local(fields) // micro,
+        devices=devices,
         assumed=tuple(assumed),
-        names=NAMES,
+        names=NAMES if pp == 1 else NAMES | {"micro_batch": "pipeline_parallel_microbatch_size"},
+        spelled=SPELLED,
     )  # fmt: skip
 
 
+def _sharded(fields: Fields, pp: int, others: int) -> tuple[int, int | None]:
+    """Return the stage of ZeRO, and how many devices there are, if it is said; an InputError for sharded replicas."""
+    shard = _either(fields, "data_parallel_shard_degree")
+    replicas = fields.whole(*(f"{of}.data_parallel_replicate_degree" for of in ("parallelism", "training"))) or 1
+    whole = shard == "1"
+    if replicas > 1 and not whole:
+        raise InputError(f"{fields.path}: data_parallel_replicate_degree: expected 1 beside shards, found {replicas}")
+    resharded = (fields.text("parallelism.fsdp_reshard_after_forward") or "default").lower()
+    stage = 2 if resharded == "never" or (resharded == "default" and pp > 1) else 3
+    shards = int(shard) if shard.isdecimal() else None
+    devices = None if shards is None else shards * replicas * others
+    return 0 if whole and _degree(fields, "context") == 1 else stage, devices
+
+
+def _either(fields: Fields, name: str) -> str:
+    return fields.text(*(f"{of}.{name}" for of in ("parallelism", "training", "experimental"))) or "-1"
+
+
 def _degree(fields: Fields, axis: str) -> int:
-    name = DEGREE.format(axis)
-    return first_said(*(fields.whole(f"{of}.{name}") for of in ("parallelism", "training", "experimental"))) or 1
+    names = [DEGREE.format(axis), *(["sequence_parallel_degree"] if axis == "tensor" else [])]
+    said = (fields.whole(f"{of}.{name}") for name in names for of in ("parallelism", "training", "experimental"))
+    return first_said(*said) or 1
 
 
 def _local(fields: Fields) -> int:

@@ -84,7 +84,8 @@ def test_commands_for_a_module_keep_its_pins_and_stack(decided, tmp_path):
     (tmp_path / "model.py").write_text(MODULE)
     words = ("--topo", "hgx-h100", "--pin", "tp=2", "--stack", "eager")
     decision = decided("model.py:make", "--batch", 16, *words)
-    assert "decide model.py:make --batch 16 --topo hgx-h100 --stack eager --pin tp=2 -o plan.json" in decision.commands
+    trained = "decide model.py:make --batch 16 --dtype mixed --optimizer adamw"
+    assert f"{trained} --topo hgx-h100 --stack eager --pin tp=2 -o plan.json" in decision.commands
     assert decision.commands[0].endswith("--topo hgx-h100 --stack eager")
     run_all(decision)
 

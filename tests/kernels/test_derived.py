@@ -10,6 +10,7 @@ import tdl
 from executor.kernels import KERNELS, KernelCall, blocks
 from executor.kernels.derived import DerivedKernel
 from planner.errors import DataError
+from tdl.catalog import _operators
 
 SHAPE = (3, 50)
 
@@ -101,7 +102,6 @@ def test_the_gradient_of_x_to_the_power_0_has_the_dtype_of_x():
     assert description.output_dtypes(["float32", "float32"]) == ("float32",)
 
 
-@tdl.register
 @tdl.op(category="reduction")
 def derived_distance(x, centers):
     return lambda b, k: tdl.Sum(lambda d: (x[b, d] - centers[k, d]) ** 2)
@@ -110,6 +110,7 @@ def derived_distance(x, centers):
 @pytest.mark.parametrize("most", [16, 1 << 17])
 def test_an_operator_of_ones_own_has_the_kernel_of_its_description(monkeypatch, most):
     monkeypatch.setattr(blocks, "BLOCK_ELEMENTS", most)
+    monkeypatch.setitem(_operators, "derived_distance", derived_distance)
     x, centers = np.random.default_rng(0).normal(size=(2, 9, 5))
     out, ranges = np.empty((9, 9)), {"b": (0, 9), "k": (0, 9), "d": (0, 5)}
     KERNELS["derived_distance"](KernelCall(np, (x, centers), (out,), {}, ranges, ((0, 0), (0, 0))))

@@ -98,8 +98,8 @@ def test_what_an_exporter_writes_is_read_again(engine, name, seed, tmp_path):
     path = written(tmp_path, name, engine.write(setup, "run"))
     launch = read_launch(path, None if engine is megatron else model)
     read = launch.parallel(parallel.workers)
-    if engine is torchtitan:  # it shards over context parallel workers, too; its ZeRO-2 is an option of FSDP
-        parallel = replace(parallel, zero=3 if parallel.zero or parallel.cp > 1 else 0)
+    if engine is torchtitan and not parallel.zero and parallel.cp > 1:  # it shards over context parallel workers, too
+        parallel = replace(parallel, zero=3 if parallel.pp == 1 else 2)
     if engine is deepspeed:  # what is recomputed the model says
         read, parallel = replace(read, recompute="none"), replace(parallel, recompute="none")
     assert str(read) == str(parallel)
@@ -120,16 +120,38 @@ REFUSED = {
     "offload.json": ('{"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}', "found them offloaded"),
     "list.json": ("[1]", "found no fields"),
     "lora.yaml": ("base_model: Qwen/Qwen2.5-7B\nadapter: lora", "expected a training of all weights, found lora"),
-    "empty.yaml": ("a: 1", "expected a value of num-layers, found none"),
-    "huge.sh": ("pretrain_gpt.py --num-layers 0 --hidden-size 8", "num-layers: expected a whole number above 0"),
+    "empty.yaml": ("a: 1", "found neither num_layers nor base_model"),
+    "types.json": ('{"zero_optimization": "3"}', "zero_optimization: expected fields of its own"),
+    "optimizer.json": ('{"optimizer": ["Adam"]}', "optimizer: expected fields of its own"),
+    "stage.yaml": ("distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: abc}", "zero_stage: expected a stage"),
+    "megatron.yaml": ("distributed_type: MEGATRON_LM", "distributed_type: expected FSDP, DEEPSPEED"),
+    "away.yaml": ("distributed_type: FSDP\nfsdp_config: {fsdp_offload_params: true}", "found them offloaded"),
+    "branches.sh": (
+        "L=2\nif x; then\nL=4\nfi\ntorchrun pretrain_gpt.py --num-layers $L --hidden-size 8",
+        "num-layers: expected a whole number",
+    ),
+    "latent.sh": (
+        "pretrain_gpt.py --num-layers 2 --hidden-size 8 --multi-latent-attention",
+        "multi-latent-attention: expected a GPT",
+    ),
+    "hsdp.toml": (
+        '[model]\nname = "llama3"\nflavor = "8B"\n[parallelism]\ndata_parallel_replicate_degree = 4\n'
+        "data_parallel_shard_degree = 2",
+        "data_parallel_replicate_degree: expected 1 beside shards",
+    ),
+    "digits.json": ('{"train_micro_batch_size_per_gpu": 99999999999999999999}', "expected a whole number from 1 to"),
+    "huge.sh": ("pretrain_gpt.py --num-layers 0 --hidden-size 8", "num-layers: expected a whole number from 1"),
 }
+
+
+WITHOUT = ("ds.json", "flux.toml")
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_read_ends_in_one_line_that_says_the_field(name, tmp_path):
     text, expected = REFUSED[name]
     with pytest.raises(InputError) as ended:
-        read_launch(written(tmp_path, name, text))
+        read_launch(written(tmp_path, name, text), None if name in WITHOUT else "gpt2")
     assert expected in str(ended.value)
     assert name in str(ended.value)
     assert "\n" not in str(ended.value)
@@ -141,6 +163,10 @@ def test_files_of_other_trainers_are_read(tmp_path):
     launch = read_launch(written(tmp_path, "axolotl.yaml", axolotl))
     assert (launch.model, launch.options["sequence"], launch.samples(8)) == ("hf:Qwen/Qwen2.5-7B", 8192, 64)
     assert str(launch.parallel(8)) == "dp=8,zero=3,micro-batch=2,recompute=full"
+    fsdp2 = "base_model: Qwen/Qwen3-8B\nfsdp_version: 2\nfsdp_config: {reshard_after_forward: false}\nbf16: true\n"
+    launch = read_launch(written(tmp_path, "fsdp2.yaml", fsdp2 + "optimizer: adamw_bnb_8bit\ndp_shard_size: 4\n"))
+    assert (str(launch.parallel(4)), launch.devices) == ("dp=4,zero=2,micro-batch=1", 4)
+    assert "AdamW with float32 states instead of adamw_bnb_8bit" in launch.assumed
     accelerate = "distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 4\nfsdp_config:\n"
     accelerate += "  fsdp_sharding_strategy: SHARD_GRAD_OP\n"
     launch = read_launch(written(tmp_path, "accelerate.yaml", accelerate), "gpt2")
@@ -148,7 +174,8 @@ def test_files_of_other_trainers_are_read(tmp_path):
     nemo = "trainer: {devices: 8, num_nodes: 4, precision: bf16}\nmodel: {num_layers: 32, hidden_size: 4096,\n"
     nemo += "  ffn_hidden_size: 11008, num_attention_heads: 32, encoder_seq_length: 4096, activation: fast-swiglu,\n"
     nemo += "  tensor_model_parallel_size: 2, micro_batch_size: 1, global_batch_size: 128, sequence_parallel: true,\n"
-    nemo += "  share_embeddings_and_output_weights: false, optim: {name: distributed_fused_adam}}\n"
+    nemo += "  share_embeddings_and_output_weights: false, optim: {name: distributed_fused_adam,\n"
+    nemo += "  sched: {name: CosineAnnealing}}}\n"
     launch = read_launch(written(tmp_path, "nemo.yaml", nemo))
     assert (launch.engine, launch.model, launch.devices, launch.batch) == ("NeMo", "llama-32-4096", 32, 128)
     assert (launch.options["dtype"], launch.options["gated"], launch.options["tied"]) == ("mixed", True, False)

@@ -110,7 +110,7 @@ def test_a_plan_that_does_not_fit_is_status_1(plan_file, tmp_path, capsys):
     devices = [device.device for device in outcome.devices if device.verdict == "out of memory"]
     assert done.value.code == 1
     assert devices
-    doubt, _note, error = captured.err.splitlines()
+    doubt, error = captured.err.splitlines()
     assert doubt.startswith(f"warning: {tiny}: $.device_types[0].memory_bytes: expected ")
     assert error == f"error: {plan_file}: out of memory on {', '.join(devices)}"
     assert "out of memory" in captured.out

@@ -207,7 +207,7 @@ def attention(width, products, *, causal, sequence=LARGE, heads=64):
     ],
 )
 def test_attention_of_long_sequences_attains_what_was_measured(name, width, products, causal, published):
-    """Read off from Figures 5 and 6 of FlashAttention-2 (Dao, 2023); of PyTorch's on an H200 as results/gpu has them."""
+    """Read off from Figures 5 and 6 of FlashAttention-2 (Dao, 2023); of PyTorch's as results/gpu has them."""
     attained = flop_per_s(load_device(name), attention(width, products, causal=causal))
     assert attained == pytest.approx(published, rel=0.12)
 
