@@ -19,7 +19,7 @@ from planner.plans.plan import Plan
 from planner.search.pins import Degree, read_pins
 from simulator.projection.cluster import Cluster
 from tensor_partitioner.decision.record import MachineFacts, RankedCandidate
-from tensor_partitioner.replicas import GraphModel, Source, ZooModel
+from tensor_partitioner.replicas import MIXED_FLOAT8, GraphModel, Source, ZooModel
 from topologies import Machine, TopologyError
 from topologies.machine import Device
 
@@ -207,4 +207,4 @@ def _typed(options: Iterable[tuple[str, object]]) -> Iterator[str]:
         if isinstance(value, bool):
             yield f"--{flag}" if value else f"--no-{flag}"
         else:
-            yield f"--{flag} {quote(str(value))}"
+            yield f"--{flag} {'mixed' if value == MIXED_FLOAT8 else quote(str(value))}"
