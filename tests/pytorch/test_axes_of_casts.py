@@ -86,22 +86,30 @@ def test_mixed_precision_moves_no_more_than_single(parallel):
     assert moved["bf16"] <= moved["mixed"] <= moved["float32"]
 
 
-class Blocks(nn.Module):
-    """Six blocks, whose weights are cast more than once before their product."""
+class Block(nn.Module):
+    """A block whose weight of queries, keys and values is cast and then cut, before its products."""
 
     def __init__(self):
         super().__init__()
-        self.weights = nn.ParameterList(torch.zeros(16, 48) for _ in range(6))
-        self.biases = nn.ParameterList(torch.zeros(48) for _ in range(6))
-        self.norms, self.head = nn.ModuleList(nn.LayerNorm(16) for _ in range(6)), nn.Linear(16, 32)
+        self.norm, self.weight = nn.LayerNorm(16), nn.Parameter(torch.zeros(16, 48))
+        self.up, self.down = nn.Linear(16, 64), nn.Linear(64, 16)
 
     def forward(self, x):
-        for weight, bias, norm in zip(self.weights, self.biases, self.norms, strict=True):
-            there_and_back = weight.double().to(x.dtype)  # a copy of a copy
-            q, k, v = torch.addmm(bias, norm(x).flatten(0, 1), there_and_back).view(8, 8, 48).split(16, dim=2)
-            q, k, v = (part.view(8, 8, 4, 4).transpose(1, 2) for part in (q, k, v))
-            x = x + F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(8, 8, 16)
-        return self.head(x).square().mean()
+        h = self.norm(x)
+        q, k, v = (F.linear(h, part.t()).view(8, 8, 4, 4).transpose(1, 2) for part in self.weight.split(16, dim=1))
+        x = x + F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(8, 8, 16)
+        return x + self.down(F.gelu(self.up(x)))
+
+
+class Blocks(nn.Module):
+    """Six of them, of which three are looked at."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers, self.head = nn.Sequential(*(Block() for _ in range(6))), nn.Linear(16, 32)
+
+    def forward(self, x):
+        return self.head(self.layers(x)).square().mean()
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -111,4 +119,5 @@ def test_a_decision_counts_every_parameter(precision):
     adamw = planner.Optimizer("adamw")
     graph = from_torch(module, (torch.zeros(8, 8, 16, dtype=dtype),), autocast=autocast, optimizer=adamw)
     facts = tp.decide(replace(graph, name="blocks"), "hgx-h100", budget_s=0.1).model
+    assert facts.layers == 6
     assert facts.parameters == sum(parameter.numel() for parameter in module.parameters())
