@@ -51,7 +51,7 @@ language model of the Hugging Face Hub (hf:ORG/NAME, without network) or its con
 a torchtitan TOML, a graph.json, or path/to/file.py:function, which returns a Graph or a PyTorch module with inputs
 (docs/tutorial.md)."""
 
-TOPO_HELP = f"Machine: a topology file, or one of {', '.join(available())}."
+TOPO_HELP = f"Machine: a topology file, a line such as '4 x 8 x h100, 400G', or one of {', '.join(available())}."
 
 OPAQUE_HELP = "Run PyTorch operators without a description unsplit, by calling PyTorch."
 
