@@ -185,10 +185,10 @@ def attention_s(how: Products, attention: Attention, flop_per_s: float, bytes_pe
     """Return the seconds of attention that stores no matrix: its products, then exponentials of all scores.
 
     FlashAttention-2 on an A100 attains so 222 and 189 Tflop/s forward for heads of 128 and 64, 201 and 178 backward;
-    measured were 225 and 190, 190 and 165 (Dao, 2023, Figures 5 and 6). A native kernel, whose products attain what others do, so attains 570 Tflop/s
-    forward and 500 backward on an H100 for 48 heads of 128 and 8192 causal positions; FlashAttention-3 was measured to
-    attain 685 and 539 (github.com/meta-pytorch/tritonbench, pull request 1267). FlashAttention took twice as long as
-    its second version (Dao, 2023, abstract).
+    measured were 225 and 190, 190 and 165 (Dao, 2023, Figures 5 and 6). A native kernel, whose products attain what
+    others do, so attains 564 Tflop/s forward and 496 backward on an H100 for 48 heads of 128 and 8192 causal positions;
+    FlashAttention-3 was measured to attain 685 and 539 (github.com/meta-pytorch/tritonbench, pull request 1267).
+    FlashAttention took twice as long as its second version (Dao, 2023, abstract).
     """
     assert how.exponentials_per_s is not None
     native = attention.kernel == "native"
