@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 
 from msgspec import Struct
 
@@ -78,6 +78,7 @@ def _variables_read_as_terms(coarse: CoarseGraph) -> frozenset[int]:
     return frozenset(v for v in variables if terms.issuperset(coarse.variables[v].members))
 
 
+@lru_cache(maxsize=2)
 def _data_flow(coarse: CoarseGraph, *, anything: bool) -> _Flow:
     """Return who makes what, and who reads what and could carry its terms on."""
     of = coarse.variable_of

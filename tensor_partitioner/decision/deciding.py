@@ -180,6 +180,10 @@ class _Deciding:
         assert division is not None
         return inner, division.job.blocks
 
+    @cached_property
+    def _experts(self) -> int:
+        return experts_of(self._single[0].replica.graph)
+
     def _bounds(self, space: ParallelSpace) -> Bounds:
         return Bounds(self.source, self.cluster, self._stack, space)
 
@@ -195,7 +199,7 @@ class _Deciding:
             devices=self.cluster.devices,
             batch=batch,
             blocks=len(blocks),
-            experts=experts_of(inner.replica.graph),
+            experts=self._experts,
             recompute=(keeps, *["selective"] * selects, *["full"] * repeats),
             updated=bool(inner.replica.graph.updates),
             pins={pin.axis: pin.degree for pin in self.pins},
@@ -325,7 +329,7 @@ class _Deciding:
             candidates=told,
             commands=tuple(commands(self.source, batch, machine, told[0], stack=self.stack, pins=self.pins)),
             one_device_s=alone_s,
-            band=None if self._simulates else band(published_scores(), experts=experts_of(inner.replica.graph) > 1),
+            band=None if self._simulates else band(published_scores(), experts=self._experts > 1),
         )
 
     def _alone_s(self, batch: int, best: RankedCandidate, operations: float) -> float | None:

@@ -157,6 +157,13 @@ def test_hybrid_tries_every_split_of_the_steps():
     assert costs["hybrid"] == min(costs["data-parallel"], costs["model-parallel"])
 
 
+@pytest.mark.parametrize(("samples", "groups"), [(1, set()), (2, {"2 x 4"}), (4, {"2 x 4", "4 x 2"})])
+def test_hybrid_gives_every_group_samples(samples, groups):
+    space = space_of(chain(samples, [8] * 4), SearchOptions((2, 2, 2), placements="S,R"))
+    assert SEARCHERS["hybrid"].may_cost_less(space, Limits(), 1 << 40) == bool(groups)
+    assert not groups or SEARCHERS["hybrid"].search(space, Limits()).details["groups"] in groups
+
+
 @pytest.mark.parametrize("graph", [chain(16, [8] * 4), chain(64, [4, 32, 4]), build("cnn-5-4", batch=8, image=8)])
 def test_hybrid_moves_no_less_than_its_first_or_last_step_alone(graph):
     space = space_of(graph, SearchOptions((2, 2, 2), placements="S,R"))

@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
+from functools import cached_property
 from itertools import chain
 
 from planner.graph.ir import Graph, Node
 from planner.layout import signatures
-from planner.search.alternatives.labels import Labelling
+from planner.search.alternatives.labels import Labelling, Member
 from planner.search.coarse.coarsen import CoarseGraph, Name
 
 PAIR = 2
@@ -37,26 +38,22 @@ class Axes:
     def __init__(self, coarse: CoarseGraph, labelling: Labelling) -> None:
         self._coarse, self._labelling = coarse, labelling
         self._numbers = labelling.axis_numbers()
-        self._extents = defaultdict[int, set[int]](set)
+        self._members, self._extents = defaultdict[int, list[Member]](list), defaultdict[int, set[int]](set)
         for member, axis in self._numbers.items():
+            self._members[axis].append(member)
             self._extents[axis].add(self._extent(*member))
 
     def places(self, chosen: Collection[int]) -> Mapping[Name, list[Place]]:
         """Return what of tensors and nodes lies on these axes."""
         places = defaultdict[Name, list[Place]](list)
-        for (kind, name, place), axis in self._numbers.items():
-            if axis in chosen:
-                places[kind, name].append(place)
+        for kind, name, place in chain.from_iterable(map(self._members.__getitem__, sorted(chosen))):
+            places[kind, name].append(place)
         return places
 
     def of_tensor_parallelism(self, degree: int, others: Collection[int]) -> set[int]:
         """Return the axes that so many workers split into equal parts, which are none of the others."""
-        weights = list(self._contracted_weights())
-        having = Counter(
-            axis for weight in dict.fromkeys(name for _, name in weights) for axis in set(self._of_tensor(weight))
-        )
-        chosen, whole = set[int](), self._read_whole()
-        for node, weight in weights:
+        chosen, whole, having = set[int](), self._read_whole, self._weights_having
+        for node, weight in self._contracted_weights:
             own = [axis for axis in self._of_tensor(weight) if axis not in others and axis not in whole]
             most = max(map(having.__getitem__, own), default=0)
             inner = [axis for axis in own if (having[axis] < most or most <= PAIR) and self._divides(degree, axis)]
@@ -65,8 +62,15 @@ class Axes:
                 chosen.add(min(inner, key=lambda axis: axis not in results))
         return chosen
 
+    @cached_property
+    def _weights_having(self) -> Mapping[int, int]:
+        """How many contracted weights have an axis."""
+        weights = dict.fromkeys(name for _, name in self._contracted_weights)
+        return Counter(axis for weight in weights for axis in set(self._of_tensor(weight)))
+
+    @cached_property
     def _read_whole(self) -> set[int]:
-        """Return the axes of which a forward node reads everything for each result, as to choose experts."""
+        """The axes of which a forward node reads everything for each result, as to choose experts."""
         return {
             self._numbers["tensor", tensor, dim]
             for node in self._coarse.graph.nodes
@@ -81,7 +85,7 @@ class Axes:
         What is beside each other are matrices: a factor, or a filter, of every channel is no expert.
         """
         chosen = set[int]()
-        for node, weight in self._contracted_weights():
+        for node, weight in self._contracted_weights:
             places = [(name, {*variables} - {None}) for name, variables in self._labelling.places[node.name]]
             of_weight = set.union(*(variables for name, variables in places if name == weight))
             others = [variables for name, variables in places if name != weight]
@@ -91,12 +95,12 @@ class Axes:
                 chosen.update(axis for axis in axes if self._divides(degree, axis))
         return chosen
 
-    def _contracted_weights(self) -> Iterator[tuple[Node, str]]:
-        """Yield nodes of the forward pass with each weight that they read other than element by element."""
-        graph = self._coarse.graph
-        for node in graph.nodes:
-            read = self._labelling.contracted_weights(node) if node.forward is None else ()
-            yield from ((node, name) for name in read if graph.tensors[name].role != "state")
+    @cached_property
+    def _contracted_weights(self) -> list[tuple[Node, str]]:
+        """Nodes of the forward pass, with each weight that they read other than element by element."""
+        tensors, forward = self._coarse.graph.tensors, (n for n in self._coarse.graph.nodes if n.forward is None)
+        read = ((node, name) for node in forward for name in self._labelling.contracted_weights(node))
+        return [(node, name) for node, name in read if tensors[name].role != "state"]
 
     def _of_tensor(self, name: str) -> Iterator[int]:
         """Yield the axes of a tensor's dimensions, of those that have one."""

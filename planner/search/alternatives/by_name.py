@@ -8,6 +8,7 @@ Megatron-LM) or split along the sequence (Korthikanti and others 2022).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property, lru_cache
 from itertools import chain
 
 from msgspec.structs import replace
@@ -39,23 +40,40 @@ def named(space: Space, limits: Limits) -> Outcome:
     return replace(outcome, details={**outcome.details, "parallel": str(space.parallel)})
 
 
+class _Facts:
+    """What all degrees of parallelism ask of a graph."""
+
+    def __init__(self, coarse: CoarseGraph) -> None:
+        self._coarse, self.labelling = coarse, Labelling(coarse)
+        copies, masters = copies_of_weights(coarse.graph), masters_of_weights(coarse.graph)
+        self.roles = dict.fromkeys(copies, "weight") | dict.fromkeys(masters, "state")
+        self.touched = {node: [tensor for tensor, _ in places] for node, places in self.labelling.places.items()}
+
+    @cached_property
+    def axes(self) -> Axes:
+        """The axes, which take long to find."""
+        return Axes(self._coarse, self.labelling)
+
+
+_facts_of_graph = lru_cache(maxsize=1)(_Facts)
+"""The facts of a coarse graph, which a decision asks for with one degree after the other."""
+
+
 class _Styles:
     """What a variable may do at a step of each axis of the workers."""
 
     def __init__(self, coarse: CoarseGraph, parallel: Parallel) -> None:
         self._graph, self._parallel = coarse.graph, parallel
-        labelling = Labelling(coarse)
+        facts = _facts_of_graph(coarse)
+        labelling, self._roles, self._touched = facts.labelling, facts.roles, facts.touched
         self._batch, self._sequence, self._places = labelling.batch, labelling.sequence, labelling.expert_places
         self._experts: Mapping[Name, list[Place]] = {}
         self._tensor: Mapping[Name, list[Place]] = {}
         if max(parallel.ep, parallel.tp) > 1:
-            axes = Axes(coarse, labelling)
+            axes = facts.axes
             experts = axes.of_experts(parallel.ep)
             self._experts = axes.places(experts if parallel.ep > 1 else ())
             self._tensor = axes.places(axes.of_tensor_parallelism(parallel.tp, experts) if parallel.tp > 1 else ())
-        copies, masters = copies_of_weights(self._graph), masters_of_weights(self._graph)
-        self._roles = dict.fromkeys(copies, "weight") | dict.fromkeys(masters, "state")
-        self._touched = {node: [tensor for tensor, _ in places] for node, places in labelling.places.items()}
         beside = (tensors for node, tensors in self._touched.items() if ("node", node) not in self._tensor)
         self._beside_axes = set(chain.from_iterable(beside))
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
 from itertools import chain
+from math import prod
 
 import numpy as np
 from msgspec.structs import replace
 
+from planner.graph.facts import batch_size
 from planner.layout import EVERYWHERE, REPLICATE, Shard, Ways
 from planner.search.alternatives.labels import (
     Labelling,
@@ -50,12 +52,12 @@ def hybrid(space: Space, limits: Limits) -> Outcome:
     """Be data parallel across groups of workers and model parallel within a group.
 
     With ways (a, b) there are a groups of b workers; with more steps every split of them into leading steps for the
-    groups and trailing steps within is tried and the cheapest is taken. One step cannot be split: then it is the
-    cheaper of data and model parallelism.
+    groups, of which each has samples, and trailing steps within is tried and the cheapest is taken. One step cannot be
+    split: then it is the cheaper of data and model parallelism.
     """
     styles, steps = styles_of_graph(space.coarse), len(space.ways)
     outcomes: dict[str, Outcome] = {}
-    for across in range(1, steps) if steps > 1 else range(steps + 1):
+    for across in _steps_across_groups(space) or (1,) if steps > 1 else range(steps + 1):
         outcomes[_group_sizes_text(space.ways.factors, across)] = best_plan_keeping_to_patterns(
             space, styles.data_then_model_parallel_rule(across, steps), limits
         )
@@ -69,7 +71,10 @@ def hybrid_may_cost_less(space: Space, limits: Limits, cost: int) -> bool:
     """Return True if hybrid parallelism may move less than `cost`, by what it moves in a single step.
 
     It moves no less than data parallelism at its first step alone, and model parallelism at its last, pins or not.
+    It is no hybrid where no group has samples of its own.
     """
+    if len(space.ways) > 1 and not _steps_across_groups(space):
+        return False
     if space.ways.shares:
         return True
     free = replace(space, restrictions=NO_RESTRICTIONS)
@@ -81,6 +86,13 @@ def hybrid_may_cost_less(space: Space, limits: Limits, cost: int) -> bool:
 
     key = "hybrid's single steps", space.ways, space.replicate
     return all(int(space.tables[n]) < cost for n in space.tables.remembered_tables(key, costs_of_single_steps))
+
+
+def _steps_across_groups(space: Space) -> list[int]:
+    """Return how many leading steps may divide the samples, so that each group has some; none has all steps."""
+    factors, graph = space.ways.factors, space.coarse.graph
+    samples = (batch_size(graph) or 1) // graph.micro_batches
+    return [steps for steps in range(1, len(factors)) if prod(factors[:steps]) <= samples]
 
 
 def _best_plan_of_options(space: Space, options: Sequence[Sequence[Wanted]], limits: Limits) -> Outcome:
