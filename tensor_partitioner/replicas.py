@@ -20,6 +20,7 @@ from planner.layout import Ways
 from planner.layout.ways import STAGES
 from planner.models.zoo import with_few_layers
 from planner.parallel import RECOMPUTE, Parallel
+from planner.planning import planned, request_of
 from planner.plans.plan import Plan
 from planner.search import SearchOptions
 from planner.search.coarse.coarsen import Coarsenings
@@ -214,11 +215,10 @@ def _zoo_graph(model: ZooModel, micro_batch: int) -> tuple[Graph, tuple[int, ...
     return in_structural_order(planner.model(name, **options, batch=2 * micro_batch, micro_batches=2)), layers
 
 
-def searched_plan(graph: Graph, workers: int, machine: Machine | None) -> Plan:
-    """Search the plan of least bytes or, on a machine, of least time."""
-    if machine is None:
-        return planner.plan(graph, workers)
-    return planner.plan(graph, workers, machine=machine, objective="time")
+def searched_plan(graph: Graph, workers: int, machine: Machine | None, coarsenings: Coarsenings) -> Plan:
+    """Search the plan of least bytes or, on a machine, of least time, of a graph in structural order."""
+    request = request_of(graph, workers, machine=machine, objective="bytes" if machine is None else "time")
+    return planned(graph, request, coarsenings)
 
 
 def computed_dtype(graph: Graph) -> str:
@@ -251,7 +251,7 @@ class GraphModel:
     is_made: bool = False
     _replicas: dict[tuple[Parallel, int], Replica] = field(default_factory=dict)
     _inner: dict[tuple[Parallel, int], Inner] = field(default_factory=dict)
-    _graphs: dict[Parallel, Graph] = field(default_factory=dict)
+    _few_do: dict[Parallel, bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Forget in which order the graph was written."""
@@ -286,9 +286,8 @@ class GraphModel:
         """Return what a replica of its graph does with a micro-batch."""
         if (within, micro_batch) not in self._inner:
             divided = self._replica_of(within, micro_batch)
-            layers = self.layers or self._few_segments[1]
-            every = self._graph_of(within) is not self._few_segments[0]
-            self._inner[within, micro_batch] = Inner(divided, () if every else layers, computed_dtype(self.graph))
+            layers = (self.layers or self._few_segments[1]) if self._few_do[within] else ()
+            self._inner[within, micro_batch] = Inner(divided, layers, computed_dtype(self.graph))
         return self._inner[within, micro_batch]
 
     def _replica_of(self, within: Parallel, samples: int) -> Replica:
@@ -310,19 +309,27 @@ class GraphModel:
         """It with three of the segments of each run, and how many these have, where they repeat."""
         return few_segments(self._in_two_micro_batches)
 
+    @cached_property
+    def _few_coarsenings(self) -> Coarsenings:
+        return Coarsenings(self._few_segments[0])
+
+    @cached_property
+    def _coarsenings(self) -> Coarsenings:
+        return Coarsenings(self._in_two_micro_batches)
+
     def _replica(self, within: Parallel, parts: int) -> Replica:
+        """Return a replica with so many parts of the samples: of few segments, if all are divided alike."""
         if (within, parts) not in self._replicas:
-            plan = _plan(self._graph_of(within), replace(within, dp=parts * within.ep))
-            self._replicas[within, parts] = replica(plan)
+            divided = self._divided(within, parts, few=self._few_do.setdefault(within, True))
+            if parts == 1 and self._few_segments[1] and not divided.divides_segments_alike:
+                self._few_do[within], divided = False, self._divided(within, parts, few=False)
+            self._replicas[within, parts] = divided
         return self._replicas[within, parts]
 
-    def _graph_of(self, within: Parallel) -> Graph:
-        """Return the graph that is divided: of few segments, if all are divided alike."""
-        if within not in self._graphs:
-            graph, layers = self._few_segments
-            alike = not layers or replica(_plan(graph, replace(within, dp=within.ep))).divides_segments_alike
-            self._graphs[within] = graph if alike else self._in_two_micro_batches
-        return self._graphs[within]
+    def _divided(self, within: Parallel, parts: int, *, few: bool) -> Replica:
+        graph = self._few_segments[0] if few else self._in_two_micro_batches
+        coarsenings = self._few_coarsenings if few else self._coarsenings
+        return replica(_plan(graph, replace(within, dp=parts * within.ep), coarsenings))
 
 
 def in_two_micro_batches(graph: Graph) -> Graph:

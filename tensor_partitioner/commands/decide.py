@@ -14,10 +14,12 @@ import click
 from planner.errors import GraphError, PlanError
 from planner.failures import JobError
 from planner.files import write_json
+from planner.graph.order import in_structural_order
 from planner.model_source import source_files
 from planner.models.zoo import OPTIMIZER
 from planner.parallel import Parallel
 from planner.plans.plan import Plan
+from planner.search.coarse.coarsen import Coarsenings
 from planner.search.pins import DEGREES, load_pins
 from simulator.projection.cluster import cluster
 from simulator.projection.stack import OURS, STACKS
@@ -220,4 +222,6 @@ def plan_of(decision: Decision, source: str, options: Mapping[str, Any]) -> Plan
     parallel = Parallel.read(best.parallel)
     if parallel is not None:
         return plan_named(model, batch, parallel)
-    return searched_plan(model.whole(batch), machine.devices, machine.built if best.objective == "time" else None)
+    graph = in_structural_order(model.whole(batch))
+    on = machine.built if best.objective == "time" else None
+    return searched_plan(graph, machine.devices, on, Coarsenings(graph))

@@ -14,11 +14,13 @@ from statistics import fmean
 from planner.errors import GraphError, PlanError
 from planner.graph.facts import batch_size
 from planner.graph.ir import Graph
+from planner.graph.order import in_structural_order
 from planner.layout import by_axis
 from planner.parallel import Parallel
 from planner.plans.plan import Plan
 from planner.report.tables import fullest
 from planner.search.alternatives.axes import experts_of
+from planner.search.coarse.coarsen import Coarsenings
 from planner.search.pins import Degree
 from simulator.projection.block import Block
 from simulator.projection.cluster import Cluster, cluster
@@ -129,12 +131,11 @@ def decide(  # noqa: PLR0913 -- the settings by their names
     >>> decision.best.fits, decision.best.seconds_per_step <= min(c.seconds_per_step for c in decision.candidates)
     (True, True)
     """
-    begin = time.monotonic()
     require_types(model, machine, batch, budget_s, pins)
     whole = cluster(machine)
     require_few(whole)
     source, samples = source_of(model, whole.built, batch, options)
-    stack = stack if is_alike(whole) else OURS
+    stack, begin = stack if is_alike(whole) else OURS, time.monotonic()
     deciding = _Deciding(source, whole, stack, degrees_of(pins), begin, budget_s)
     with _uncollected():
         return deciding.decision(deciding.largest_batch() if samples is None else samples)
@@ -275,29 +276,37 @@ class _Deciding:
 
     def _searched(self, batch: int) -> list[Projected]:
         """Price plans that a search finds for all devices, of least bytes and least time, where that is soon done."""
-        count, projected = self.cluster.devices, list[Projected]()
-        goals = {"bytes": (SEARCHED_WORKERS, None), "time": (SEARCHED_WORKERS // 2, self.cluster.built)}
-        for goal, (most, machine) in goals.items():
-            if self.pins or not 1 < count <= most:
-                continue
-            self.considered += 1
-            try:
-                plan, step = self._searched_step(machine, batch)
-            except (PlanError, GraphError):
-                self.impossible += 1
-                continue
-            alike = ALL_ALIKE if plan.graph.updates and not plan.total_bytes else ""
-            projected.append((f"{SEARCHED[goal]}{alike}", FAMILIES[goal], 0.0, step))
+        most = {"bytes": SEARCHED_WORKERS, "time": SEARCHED_WORKERS // 2}
+        goals = [goal for goal in most if not self.pins and 1 < self.cluster.devices <= most[goal]]
+        projected = list(self._of_goals(goals, batch)) if goals else []
+        self.considered += len(goals)
+        self.impossible += len(goals) - len(projected)
         return projected
 
-    def _searched_step(self, machine: Machine | None, batch: int) -> tuple[Plan, Projection]:
-        graph = self.source.whole(batch)
-        if batch_size(graph) != batch:
-            raise PlanError(
-                f"{graph.name}: expected a batch of {batch} to search a plan for, found {batch_size(graph)}"
-            )
-        plan = searched_plan(graph, self.cluster.devices, machine)
-        return plan, self._simulated(plan, batch) if self._simulates else project_plan(plan, self.cluster, self._stack)
+    def _of_goals(self, goals: Sequence[str], batch: int) -> Iterator[Projected]:
+        """Yield the plan of each goal, where one is found; both searches coarsen the graph once."""
+        if (graph := self._whole(batch)) is None:
+            return
+        coarsenings = Coarsenings(graph)
+        for goal in goals:
+            machine = self.cluster.built if goal == "time" else None
+            try:
+                plan = searched_plan(graph, self.cluster.devices, machine, coarsenings)
+                step = (
+                    self._simulated(plan, batch) if self._simulates else project_plan(plan, self.cluster, self._stack)
+                )
+            except (PlanError, GraphError):
+                continue
+            alike = ALL_ALIKE if plan.graph.updates and not plan.total_bytes else ""
+            yield f"{SEARCHED[goal]}{alike}", FAMILIES[goal], 0.0, step
+
+    def _whole(self, batch: int) -> Graph | None:
+        """Return the graph of a batch; None where the source cannot make it."""
+        try:
+            graph = self.source.whole(batch)
+        except (PlanError, GraphError):
+            return None
+        return in_structural_order(graph) if batch_size(graph) == batch else None
 
     def _record(self, batch: int, projected: Sequence[Projected], search: Search) -> Decision:
         inner, blocks = self._single

@@ -69,18 +69,26 @@ def decide_each(
 ) -> tuple[Varied, ...]:
     """Decide for every combination of values; `options` are of `decide`, `prices` dollars an hour of a device's type.
 
-    The price of "" is that of every other type. `done` is called after each.
+    The price of "" is that of every other type. `done` is called after each. Raises an InputError for a value that
+    cannot be read, where no combination can be decided, and for a price of a type that none has.
     """
+    read = {name: [_value(name, text) for text in texts] for name, texts in varied.items()}
     cells = []
-    for chosen in product(*varied.values()):
+    for chosen, given in zip(product(*varied.values()), product(*read.values()), strict=True):
         values = dict(zip(varied, chosen, strict=True))
+        others = {name: value for name, value in zip(varied, given, strict=True) if name not in OF_MACHINE}
         try:
-            given = {name: _value(name, text) for name, text in values.items() if name not in OF_MACHINE}
-            decision = decide(model, machine_of(machine, values), **{**options, **given})
+            decision = decide(model, machine_of(machine, values), **{**options, **others})
             cells.append(Varied(values=values, decision=decision, price=_price(decision, prices)))
-        except (GraphError, PlanError, TopologyError, InputError) as error:
+        except (GraphError, PlanError, TopologyError) as error:
             cells.append(Varied(values=values, error=str(error)))
         done()
+    types = {cell.decision.machine.device for cell in cells if cell.decision is not None}
+    if not types:
+        raise InputError(cells[0].error)
+    priced = {"", *types, *(name.partition("-")[0] for name in types)}
+    if unpriced := [name for name in prices if name not in priced]:
+        raise InputError(f"--price-per-hour {unpriced[0]}: expected a type of {', '.join(sorted(types))}")
     return tuple(cells)
 
 

@@ -27,6 +27,8 @@ def launched(source: str, options: Mapping[str, Any], *, is_fixed: bool) -> tupl
     said: dict[str, Any] = {**launch.options, "batch": launch.samples(devices), "stack": launch.stack}
     if is_fixed:
         said["parallel"] = launch.parallel(devices)
+    if is_fixed and options.get("parallel") is not None:
+        click.echo(f"note: {source}: --parallel replaces all of the file's {said['parallel']}", err=True)
     if launch.assumed:
         click.echo(f"note: {source}: assumed {', '.join(launch.assumed)}", err=True)
     return launch.model, options | {name: value for name, value in said.items() if options.get(name) is None}

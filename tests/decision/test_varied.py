@@ -68,6 +68,9 @@ def test_a_machine_is_made_of_anothers_parts(machine, values, expected):
         (("--vary", "batch=8", "--vary", "batch=9"), r"expected batch once"),
         (("--vary", "batch=8", "-o", "p.json"), r"expected no -o"),
         (("--vary", "batch=8", "--price-per-hour", "h100=free"), r"expected dollars, as in h100=2.5"),
+        (("--vary", "batch=8,many"), r"--vary batch: expected numbers, found 'many'"),
+        (("--vary", "topo=nowhere"), r"nowhere: expected a topology file"),
+        (("--vary", "batch=8", "--price-per-hour", "b200=2"), r"--price-per-hour b200: expected a type of h100-sxm5"),
     ],
 )
 def test_what_cannot_vary_is_refused_in_one_line(words, message, capsys):
