@@ -83,7 +83,8 @@ def _best_over_factorisations(
     failed, refused = list[DoesNotFitError](), list[PinError]()
     bytes_alone = options.objective == "bytes" and options.memory_bytes is None
     for number, ways in enumerate(tracked("searching", factorisations(workers))):
-        if coarsenings.lower_bounds.get(ways, -1) >= min((result.cost for result in results), default=math.inf):
+        of = options.objective, ways
+        if coarsenings.lower_bounds.get(of, -1) >= min((result.cost for result in results), default=math.inf):
             continue
         try:
             result = search_result(graph, replace(options, ways=ways), coarsenings, rivals=not (number and bytes_alone))
@@ -94,7 +95,7 @@ def _best_over_factorisations(
             refused.append(error)
             continue
         if result.record.lower_bound is not None and not options.all_pins:
-            coarsenings.lower_bounds[ways] = result.record.lower_bound
+            coarsenings.lower_bounds[of] = result.record.lower_bound
         results.append(result)
         tried.append(Tried(ways=ways, cost=result.cost, seconds=result.record.seconds or 0.0))
     if not results and not failed:

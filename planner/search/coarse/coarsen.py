@@ -121,11 +121,11 @@ class Coarsenings:
     """The coarse graphs of one graph, made when first asked for; what they have in common is worked out once.
 
     With `tables` what their searches computed of costs is kept, too, for planning a graph again under other pins, which
-    cost no less than `lower_bounds`, by ways: what searches without any knew.
+    cost no less than `lower_bounds`, by objective and ways: what searches without any knew.
     """
 
     def __init__(self, graph: Graph, tables: Tables | None = None) -> None:
-        self.tables, self.lower_bounds = tables, dict[tuple[int, ...], int | float]()
+        self.tables, self.lower_bounds = tables, dict[tuple[str, tuple[int, ...]], int | float]()
         self._graph, self._signatures, self._as_terms = graph, signatures(graph), operands_as_terms(graph)
         self._groups: dict[_Key, dict[Name, int]] = {}
         self._cost_terms: dict[bool, list[CostTerm]] = {}
