@@ -1,17 +1,30 @@
-"""Machines in a line: `8 x h100`, or `32 x 8 x h100, 400G`: nodes, devices of a node, their type, Gbit/s an adapter."""
+"""Machines in a line: `8 x h100`, or `32 x 8 x h100, 400G`: nodes, devices of a node, their type, Gbit/s an adapter.
+
+A name under which a machine is sold, as in `p5.48xlarge` or `p5.48xlarge-nodes-4`, stands for a line.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import cache
 
 from msgspec.structs import replace
 
 from tensor_partitioner.display import nearest
 from topologies.errors import TopologyError
-from topologies.library import MACHINES, available, device_names, device_type
+from topologies.library import FOLDER, MACHINES, available, device_names, device_type
 from topologies.reading import read_record
-from topologies.schema import DeviceEntry, LinkEntry, LinkType, NodeEntry, SwitchEntry, TopologyFile
+from topologies.schema import (
+    DeviceEntry,
+    LinkEntry,
+    LinkType,
+    NodeEntry,
+    SoldMachine,
+    SoldMachinesFile,
+    SwitchEntry,
+    TopologyFile,
+)
 
 LINE = re.compile(
     r"(?:(?P<nodes>[1-9]\d{0,4}) ?x ?)?(?P<count>[1-9]\d{0,3}) ?x ?(?P<type>[a-z][\w-]*)"
@@ -32,9 +45,26 @@ SLOTS = dict.fromkeys(("nvlink4", "nvlink5", "xgmi-mi300x"), "pcie5x16")
 SLOT, BETWEEN_SOCKETS = "pcie4x16", "amd-infinity-fabric"
 
 
+SOLD = re.compile(r"(.+?)(?:-nodes-([1-9]\d{0,4}))?")
+
+
+@cache
+def sold() -> Mapping[str, SoldMachine]:
+    """Return the machines by the names under which they are sold."""
+    return {machine.name: machine for machine in read_record(FOLDER / "sold.yaml", SoldMachinesFile).sold}
+
+
+def line_of(name: str) -> str:
+    """Return the line that a name stands for, or the name where it is none under which a machine is sold."""
+    match = SOLD.fullmatch(name.strip())
+    if match is None or (machine := sold().get(match[1])) is None:
+        return name.strip()
+    return machine.node if match[2] is None else f"{match[2]} x {machine.node}, {machine.gbit_per_s}G"
+
+
 def is_described(name: str) -> bool:
     """Tell if a name describes a machine in a line."""
-    return LINE.fullmatch(name.strip()) is not None
+    return LINE.fullmatch(line_of(name)) is not None
 
 
 def described(name: str) -> TopologyFile:
@@ -43,7 +73,7 @@ def described(name: str) -> TopologyFile:
     Devices have their NVLinks to a switch, and an adapter each; without NVLinks they share two sockets, and one. The
     network does not block.
     """
-    match = LINE.fullmatch(name.strip())
+    match = LINE.fullmatch(line_of(name))
     assert match is not None
     device, count = _device(match["type"].lower()), int(match["count"])
     if match["nodes"] is None and match["rate"]:

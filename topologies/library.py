@@ -60,7 +60,10 @@ def find_machine(name_or_path: str | Path, folder: Path = Path()) -> MachineFile
         raise TopologyError(f"{name_or_path}: expected a number instead of K, as in {stem[:-1]}16; found none")
     own_names = ", ".join(available())
     hint = nearest(str(name_or_path), available())
-    raise TopologyError(f"{name_or_path}: expected a topology file or one of {own_names}; found neither{hint}")
+    raise TopologyError(
+        f"{name_or_path}: expected a topology file or one of {own_names}, or a line such as '4 x 8 x h100, 400G'; "
+        f"found none of these{hint}"
+    )
 
 
 @cache

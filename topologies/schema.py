@@ -325,3 +325,17 @@ class LinkTypesFile(_Described, frozen=True, kw_only=True):
     """The package's kinds of links."""
 
     link_types: tuple[LinkType, ...]
+
+
+class SoldMachine(_Described, frozen=True, kw_only=True):
+    """A name under which a machine is sold: its node as a line, and the rate of each network adapter."""
+
+    name: str
+    node: str
+    gbit_per_s: int
+
+
+class SoldMachinesFile(_Described, frozen=True, kw_only=True):
+    """The machines that the package knows by the names under which they are sold."""
+
+    sold: tuple[SoldMachine, ...]

@@ -12,6 +12,7 @@ from planner.files import check_written
 from tensor_partitioner import display
 from tensor_partitioner.commands.console import WRITTEN, CommandGroup, command_errors, stdout
 from topologies import Machine, TopologyError, available, full_text, load_topology
+from topologies.described import sold
 from topologies.imports import import_machine
 from topologies.tree import drawn, matrices, route_tables
 
@@ -32,7 +33,7 @@ def commands() -> None:
 def list_machines() -> None:
     """List the machines that have names; K in a name is any number."""
     rows = []
-    for name in available():
+    for name in (*available(), *sold(), *(f"{name}-nodes-K" for name in sold())):
         machine = load_topology(name.replace("-K", "-1"))
         count = f"{len(machine.devices)}{' x K' * name.endswith('-K')}"
         rows.append((name, count, machine.devices[0].spec.name))

@@ -6,6 +6,7 @@ import warnings
 import pytest
 
 from topologies import Kernel, TopologyError, available, full_text, levels, library, load_topology, parse_topology
+from topologies.described import sold
 
 NAMES = [re.sub(r"-K$", "-2", name) for name in available()]
 
@@ -190,8 +191,19 @@ def test_a_path_wins(tmp_path):
 
 
 def test_unknown_name_lists_what_exists():
-    with pytest.raises(TopologyError, match=r"^p3: expected .* one of .*p2\.8xlarge.*, uniform-K; found neither$"):
+    expected = r"^p3: expected .* one of .*p2\.8xlarge.*, uniform-K, or a line such as .*; found none of these$"
+    with pytest.raises(TopologyError, match=expected):
         load_topology("p3")
+
+
+@pytest.mark.parametrize("name", sold())
+def test_names_under_which_machines_are_sold_stand_for_lines(name):
+    rate = sold()[name].gbit_per_s
+    machine, several = load_topology(name), load_topology(f"{name}-nodes-2")
+    assert full_text(name) == full_text(sold()[name].node)
+    assert [device.spec for device in several.devices] == [device.spec for device in machine.devices] * 2
+    assert several.bandwidth_bytes_per_s(0, len(machine.devices)) <= rate * 1e9 / 8
+    assert several.bandwidth_bytes_per_s(0, 1) == machine.bandwidth_bytes_per_s(0, 1)
 
 
 def test_p2_devices(p2):
