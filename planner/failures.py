@@ -29,7 +29,6 @@ EXTRAS: Mapping[str, str] = {
     "threadpoolctl": "execute",
     "sklearn": "data",
     "tensorboard": "tensorboard",
-    "google": "chakra",
     "jinja2": "page",
     "torch": "torch",
     "cupy": "cuda12",

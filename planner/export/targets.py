@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import tdl
 from planner.errors import PlanError
@@ -17,10 +18,12 @@ from planner.export.torchtitan import TORCHTITAN
 from planner.extensions import register_named
 from planner.layout import Signature
 from planner.layout.signature import leading_variable
+from planner.program.tasks import Program
 from tensor_partitioner.display import nearest
 
 HERE = Path(__file__).parent
-
+TRACES = "tensor_partitioner.traces"
+"""The group of entry points under which other packages add formats of traces, each a `TraceFormat`."""
 
 Splits = Callable[[Signature], tuple[tuple[str, ...], str]]
 """The variables along which an engine splits an operator, and why along no others."""
@@ -48,19 +51,18 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class TraceFormat:
-    """A format of what every worker does: its title, and the module whose `write_traces` writes a program so."""
+    """A format of what every worker does: its title, and what writes a program so beside a path, a file a worker."""
 
     title: str
-    module: str
+    write: Callable[[Program, Path], list[Path]]
 
 
-TARGETS: dict[str, Target | Launch | TraceFormat] = {
+TARGETS: dict[str, Target | Launch] = {
     "torchrun": TORCHRUN,
     "megatron": MEGATRON,
     "torchtitan": TORCHTITAN,
     "deepspeed": DEEPSPEED,
     "fsdp2": FSDP2,
-    "chakra": TraceFormat("Chakra", "planner.export.chakra"),
 }
 """By what `export-plan --to` calls them; `register_target` adds engines of meshes."""
 
@@ -86,10 +88,15 @@ def register_target(name: str, title: str, template: Path, **options: Any) -> Ca
 
 
 def target_named(name: str) -> Target | Launch | TraceFormat:
-    """Look up a target; PlanError where there is none of that name."""
-    if name not in TARGETS:
-        raise PlanError(f"expected a target among {', '.join(TARGETS)}, found {name!r}{nearest(name, TARGETS)}")
-    return TARGETS[name]
+    """Look up a target, or a format that a package adds; PlanError where there is none of that name."""
+    if name in TARGETS:
+        return TARGETS[name]
+    for entry in entry_points(group=TRACES, name=name):
+        return cast(TraceFormat, entry.load())
+    raise PlanError(
+        f"expected a target among {', '.join(TARGETS)}, found {name!r}{nearest(name, TARGETS)}; pip install "
+        "extras/chakra adds chakra"
+    )
 
 
 def mesh_target(name: str) -> Target:

@@ -41,7 +41,7 @@ from tensor_partitioner.commands.planning_options import (
 from tensor_partitioner.display import exact_bytes, facts
 from topologies import load_topology
 
-TO_HELP = f"For whom: {', '.join(TARGETS)}, or one of --operators."
+TO_HELP = f"For whom: {', '.join(TARGETS)}, chakra (extras/chakra), or one of --operators."
 TOPO_HELP = f"The machine that engines are started on, for how many devices a node has.  [default: {DEVICES_PER_NODE}]"
 WITH_PLAN = ("source", "to", "topo", "output", "json_file", "operator_files")
 DECISIONS = "tensor_partitioner.decision.record"
@@ -49,14 +49,13 @@ HELP = f"""Write a PLAN, a DECISION's best (decide --json), or a MODEL by --para
 configurations, code, traces.
 
 Engines that are told degrees of parallelism (megatron, torchtitan, deepspeed, fsdp2) take plans of named parallelism
-alone; torchrun, dtensor, jax and chakra take any. What an engine cannot run is refused in a clause that says why.
+alone; torchrun, dtensor, jax and traces take any. What an engine cannot run is refused in a clause that says why.
 
 {MODEL_HELP}"""
 EXAMPLES = (
     "export-plan gpt2 --parallel tp=2,dp=4 --batch 64 --to megatron -o gpt2.sh",
     "export-plan decision.json --to fsdp2 -o split.py",
     "export-plan plan.json --to dtensor -o placed.py",
-    "export-plan plan.json --to chakra -o traces/plan.et",
 )
 
 
@@ -149,7 +148,7 @@ def _traces(target: TraceFormat, source: str, options: Mapping[str, Any]) -> dic
     if options["output"] is None:
         raise click.UsageError(f"{target.title}: expected -o FILE, after which every worker's file is named")
     plan = _plan(source, options)
-    files = import_module(target.module).write_traces(lower(plan), options["output"])
+    files = target.write(lower(plan), options["output"])
     moved = ("bytes", f"{exact_bytes(plan.total_bytes)}, between every two workers the plan's")
     stdout().print(facts(f"{target.title}: {files[0].name} to {files[-1].name}", [moved]))
     return {"target": target.title, "files": [file.name for file in files], "bytes": plan.total_bytes}

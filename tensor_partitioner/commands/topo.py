@@ -93,9 +93,9 @@ def check(context: click.Context, machines: tuple[str, ...]) -> None:
 @click.option("--device", help="The type of its GPUs, from topologies/devices, with their rates and memory.")
 @click.option("-o", "output", type=WRITTEN, help="Write the machine's file; without it, it is printed.")
 def import_(path: Path, device: str | None, output: Path | None) -> None:
-    """Import NCCL's topology XML, what `nvidia-smi topo -m` prints, or hwloc's XML (`lstopo --of xml`).
+    """Import NCCL's topology XML, or what `nvidia-smi topo -m` prints.
 
-    Other packages may add formats, as extras/infragraph does.
+    Other packages may add formats, as extras/hwloc and extras/infragraph do.
     """
     check_written((output,), (path,))
     result = import_machine(path, device)

@@ -1,5 +1,6 @@
 """Chakra's traces: read back they move the plan's bytes; and they say of collectives what these are."""
 
+import sys
 from collections import Counter
 from itertools import pairwise
 
@@ -9,9 +10,14 @@ import pytest
 pytest.importorskip("google.protobuf")
 
 import planner
-from planner.export.chakra import KINDS, OPERATIONS, VERSION, trace_path, write_traces
 from planner.program.in_order import program_in_order
 from planner.program.tasks import Compute, Send
+from tensor_partitioner.commands.export import main
+from tests.extras import EXTRAS, add_extra
+
+sys.path.insert(0, str(EXTRAS / "chakra"))
+
+from chakra_traces import KINDS, OPERATIONS, VERSION, trace_path, write_traces
 
 SMALL = {"batch": 8, "sequence": 16, "vocabulary": 48, "heads": 4}
 CASES = [
@@ -146,3 +152,17 @@ def files(tmp_path):
 def test_files_are_named_after_their_worker(files, tmp_path):
     assert files == [tmp_path / "trace.0.et", tmp_path / "trace.1.et"]
     assert trace_path(tmp_path / "a.b.et", 3).name == "a.b.3.et"
+
+
+def test_the_command_writes_what_a_package_adds(tmp_path, monkeypatch, capsys):
+    add_extra("chakra", tmp_path, monkeypatch)
+    saved = tmp_path / "plan.json"
+    planner.plan(planner.model("mlp-2-16", batch=8), parallel="dp=2,tp=2").save(saved)
+    for arguments, status in (((), 2), (("-o", str(tmp_path / "trace.et")), 0)):
+        with pytest.raises(SystemExit) as ended:
+            main([str(saved), "--to", "chakra", *arguments])
+        assert ended.value.code == status
+    told = capsys.readouterr()
+    assert "Chakra: expected -o FILE" in told.err
+    assert "trace.0.et to trace.3.et" in told.out
+    assert (tmp_path / "trace.3.et").exists()

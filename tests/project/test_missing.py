@@ -34,7 +34,7 @@ def without(missing, line, folder):
 def test_every_extra_that_is_named_installs_its_package():
     installed = {extra: " ".join(named).lower() for extra, named in PROJECT["optional-dependencies"].items()}
     for package, extra in EXTRAS.items():
-        assert {"sklearn": "scikit-learn", "google": "protobuf"}.get(package, package) in installed[extra]
+        assert {"sklearn": "scikit-learn"}.get(package, package) in installed[extra]
 
 
 def test_planning_needs_no_extra(tmp_path):

@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 
+from tests.extras import add_extra
 from tests.topologies.samples import REAL, SAMPLES, needs_real
 from topologies import TopologyError, available, full_text, library, load_topology
 from topologies.imports import import_machine
@@ -105,7 +106,8 @@ def test_yaml(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [".xml", ".txt"])
-def test_samples(tmp_path, kind):
+def test_samples(tmp_path, monkeypatch, kind):
+    add_extra("hwloc", tmp_path, monkeypatch)
     texts = [(name, text) for name, text in SAMPLES.items() if name.endswith(kind)]
     understood = mutate(texts, imported, tmp_path, 2 * ROUNDS)
     assert 0 < understood < 2 * ROUNDS
@@ -113,6 +115,7 @@ def test_samples(tmp_path, kind):
 
 @needs_real
 @pytest.mark.parametrize("folder", ["nccl_xml", "smi_topo", "other"])
-def test_real_descriptions(tmp_path, folder):
+def test_real_descriptions(tmp_path, monkeypatch, folder):
+    add_extra("hwloc", tmp_path, monkeypatch)
     paths = [path for path in sorted((REAL / folder).iterdir()) if path.suffix in {".xml", ".txt"}]
     mutate([(path.name, path.read_text()) for path in paths], imported, tmp_path, 2 * ROUNDS)

@@ -1,6 +1,6 @@
-"""Machines from what other tools write of them: NCCL's topology XML, `nvidia-smi topo -m`, hwloc's XML.
+"""Machines from what other tools write of them: NCCL's topology XML, and what `nvidia-smi topo -m` prints.
 
-Other packages add formats by entry points, as `extras/infragraph` adds InfraGraph's.
+Other packages add formats by entry points, as `extras/hwloc` adds hwloc's XML and `extras/infragraph` InfraGraph's.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Protocol, cast
 from xml.etree import ElementTree as ET
 
 from topologies.errors import TopologyError
-from topologies.imports.hwloc import HwlocReader
 from topologies.imports.nccl import NCCLReader
 from topologies.imports.parts import Parts
 from topologies.imports.smi import MatrixReader
@@ -25,13 +24,10 @@ from topologies.schema import FORMAT, TopologyFile
 FORMATS = "tensor_partitioner.machines"
 """The group of entry points under which other packages add formats, each an `OtherFormat`."""
 
+ADVICE = "pip install extras/infragraph, or extras/hwloc, adds formats"
 DEEPEST = 100
 _MAPPING = re.compile(r"""\s*(?:#.*\n\s*)*(?:\{|["']?\w+["']?\s*:)""")
 _ENTITY = re.compile(r"<!ENTITY", re.IGNORECASE)
-_XML: dict[str, tuple[str, type[NCCLReader] | type[HwlocReader]]] = {
-    "system": ("NCCL's topology XML", NCCLReader),
-    "topology": ("hwloc's XML", HwlocReader),
-}
 
 
 class OtherFormat(Protocol):
@@ -89,22 +85,18 @@ def _read(text: str, parts: Parts) -> str:
             other.read(text, parts)
             return other.title
     if _MAPPING.match(text):
-        raise TopologyError(
-            "expected XML or what nvidia-smi topo -m prints, found a mapping; a package can add its format, as "
-            "pip install extras/infragraph adds InfraGraph's"
-        )
+        raise TopologyError(f"expected XML or what nvidia-smi topo -m prints, found a mapping; {ADVICE}")
     if not text.lstrip().startswith("<"):
         MatrixReader(text, parts).read()
         return "what nvidia-smi topo -m prints"
-    root = _parse_xml(text)
-    if root.tag not in _XML:
-        raise TopologyError(f"expected <system> (NCCL) or <topology> (hwloc), found <{root.tag}>")
-    kind, reader = _XML[root.tag]
-    reader(root, parts).read()
-    return kind
+    root = parse_xml(text)
+    if root.tag != "system":
+        raise TopologyError(f"expected <system> (NCCL), found <{root.tag}>; {ADVICE}")
+    NCCLReader(root, parts).read()
+    return "NCCL's topology XML"
 
 
-def _parse_xml(text: str) -> ET.Element:
+def parse_xml(text: str) -> ET.Element:
     """Parse XML that strangers wrote: no entities, no depth that exhausts the stack."""
     if _ENTITY.search(text):
         raise TopologyError("expected XML without entities of its own, found <!ENTITY")
@@ -120,4 +112,4 @@ def _parse_xml(text: str) -> ET.Element:
     return root
 
 
-__all__ = ["Imported", "import_machine"]
+__all__ = ["Imported", "import_machine", "parse_xml"]

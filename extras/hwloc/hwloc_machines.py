@@ -7,18 +7,37 @@ from xml.etree import ElementTree as ET
 
 from topologies import library
 from topologies.errors import TopologyError
+from topologies.imports import parse_xml
 from topologies.imports.parts import Parts
 from topologies.schema import LinkType
 
 LANE = {1: 0.25, 2: 0.5, 3: 128 / 130, 4: 2 * 128 / 130, 5: 4 * 128 / 130}  # 1e9 bytes/s, by generation
 WIDTHS = (16, 8, 4, 2, 1)
 DISPLAY, NETWORK, NVSWITCH = "03", "02", "0680"
+_LOOKS_ALIKE = re.compile(r"<topology[\s>]")
 _PCI_TYPE = re.compile(r"([0-9a-f]{4}) \[([0-9a-f]{4}:[0-9a-f]{4})\]")
 _MAKERS = ("10de", "1002")
 _MOST = 4096
 
 
-class HwlocReader:
+class HwlocFormat:
+    """The format as `topo import` knows it."""
+
+    title = "hwloc's XML"
+
+    def recognizes(self, text: str) -> bool:
+        """True if a text is in this format."""
+        return _LOOKS_ALIKE.search(text) is not None
+
+    def read(self, text: str, parts: Parts) -> None:
+        """Add the parts of a machine; raises `TopologyError` for what is wrong."""
+        _Reader(parse_xml(text), parts).read()
+
+
+READER = HwlocFormat()
+
+
+class _Reader:
     """Reads a <topology>; raises `TopologyError` where it lists no GPU or contradicts itself."""
 
     def __init__(self, root: ET.Element, parts: Parts) -> None:

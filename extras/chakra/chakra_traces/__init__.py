@@ -18,6 +18,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import Message
 from google.protobuf.proto import serialize_length_prefixed
 
+from planner.export.targets import TraceFormat
 from planner.files import write_file
 from planner.graph.ir import ITEM_BYTES
 from planner.layout.communication import Collective, Group
@@ -214,3 +215,6 @@ def group_name(workers: Sequence[int]) -> str:
 def _group_of(together: Collective | None, worker: int) -> Group | None:
     groups = together.groups if together is not None else ()
     return next((group for group in groups if worker in group.workers), None)
+
+
+CHAKRA = TraceFormat("Chakra", write_traces)
