@@ -11,7 +11,6 @@ import msgspec
 
 import planner
 from planner.errors import GraphError
-from planner.export.targets import TARGETS, target_named
 from planner.failures import JobError
 from planner.files import write_json
 from planner.graph.ir import Graph
@@ -42,7 +41,7 @@ from tensor_partitioner.commands.planning_options import (
 from tensor_partitioner.display import Shown
 from topologies import load_topology
 
-DECIDE, EXPORT = "tensor_partitioner.commands.decide", "tensor_partitioner.commands.export"
+DECIDE = "tensor_partitioner.commands.decide"
 PROJECTING = "tensor_partitioner.commands.projecting"
 PROCESS, VERIFICATION = "executor.process.guard", "executor.torch.verification"
 """Modules that few calls need: they are imported by those."""
@@ -72,10 +71,9 @@ OF_REPLICA = ("parallel", "workers", "output", "verify")
 SHOWING = ("diff", "explain", "json_file", "operator_files")
 """The options that have a meaning where nothing is searched."""
 
-NOT_IF = ("diff", "explain", "export", "verify")
+NOT_IF = ("diff", "explain", "verify")
 """The options that have none where it is said what would be if."""
 
-EXPORT_HELP = f"Write a saved plan for another engine instead, as export-plan does: {', '.join(TARGETS)}."
 WHY_NOT_HELP = "Show what keeping this placement would cost, with all others chosen again. Repeatable."
 FRONTIER_HELP = "Show the trade-off of memory and bytes: plans that need less and less memory."
 VERIFY_HELP = """Run steps of PyTorch's module and of its graph instead of planning, and compare. A module that is
@@ -116,7 +114,6 @@ EXAMPLES = (
 @click.option("--why-not", multiple=True, metavar="GLOB=PLACEMENT", help=WHY_NOT_HELP)
 @click.option("--frontier", is_flag=True, help=FRONTIER_HELP)
 @click.option("--verify/--no-verify", default=None, help=VERIFY_HELP)
-@click.option("--export", metavar="NAME", help=EXPORT_HELP)
 @click.option("--diff", type=(Path, Path), metavar="PLAN PLAN", help="Compare two saved plans instead.")
 @click.pass_context
 def main(context: click.Context, /, model: str | None, diff: tuple[Path, Path] | None, **options: Any) -> None:
@@ -135,8 +132,6 @@ def main(context: click.Context, /, model: str | None, diff: tuple[Path, Path] |
         _verify(context, model, options)
     elif options["why_not"] or options["frontier"]:
         record, shown = _what_if(context, model, options)
-    elif options["export"]:
-        record, shown = _exported(context, model, options), []
     else:
         plan, said = _plan_and_verdict(context, model, options)
         machine = load_topology(options["topo"]) if options["topo"] and is_saved_plan(model) else None
@@ -174,16 +169,6 @@ def _plan_and_verdict(context: click.Context, model: str, options: dict[str, Any
     alone = options["objective"] == "bytes" and options["parallel"] is None
     plan = _plan(context, model, options)
     return plan, LEAST_BYTES if alone and SEARCHERS[options["searcher"]].chooses_from_all else ""
-
-
-def _exported(context: click.Context, model: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Write a saved plan for another engine, as `export-plan` does; return what its tables show."""
-    target = target_named(options["export"])
-    if not is_saved_plan(model):
-        raise click.UsageError(f"--export takes a saved plan, found {model}: save one first, with plan {model} -o FILE")
-    refuse_others(context, "--export searches nothing", allowed=("model", "export", "output", *SHOWING[2:]))
-    record: dict[str, Any] = import_module(EXPORT).write_for(target, model, {**options, "to": options["export"]})
-    return record
 
 
 def _what_if(context: click.Context, model: str, options: dict[str, Any]) -> tuple[dict[str, Any], list[Shown]]:

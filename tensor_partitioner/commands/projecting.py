@@ -46,27 +46,10 @@ stack_option = click.option("--stack", type=click.Choice([*STACKS, OURS]), help=
 memory_option = click.option("--memory-report", is_flag=True, help=MEMORY_HELP)
 
 
-SYSTEMS = {
-    "data-parallel": Parallel(dp=2),
-    "zero-1": Parallel(dp=2, zero=1),
-    "zero-2": Parallel(dp=2, zero=2),
-    "zero-3": Parallel(dp=2, zero=3),
-    "1f1b": Parallel(pp=2),
-}
-"""What `--system` spells over two workers; it is over all devices, or those of a saved plan."""
-
-
 def named(source: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a command's options with what `--system` and `--recompute` spell under `parallel`."""
+    """Return a command's options with what `--recompute` and `--micro-batches` spell under `parallel`."""
     options = dict(options)
-    if options["system"] is not None and options["parallel"] is not None:
-        raise click.UsageError(f"--system {options['system']}: expected no --parallel, found {options['parallel']}")
-    if options["system"] is not None:
-        devices = load_plan(source).workers if is_saved_plan(source) else cluster(options["topo"]).devices
-        count, system = options["workers"] or devices, SYSTEMS[options["system"]]
-        each = replace(system, pp=count) if system.pp > 1 else replace(system, dp=count)
-        options |= {"parallel": each if count > 1 else Parallel(), "workers": None}
-    elif options["parallel"] is not None and options["recompute"] is not None:
+    if options["parallel"] is not None and options["recompute"] is not None:
         kind = next(name for name, spelled in RECOMPUTE.items() if spelled == options["recompute"])
         if options["parallel"].recompute == "none":
             options |= {"parallel": replace(options["parallel"], recompute=kind)}

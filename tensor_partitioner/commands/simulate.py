@@ -37,14 +37,14 @@ from tensor_partitioner.commands.planning_options import (
     refuse_others,
     with_model_options,
 )
-from tensor_partitioner.commands.projecting import SYSTEMS, memory_option, named, show_priced, stack_of, stack_option
+from tensor_partitioner.commands.projecting import memory_option, named, show_priced, stack_of, stack_option
 from tensor_partitioner.launch.options import launched
 from topologies import load_topology
 
 MESSAGES = ("prefetch", "overlap", "collectives", "tasks", "trace_path")
 """The arguments that have a meaning where messages are simulated."""
 
-SIMULATING = ("source", "topo", "operator_files", "system", "json_path", "stack", *MESSAGES)
+SIMULATING = ("source", "topo", "operator_files", "json_path", "stack", *MESSAGES)
 """Those that have one where the plan is there already."""
 
 PRICED = "memory_report"
@@ -71,7 +71,6 @@ EXAMPLES = (
 @click.option("--prefetch", type=click.IntRange(0), default=1, help="Operators ahead of which fetches start.")
 @click.option("--overlap/--no-overlap", default=True, help="Overlap transfers with computation.")
 @click.option("--collectives", type=click.Choice(COLLECTIVES), default="auto", help=COLLECTIVES_HELP)
-@click.option("--system", type=click.Choice([*SYSTEMS]), help="Parallelism over all devices, by name.")
 @operators_option
 @click.option("--json", "json_path", type=WRITTEN, help="Write the report as JSON.")
 @click.option("--tasks", is_flag=True, help="Include the time of every task in the report.")

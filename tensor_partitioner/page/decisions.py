@@ -10,8 +10,6 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from planner.parallel import Parallel
-from planner.plans.phases import read_schedule
 from simulator.projection.stack import Stack
 from tensor_partitioner.decision.answer import assumed, band_of, rate
 from tensor_partitioner.decision.record import Decision
@@ -25,79 +23,12 @@ from topologies.schema import DeviceSpec
 MOST_ROWS = 800
 """Of more candidates the fastest are on the page, and the best of every family."""
 
-EXCHANGES = {
-    "1f1b": "one forward and one backward pass in turn (1F1B)",
-    "gpipe": "all forward passes first, then all backward ones (GPipe)",
-    "interleaved": "several runs of layers a stage, in turn (interleaved 1F1B)",
-    "zero-bubble": "1F1B with the gradients of weights put off into the gaps (zero bubble)",
-    "accumulation": "one micro-batch after the other",
-}
-ZERO = {
-    1: "The optimizer's state is shared out over {dp} data parallel groups (ZeRO-1): each updates its part.",
-    2: "Optimizer's state and gradients are shared out over {dp} data parallel groups (ZeRO-2).",
-    3: "Weights, gradients and optimizer's state are shared out over {dp} data parallel groups and gathered layer by "
-    "layer (FSDP, ZeRO-3).",
-}
-RECOMPUTED = {
-    "none": "Nothing is computed twice.",
-    "selective": "Some of a layer, such as the insides of attention, is computed again in the backward pass.",
-    "full": "Every layer is computed again in the backward pass, to save memory.",
-}
-
 
 def shown(decision: Decision) -> Decision:
     """Return a decision with as many candidates as a page has room for, of which only the best has its stages."""
     kept = {*map(id, decision.candidates[:MOST_ROWS]), *map(id, decision.of_families())}
     others = (replace(row, stages=()) for row in decision.candidates[1:] if id(row) in kept)
     return replace(decision, candidates=(decision.best, *others))
-
-
-def split_of(decision: Decision) -> Iterator[str]:
-    """Yield what the best candidate does, in sentences for people."""
-    best, model, parallel = decision.best, decision.model, Parallel.read(decision.best.parallel)
-    if parallel is None:
-        yield (
-            f"A plan that was searched for {decision.machine.devices} workers: every tensor and operator is split in "
-            "its own way. On few devices the layers below show it; the command at the end of the page writes it, and "
-            "report shows it tensor by tensor."
-        )
-        return
-    if parallel.pp > 1:
-        yield (
-            f"{_layers(model.layers)} cut into {parallel.pp} stages of a pipeline; a stage passes "
-            f"on activations. The schedule is {EXCHANGES[read_schedule(parallel.schedule)[0]]}."
-        )
-    if parallel.dp > 1:
-        yield (
-            f"The {model.batch} samples of a step are divided over {parallel.dp} data parallel groups, "
-            f"{model.batch / parallel.dp:g} each; gradients are added up over the groups once a step."
-        )
-    if parallel.tp > 1:
-        yield (
-            f"Within a layer, matrices and attention heads are split over {parallel.tp} tensor parallel devices, which "
-            "exchange activations twice a layer and pass"
-            + (", and what they would all compute is split along the sequence." if parallel.sp else ".")
-        )
-    if parallel.ep > 1:
-        yield f"Every {parallel.ep} of the data parallel groups share out a layer's experts, and exchange tokens."
-    if parallel.cp > 1:
-        yield f"Every sequence is split over {parallel.cp} context parallel devices, which exchange keys and values."
-    if parallel.zero:
-        yield ZERO[parallel.zero].format(dp=parallel.dp)
-    each = model.batch // parallel.dp // best.micro_batches
-    yield (
-        f"A device takes {_count(each, 'sample')} at once and needs {_count(best.micro_batches, 'micro-batch', 'es')} "
-        "for a step."
-    )
-    yield RECOMPUTED[parallel.recompute]
-
-
-def _layers(count: int) -> str:
-    return f"The {count} layers are" if count else "The network is"
-
-
-def _count(number: int, noun: str, plural: str = "s") -> str:
-    return f"{number} {noun}{'' if number == 1 else plural}"
 
 
 def cards_of(decision: Decision) -> tuple[tuple[str, str, str], ...]:
@@ -132,24 +63,16 @@ def _times(ratio: float) -> str:
     return f"{ratio:.2f} x" if ratio < 10 else f"{ratio:.3g} x"
 
 
-def trust_of(decision: Decision) -> tuple[str, ...]:
-    """Return how far the answer is from the best there could be, and from the hardware's limit."""
-    best, search = decision.best, decision.search
+def gap_of(decision: Decision) -> str:
+    """Say how far the answer is from the best there could be."""
+    search = decision.search
     if search.unfinished:
         gap = f"The search is not finished: {left_open(search)}. A larger --budget narrows this."
     elif search.bounded_away:
         gap = "The search is finished: no candidate that was left out can be faster in our model."
     else:
         gap = "The search is finished: every candidate was worked out."
-    gap = f"{gap} {not_their_best(decision)}".rstrip()
-    return (
-        gap,
-        f"The step takes {best.roof_factor:.3g} times as long as its kernels alone would at the best rates that large "
-        f"kernels attain on a {decision.machine.device}. The bars under “Where time goes” say what the rest is.",
-        "Seconds are predicted, not measured: from the device's figures listed under Inputs and the software stack "
-        f"“{decision.stack}”. Differences of a few percent between candidates are within the error of such a "
-        "prediction; run the first two or three where they are close.",
-    )
+    return f"{gap} {not_their_best(decision)}".rstrip()
 
 
 def asked(decision: Decision) -> Iterator[Figure]:

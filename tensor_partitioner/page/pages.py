@@ -25,7 +25,7 @@ from tensor_partitioner import __version__, display
 from tensor_partitioner.decision.record import Decision, published_scores
 from tensor_partitioner.decision.sources import hint
 from tensor_partitioner.display import number, percent, product, quantity, seconds
-from tensor_partitioner.page.decisions import asked, cards_of, machine_inputs, shown, split_of, stack_inputs, trust_of
+from tensor_partitioner.page.decisions import asked, cards_of, gap_of, machine_inputs, shown, stack_inputs
 from tensor_partitioner.page.records import Figure, Lanes, Page
 from tensor_partitioner.page.runs import occupied, plan_part, run_part, schedule_lanes, simulated_lanes, task_lanes
 from topologies import Machine, TopologyError, load_topology
@@ -65,11 +65,10 @@ def decision_content(
         title=f"How to train {model.name} on {facts.devices} x {facts.device}",
         lead=f"{decision.verdict} {advice}".rstrip(),
         cards=cards_of(decision),
-        trust=trust_of(decision),
+        trust=(gap_of(decision),),
         commands=decision.commands,
         decision=shown(decision),
         parallel=Parallel.read(decision.best.parallel),
-        split=tuple(split_of(decision)),
         plan=None if plan is None else plan_part(plan, is_named=decision.best.parallel is not None),
         timelines=(schedule_lanes(decision.best),),
         machine=() if built is None else machine_tree(built, _loads(plan, built, decision.best.seconds_per_step)),

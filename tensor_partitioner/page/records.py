@@ -62,7 +62,7 @@ class Figure(NamedTuple):
 class Page(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """All of a page: every part but the heading may be missing.
 
-    `parallel` is that of the decision's best, `split` says it in sentences, and `runs` have fields of reports.
+    `parallel` is that of the decision's best, and `runs` have fields of reports.
     """
 
     title: str
@@ -72,7 +72,6 @@ class Page(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     commands: tuple[str, ...]
     decision: Decision | None = None
     parallel: Parallel | None = None
-    split: tuple[str, ...] = ()
     plan: PlanPart | None = None
     runs: tuple[Mapping[str, Any], ...] = ()
     timelines: tuple[Lanes, ...] = ()

@@ -13,7 +13,6 @@ from planner.export.targets import TARGETS
 from planner.graph.ir import Entry, Tensor
 from planner.layout import PARTIAL, REPLICATE, Shard
 from tensor_partitioner.commands.export import main as export_main
-from tensor_partitioner.commands.plan import main
 
 S0, S1, R = Shard(0), Shard(1), REPLICATE
 
@@ -48,14 +47,14 @@ def test_a_target_in_a_users_file(tmp_path, capsys):
     plan("mlp-2-16", (2,)).save(tmp_path / "plan.json")
     (tmp_path / "rows.py").write_text(TARGET)
     (tmp_path / "rows.txt").write_text("# @MODEL@ for @WORKERS@: @PARAMETERS@")
-    exporting = (str(tmp_path / "plan.json"), "--export", "rows", "-o", str(tmp_path / "placed.py"))
-    assert run(*exporting) == 2
+    exporting = (str(tmp_path / "plan.json"), "--to", "rows", "-o", str(tmp_path / "placed.py"))
+    assert exported(*exporting) == 2
     assert (
         "expected a target among torchrun, megatron, torchtitan, deepspeed, fsdp2, dtensor, jax, found 'rows'"
         in capsys.readouterr().err
     )
     try:
-        assert run(*exporting, "--operators", str(tmp_path / "rows.py")) == 0
+        assert exported(*exporting, "--operators", str(tmp_path / "rows.py")) == 0
     finally:
         TARGETS.pop("rows", None)
     assert (tmp_path / "placed.py").read_text().startswith("# a model for 2: {")
@@ -139,17 +138,11 @@ def test_what_is_refused():
     assert export(recurrent, "jax").parameters.keys() == {"lstm.weight_ih_l0"}
 
 
-def run(*arguments):
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    return ended.value.code
-
-
 def test_the_command(tmp_path, capsys):
     saved, file, table = tmp_path / "plan.json", tmp_path / "split.py", tmp_path / "table.json"
     planned = plan()
     planned.save(saved)
-    assert run(saved, "--export", "dtensor", "-o", file, "--json", table) == 0
+    assert exported(saved, "--to", "dtensor", "-o", file, "--json", table) == 0
     shown = capsys.readouterr().out
     assert f"{planned.total_bytes:,}" in shown
     data = json.loads(table.read_text())
@@ -158,9 +151,7 @@ def test_the_command(tmp_path, capsys):
     assert f"{data['target_bytes']:,}" in shown
     compile(file.read_text(), "split.py", "exec")
     assert "from split import distribute" in file.read_text()
-    assert run("mlp-2-16", "--workers", "4", "--export", "jax") == 2
-    assert "--export takes a saved plan" in capsys.readouterr().err
-    assert run(saved, "--export", "jax", "--workers", "4") == 2
+    assert exported(saved, "--to", "jax", "--workers", "4") == 2
     assert "expected no --workers" in capsys.readouterr().err
 
 

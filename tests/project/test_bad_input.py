@@ -12,6 +12,7 @@ from planner.graph.graph_json import to_data
 from planner.models import build
 from planner.search import SEARCHERS
 from tensor_partitioner.commands.compare import main as compare
+from tensor_partitioner.commands.export import main as export
 from tensor_partitioner.commands.plan import main as plan
 from tensor_partitioner.commands.simulate import main as simulate
 from topologies import full_text
@@ -389,7 +390,7 @@ def test_a_target_that_says_nothing(refused, tmp_path):
     (tmp_path / "own.py").write_text(TARGET)
     file = ROOT / "examples" / "product.plan.json"
     try:
-        refused(plan, file, "--export", "odd", "--operators", tmp_path / "own.py", match=r"target odd: .*found None")
+        refused(export, file, "--to", "odd", "--operators", tmp_path / "own.py", match=r"target odd: .*found None")
     finally:
         TARGETS.pop("odd", None)
 

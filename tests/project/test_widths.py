@@ -10,12 +10,12 @@ import sys
 import pytest
 
 import planner
-from tensor_partitioner.commands import compare, decide, operators, plan, simulate, topo
+from tensor_partitioner.commands import compare, decide, export, operators, plan, simulate, topo
 from tensor_partitioner.commands.entry import COMMANDS
 
 MAINS = {
     module.__name__.rpartition(".")[2]: module.main for module in (compare, decide, operators, plan, simulate, topo)
-}
+} | {"export-plan": export.main}
 MODEL = "mlp-2-16 --batch 8 --workers 4"
 PREPARED = (
     f"plan {MODEL} -o plan.json",
@@ -27,7 +27,7 @@ LINES = (
     f"plan {MODEL} --why-not fc1.w=R",
     f"plan {MODEL} --frontier",
     "plan --diff plan.json other.json",
-    "plan plan.json --export jax",
+    "export-plan plan.json --to jax",
     "simulate plan.json --topo p2.8xlarge",
     "decide mlp-2-16 --topo uniform-8 --vary batch=8,16 --vary topo=p2.8xlarge,dgx-a100",
     "compare report.json report.json --pairs",

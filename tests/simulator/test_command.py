@@ -1,6 +1,5 @@
 """The command `simulate`: models planned first, the same from Python, and what is refused."""
 
-import json
 import re
 
 import pytest
@@ -68,16 +67,3 @@ def test_from_python_the_same_is_found(saved, tmp_path):
 def test_a_saved_plan_is_not_planned_again(saved, capsys, option):
     assert run(saved, "--topo", "uniform-8", *option) == 2
     assert re.fullmatch(rf"error: .*mlp\.json is a saved plan, .*: expected no {option[0]}\n", capsys.readouterr().err)
-
-
-@pytest.mark.parametrize(
-    ("system", "parallel"), [("data-parallel", "dp=8"), ("zero-3", "dp=8,zero=3"), ("1f1b", "pp=8")]
-)
-def test_a_system_is_named_parallelism_over_all_devices(system, parallel, tmp_path):
-    """One question has one answer, whatever its spelling."""
-    steps = []
-    for words in (("--system", system), ("--parallel", parallel)):
-        asked = ("mlp-8-64", "--batch", 64, "--topo", "hgx-h100", *words, "--json", tmp_path / "step.json")
-        assert run(*asked) == 0
-        steps.append(json.loads((tmp_path / "step.json").read_text()))
-    assert steps[0] == steps[1]
