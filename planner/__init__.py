@@ -11,45 +11,37 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from planner.errors import GraphError, PlanError
     from planner.explanations.difference import PlanDifference, diff
-    from planner.explanations.explanation import Explanation, explain
-    from planner.explanations.frontier import Frontier, frontier
+    from planner.explanations.explanation import explain
+    from planner.explanations.frontier import frontier
     from planner.explanations.summary import summary
-    from planner.explanations.summary_record import Summary
-    from planner.explanations.what_if import WhyNot, Workbench
+    from planner.explanations.what_if import Workbench
     from planner.extensions import load_operators
-    from planner.graph import Graph, GraphBuilder, Optimizer, Recipe, training_graph
+    from planner.graph import Graph, GraphBuilder, Optimizer, training_graph
     from planner.model_source import from_torch, model
     from planner.planning import plan
     from planner.plans.plan import Plan
     from planner.plans.plan_json import load_plan as load
-    from planner.plans.records import SearchRecord
     from planner.program.lower import lower
-    from planner.report.schema import Report
-    from planner.search import SEARCHERS, SearchOptions, Ties
+    from planner.search import SEARCHERS
 
 _HOMES = {
     "planner.errors": ("GraphError", "PlanError"),
     "planner.explanations.difference": ("PlanDifference", "diff"),
-    "planner.explanations.explanation": ("Explanation", "explain"),
-    "planner.explanations.frontier": ("Frontier", "frontier"),
+    "planner.explanations.explanation": ("explain",),
+    "planner.explanations.frontier": ("frontier",),
     "planner.explanations.summary": ("summary",),
-    "planner.explanations.summary_record": ("Summary",),
-    "planner.explanations.what_if": ("WhyNot", "Workbench"),
+    "planner.explanations.what_if": ("Workbench",),
     "planner.extensions": ("load_operators",),
-    "planner.graph": ("Graph", "GraphBuilder", "Optimizer", "Recipe", "training_graph"),
+    "planner.graph": ("Graph", "GraphBuilder", "Optimizer", "training_graph"),
     "planner.model_source": ("from_torch", "model"),
     "planner.planning": ("plan",),
     "planner.plans.plan": ("Plan",),
     "planner.plans.plan_json": ("load",),
-    "planner.plans.records": ("SearchRecord",),
     "planner.program.lower": ("lower",),
-    "planner.report.schema": ("Report",),
-    "planner.search": ("SEARCHERS", "SearchOptions", "Ties"),
+    "planner.search": ("SEARCHERS",),
 }
 __all__ = [
     "SEARCHERS",
-    "Explanation",
-    "Frontier",
     "Graph",
     "GraphBuilder",
     "GraphError",
@@ -57,13 +49,6 @@ __all__ = [
     "Plan",
     "PlanDifference",
     "PlanError",
-    "Recipe",
-    "Report",
-    "SearchOptions",
-    "SearchRecord",
-    "Summary",
-    "Ties",
-    "WhyNot",
     "Workbench",
     "diff",
     "explain",

@@ -12,7 +12,7 @@ from planner.plans.plan import Plan
 from planner.program.lower import lower
 from planner.program.tasks import Program
 from results.searchers import ONE_WEIRD_TRICK
-from simulator import simulated
+from simulator.simulation import simulated
 from topologies import Machine, load_topology
 
 Row = dict[str, Any]

@@ -9,39 +9,30 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from topologies.errors import TopologyError, TopologyWarning
-    from topologies.kernels import Kernel, Product, Window
+    from topologies.errors import TopologyError
+    from topologies.kernels import Kernel, Product
     from topologies.library import available
     from topologies.load import full_text, load_topology, parse_topology
-    from topologies.machine import CATEGORIES, Device, Level, Link, Machine, Memory, Resource, Route, levels
+    from topologies.machine import Device, Machine, Memory, levels
     from topologies.measured import Estimates, TransferAmounts
 
 _HOMES = {
-    "topologies.errors": ("TopologyError", "TopologyWarning"),
-    "topologies.kernels": ("Kernel", "Product", "Window"),
+    "topologies.errors": ("TopologyError",),
+    "topologies.kernels": ("Kernel", "Product"),
     "topologies.library": ("available",),
     "topologies.load": ("full_text", "load_topology", "parse_topology"),
-    "topologies.machine": (
-        *("CATEGORIES", "Device", "Level", "Link", "Machine", "Memory", "Resource", "Route", "levels"),
-    ),
+    "topologies.machine": ("Device", "Machine", "Memory", "levels"),
     "topologies.measured": ("Estimates", "TransferAmounts"),
 }
 __all__ = [
-    "CATEGORIES",
     "Device",
     "Estimates",
     "Kernel",
-    "Level",
-    "Link",
     "Machine",
     "Memory",
     "Product",
-    "Resource",
-    "Route",
     "TopologyError",
-    "TopologyWarning",
     "TransferAmounts",
-    "Window",
     "available",
     "full_text",
     "levels",

@@ -1,6 +1,6 @@
 """Layouts: where every element of every tensor lies, who needs it, and what must move."""
 
-from planner.layout.communication import Collective, Group, collective, collectives
+from planner.layout.communication import Collective, collectives
 from planner.layout.exchange import Exchange, axes_name, by_axis, exchanged_by_axis
 from planner.layout.geometry import (
     EVERYWHERE,
@@ -20,7 +20,7 @@ from planner.layout.geometry import (
 )
 from planner.layout.region import Region, elements, local_shape
 from planner.layout.signature import Signature, signatures
-from planner.layout.split import Runs, eligible, iteration_runs, part
+from planner.layout.split import Runs, eligible
 from planner.layout.ways import (
     PARTIAL,
     REPLICATE,
@@ -28,10 +28,8 @@ from planner.layout.ways import (
     Layout,
     Placement,
     PlacementSet,
-    Replicate,
     Shard,
     Ways,
-    format_layout,
     parse_placement,
 )
 
@@ -44,13 +42,11 @@ __all__ = [
     "At",
     "Collective",
     "Exchange",
-    "Group",
     "Layout",
     "Placement",
     "PlacementSet",
     "Production",
     "Region",
-    "Replicate",
     "Runs",
     "Shard",
     "Signature",
@@ -59,22 +55,18 @@ __all__ = [
     "axes_name",
     "by_axis",
     "can_split",
-    "collective",
     "collectives",
     "computing",
     "elements",
     "eligible",
     "exchanged_by_axis",
     "fetch",
-    "format_layout",
     "group_of",
-    "iteration_runs",
     "local_shape",
     "needed",
     "owned",
     "owned_by_all",
     "parse_placement",
-    "part",
     "production",
     "signatures",
     "store",

@@ -2,15 +2,13 @@
 
 from planner.search.coarse.coarsen import Ties
 from planner.search.factorisations import best_plan
-from planner.search.options import PLACEMENTS, SearchOptions
+from planner.search.options import SearchOptions
 from planner.search.run import search, space_of
-from planner.search.searchers import OBJECTIVES, SEARCHERS, Searcher, register
+from planner.search.searchers import SEARCHERS, Searcher, register
 from planner.search.solver.limits import Limits
 from planner.search.space import Outcome, Space
 
 __all__ = [
-    "OBJECTIVES",
-    "PLACEMENTS",
     "SEARCHERS",
     "Limits",
     "Outcome",

@@ -37,7 +37,7 @@ from planner.report.schema import Report, read_reports
 from planner.search.stages.staged import staged
 from results.experiment import ROOT, launcher, publish, read_data, run_command
 from results.pipelines.run import HERE, pages
-from simulator import simulated
+from simulator.simulation import simulated
 from topologies import load_topology
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved:2", "zero-bubble", "accumulation")

@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 import yaml
 
-from topologies import Device, Kernel, Machine, Product, Window, parse_topology
+from topologies import Device, Kernel, Machine, Product, parse_topology
+from topologies.kernels import Window
 from topologies.library import DEVICES
 from topologies.schema import DeviceSpec
 

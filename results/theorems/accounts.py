@@ -16,7 +16,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from planner.layout import REPLICATE, Shard, Ways, part, signatures
+from planner.layout import REPLICATE, Shard, Ways, signatures
+from planner.layout.split import part
 from planner.plans.plan import Plan
 
 ITEM = 4

@@ -5,10 +5,12 @@ from __future__ import annotations
 from itertools import pairwise
 from random import Random
 
-from planner.graph import Graph, GraphBuilder, Init, Node
+from planner.graph import Graph, GraphBuilder, Init
+from planner.graph.ir import Node
 from planner.graph.optimizers import Optimizer
 from planner.graph.training import training_graph
-from planner.layout import Ways, format_layout
+from planner.layout import Ways
+from planner.layout.ways import format_layout
 from planner.plans.plan import Plan
 from planner.search import Space, Ties
 from planner.search.coarse.coarsen import Coarsenings

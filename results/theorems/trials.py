@@ -12,7 +12,8 @@ from random import Random
 import numpy as np
 
 from planner.graph import Graph, GraphBuilder
-from planner.layout import Layout, Region, Shard, Signature, Ways, format_layout, owned_by_all, signatures
+from planner.layout import Layout, Region, Shard, Signature, Ways, owned_by_all, signatures
+from planner.layout.ways import format_layout
 from planner.plans.plan import Plan
 from planner.search import Space
 from results.theorems import accounts, alignment, draws, leveldp, recursions

@@ -17,7 +17,7 @@ from results.experiment import Pages, publish, table
 from results.tofu_memory.caching import reserved_bytes
 from results.tofu_memory.gathering import GatheringPlan
 from results.tofu_memory.rules import Fetching, Reuse, peak_live_bytes, requests
-from simulator import simulated
+from simulator.simulation import simulated
 from topologies import load_topology
 
 HERE = Path(__file__).parent

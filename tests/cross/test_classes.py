@@ -10,10 +10,11 @@ import planner
 from planner.layout import Ways
 from planner.models import build
 from planner.program.lower import Lowering
-from simulator import Switches, simulated
 from simulator.classes import classes
+from simulator.interpreter import Switches
 from simulator.programs import plan_program
 from simulator.report import Settings, simulation_of
+from simulator.simulation import simulated
 from tests.cross.cases import MODELS, graph
 from tests.cross.random_plans import random_pipeline, random_plan
 from tests.simulator.test_ranks import host

@@ -10,7 +10,7 @@ import pytest
 
 from planner.program.lower import lower
 from planner.report.schema import read_reports
-from simulator import simulated
+from simulator.simulation import simulated
 from tests.cross.cases import cases, distinct
 from tests.cross.launch import execute
 from topologies import load_topology

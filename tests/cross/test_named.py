@@ -8,7 +8,7 @@ from planner.layout import Shard, elements, owned_by_all
 from planner.plans.plan import undivided
 from planner.program.lower import lower
 from planner.report.schema import read_reports
-from simulator import simulated
+from simulator.simulation import simulated
 from tests.cross.launch import execute
 from tests.cross.loopback import Loopback
 from tests.cross.masks import Recount

@@ -19,7 +19,7 @@ from planner.program.lower import lower
 from planner.report.schema import read_reports
 from planner.search import SearchOptions
 from planner.search.run import search
-from simulator import simulated
+from simulator.simulation import simulated
 from tests.cross.launch import execute
 from tests.cross.masks import Recount
 from tests.cross.random_plans import random_plan

@@ -16,7 +16,8 @@ from planner.plans.plan_json import plan_from_json
 from planner.program.in_order import in_order
 from planner.program.lower import lower
 from planner.report.schema import read_reports
-from simulator import Switches, simulated
+from simulator.interpreter import Switches
+from simulator.simulation import simulated
 from tests.cross.launch import execute
 from tests.cross.loopback import Loopback
 from tests.cross.masks import Recount

@@ -9,7 +9,7 @@ from planner.layout import REPLICATE, Shard, Ways, elements, fetch, owned_by_all
 from planner.plans.plan_json import load_plan
 from planner.program.lower import lower
 from planner.report.schema import read_reports
-from simulator import simulated
+from simulator.simulation import simulated
 from tests.cross.cases import SHARED, SHARED_WAYS, graph
 from tests.cross.launch import execute
 from topologies import load_topology, parse_topology

@@ -17,7 +17,7 @@ from planner.plans.plan_json import plan_from_json
 from planner.program.lower import lower
 from planner.program.tasks import Compute
 from planner.report.schema import read_reports
-from simulator import simulated
+from simulator.simulation import simulated
 from tests.cross.cases import graph
 from tests.cross.launch import execute
 from tests.cross.loopback import Loopback

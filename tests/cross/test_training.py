@@ -7,7 +7,7 @@ from planner.models import build
 from planner.planning import plan
 from planner.program.lower import lower
 from planner.report.schema import read_reports
-from simulator import simulated
+from simulator.simulation import simulated
 from tests.cross.launch import execute
 from topologies import load_topology
 

@@ -10,7 +10,7 @@ from planner.layout import Shard, Ways
 from planner.plans.plan import Plan, single_worker, undivided
 from planner.program.lower import lower
 from planner.search import SearchOptions, search
-from simulator import simulated
+from simulator.simulation import simulated
 from tests.cross.loopback import Loopback
 from topologies import load_topology
 

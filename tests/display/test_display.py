@@ -9,6 +9,7 @@ from msgspec.structs import replace as changed
 
 import planner
 import simulator
+from planner.plans.records import SearchRecord
 from planner.search import Searcher, SearchOptions, Ties
 from tensor_partitioner import display
 from tensor_partitioner.display import Shown, facts, printable, table
@@ -23,7 +24,7 @@ SHOWN = {
     "difference": (planner.diff(PLAN, planner.plan(GRAPH, workers=4, placements="S")), "two plans of one graph"),
     "report": (simulator.simulate(PLAN, "uniform-8"), "seconds per step"),
     "search": (PLAN.search, "recursive, placements S,R"),
-    "search of a plan made by hand": (planner.SearchRecord(), "made by hand"),
+    "search of a plan made by hand": (SearchRecord(), "made by hand"),
     "program": (planner.lower(PLAN), "arena bytes"),
     "optimizer": (planner.Optimizer("adam"), "beta1"),
     "machine": (load_topology("p2.8xlarge"), "machine p2.8xlarge"),

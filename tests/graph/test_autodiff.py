@@ -1,7 +1,8 @@
 import pytest
 
 from planner.errors import GraphError
-from planner.graph import GraphBuilder, Init, Optimizer, gradients, training_graph
+from planner.graph import GraphBuilder, Init, Optimizer, training_graph
+from planner.graph.autodiff import gradients
 from planner.graph.rules import RULES
 
 

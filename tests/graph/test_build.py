@@ -1,7 +1,8 @@
 import pytest
 
 from planner.errors import GraphError
-from planner.graph import GraphBuilder, Init, Node
+from planner.graph import GraphBuilder, Init
+from planner.graph.ir import Node
 
 
 def test_shapes_names_and_roles():

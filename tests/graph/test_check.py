@@ -4,7 +4,9 @@ from dataclasses import replace
 import pytest
 
 from planner.errors import GraphError
-from planner.graph import Graph, Init, Node, Tensor, check
+from planner.graph import Graph, Init
+from planner.graph.checking import check
+from planner.graph.ir import Node, Tensor
 from planner.models import build
 
 

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.errors import GraphError
-from planner.graph import GraphBuilder, Init, from_data, load_graph, to_data
+from planner.graph import GraphBuilder, Init
+from planner.graph.graph_json import from_data, load_graph, to_data
 from planner.models import build
 
 

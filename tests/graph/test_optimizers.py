@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from planner.errors import GraphError
-from planner.graph import OPTIMIZERS, GraphBuilder, Init, Optimizer, training_graph
+from planner.graph import GraphBuilder, Init, Optimizer, training_graph
+from planner.graph.optimizers import OPTIMIZERS
 from tests.graph import one_worker
 
 STATES = {

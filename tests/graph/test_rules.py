@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from executor.verification import CheckOptions, check_operator
 from executor.verification.cases import CASES
 from planner.errors import GraphError
-from planner.graph import GraphBuilder, Init, gradients
+from planner.graph import GraphBuilder, Init
+from planner.graph.autodiff import gradients
 from planner.graph.rules import RULES, flat
 from tdl.catalog.pointwise import BINARY, SCALAR, UNARY
 from tests.graph import one_worker

@@ -6,18 +6,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from planner.layout import (
-    REPLICATE,
-    Collective,
-    Exchange,
-    Group,
-    Shard,
-    Ways,
-    collective,
-    collectives,
-    fetch,
-    owned_by_all,
-)
+from planner.layout import REPLICATE, Collective, Exchange, Shard, Ways, collectives, fetch, owned_by_all
+from planner.layout.communication import Group, collective
 from planner.layout.ways import At
 from planner.program.cut import Cut
 from planner.program.lower import lower

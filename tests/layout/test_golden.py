@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import tdl
-from planner.layout import REPLICATE, Production, Shard, Ways, fetch, iteration_runs, owned_by_all, store
+from planner.layout import REPLICATE, Production, Shard, Ways, fetch, owned_by_all, store
 from planner.layout.geometry import reached
+from planner.layout.split import iteration_runs
 
 CASES = Path(__file__).parents[3] / "shared/golden/layout_cases.json"
 

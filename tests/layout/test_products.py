@@ -11,7 +11,8 @@ from planner.models import build
 from planner.program.lower import lower
 from planner.program.tasks import Compute
 from planner.search import SearchOptions, search
-from topologies import Product, Window
+from topologies import Product
+from topologies.kernels import Window
 
 TINY = {"batch": 6, "image": 64, "classes": 5}
 

@@ -3,7 +3,7 @@ import re
 import pytest
 
 from planner.errors import GraphError
-from planner.graph import OPTIMIZERS
+from planner.graph.optimizers import OPTIMIZERS
 from planner.models import build, llama, transformer
 from planner.models.zoo import known_names
 

@@ -13,10 +13,11 @@ import pytest
 from click.testing import CliRunner
 
 import planner
-import simulator
 import topologies
 from planner.failures import describe_failure
 from planner.report.schema import write_reports
+from simulator.programs import plan_program
+from simulator.simulation import simulated
 from tensor_partitioner.commands.report import main
 from tensor_partitioner.decision.record import published_scores
 from tensor_partitioner.page.decisions import cards_of, machine_inputs, shown
@@ -108,8 +109,8 @@ def test_figures_have_sources():
 
 
 def test_the_timeline_keeps_the_seconds_of_what_it_draws_together(plan):
-    program = simulator.plan_program(plan, topologies.load_topology("p2.8xlarge"), 1)
-    simulation = simulator.simulated(program.program, program.machine)
+    program = plan_program(plan, topologies.load_topology("p2.8xlarge"), 1)
+    simulation = simulated(program.program, program.machine)
     timeline = simulated_lanes(simulation, plan.workers)
     assert timeline.seconds == simulation.seconds
     for worker, spans in enumerate(timeline.lanes.values()):

@@ -8,6 +8,7 @@ import planner
 import simulator
 from planner.errors import GraphError, PlanError
 from planner.planning import OPTIONS
+from planner.search import SearchOptions
 from tensor_partitioner.commands.plan import main as plan_command
 
 
@@ -108,7 +109,7 @@ def test_an_option_is_written_once(name):
     assert (shown.opts, shown.help) == ([option.flag], option.help)
     assert shown.default in (option.default, None)
     of_plan = signature(planner.plan).parameters
-    python = of_plan[name].default if name in of_plan else getattr(planner.SearchOptions(), name)
+    python = of_plan[name].default if name in of_plan else getattr(SearchOptions(), name)
     assert python == option.default
 
 

@@ -16,7 +16,8 @@ from executor.training import Trainer, rank_programs  # noqa: E402
 from executor.weights import Weights, WeightsError  # noqa: E402
 from executor.weights.saving import save_weights  # noqa: E402
 from planner.errors import InputError  # noqa: E402
-from planner.graph import Optimizer, from_data, to_data  # noqa: E402
+from planner.graph import Optimizer  # noqa: E402
+from planner.graph.graph_json import from_data, to_data  # noqa: E402
 from planner.layout import Ways, owned_by_all, parse_placement  # noqa: E402
 from planner.plans.plan import undivided  # noqa: E402
 from planner.pytorch import from_torch  # noqa: E402

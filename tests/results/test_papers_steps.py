@@ -13,7 +13,7 @@ from results.soybean_scaling import run as scaling
 from results.steps import exposed, graph, only, plan, step
 from results.tiling_on_one_device.device import shared
 from results.tofu_memory.gathering import GatheringPlan
-from simulator import simulated
+from simulator.simulation import simulated
 from tests.cross.cases import graph as small
 from tests.cross.loopback import Loopback
 from tests.cross.random_plans import random_plan

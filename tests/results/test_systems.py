@@ -23,7 +23,8 @@ from results.wresnet_throughput.systems.registry import SYSTEMS
 from results.wresnet_throughput.systems.spread import spread
 from results.wresnet_throughput.systems.swapping import AHEAD, SOON, Cache, room_bytes
 from results.wresnet_throughput.systems.system import NoRoomError, SystemRequest
-from simulator import Switches, interpret, simulated
+from simulator.interpreter import Switches, interpret
+from simulator.simulation import simulated
 from tests.cross.loopback import Loopback
 from tests.simulator.programs import buffer, peak_live_bytes, star
 from topologies import load_topology

@@ -8,13 +8,15 @@ import pytest
 
 import simulator
 from planner.errors import PlanError
-from planner.layout import Collective, Group
+from planner.layout import Collective
+from planner.layout.communication import Group
 from planner.models import build
 from planner.planning import plan
 from planner.program.lower import lower
 from planner.program.tasks import Send
-from simulator import DeadlockError, Switches, interpret, simulated
+from simulator.interpreter import DeadlockError, Switches, interpret
 from simulator.report import Settings
+from simulator.simulation import simulated
 from tests.cross.cases import WAYS, graph
 from tests.cross.random_plans import random_plan
 from tests.simulator.programs import compute, fetch, program, send, star, wait

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator import Switches, interpret, simulated
+from simulator.interpreter import Switches, interpret
 from simulator.memory import Accounting
+from simulator.simulation import simulated
 from tests.simulator.programs import INSTANT, changed, compute, fetch, program, send, star, wait
 from tests.simulator.test_interpreter import programs
 from topologies.schema import Peak

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator import DeadlockError, Switches, interpret, simulated
+from simulator.interpreter import DeadlockError, Switches, interpret
+from simulator.simulation import simulated
 from tests.simulator.programs import compute, fetch, program, reduce, send, shared_processor, star, wait
 from topologies import TopologyError
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from simulator import interpret
+from simulator.interpreter import interpret
 from tests.simulator.programs import INSTANT, changed, device_type, fetch, program, reduce, send, star, wait
 from topologies import parse_topology
 

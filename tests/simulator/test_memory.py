@@ -8,10 +8,10 @@ from planner.models import build
 from planner.program.needs import needed_bytes
 from planner.program.workspace import worker_workspace_bytes
 from planner.search import SearchOptions, search
-from simulator import simulated
 from simulator.memory import Accounting, usage
 from simulator.programs import plan_program
 from simulator.report import Settings, simulation_of
+from simulator.simulation import simulated
 from tests.simulator.programs import buffer, compute, program, shared_processor, star
 from topologies import load_topology
 

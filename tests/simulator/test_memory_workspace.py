@@ -14,7 +14,7 @@ from planner.program.lower import arena_sizes, lower
 from planner.program.needs import needed_bytes
 from planner.program.tasks import Buffer, Compute, Kernel, SlicedCall, WorkerProgram
 from planner.program.workspace import worker_workspace_bytes
-from simulator import simulated
+from simulator.simulation import simulated
 from tests.simulator.programs import star
 from topologies import load_topology
 

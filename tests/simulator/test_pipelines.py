@@ -8,7 +8,7 @@ import planner
 from planner.plans.phases import kind_of
 from planner.program.lower import lower
 from planner.program.tasks import Compute
-from simulator import Switches, interpret
+from simulator.interpreter import Switches, interpret
 from tests.simulator.programs import star
 
 FLOPS_PER_S = 100

@@ -12,9 +12,10 @@ from planner.program.lower import lower
 from planner.program.needs import needed_bytes
 from planner.report.schema import read_reports
 from planner.search import SearchOptions, search
-from simulator import Switches, simulated
+from simulator.interpreter import Switches
 from simulator.programs import plan_program
 from simulator.report import report
+from simulator.simulation import simulated
 from tensor_partitioner.commands.simulate import main
 from tensor_partitioner.display.progress import STATUS
 from topologies import full_text, load_topology

@@ -11,7 +11,8 @@ from planner.models import build
 from planner.program.lower import lower
 from planner.program.tasks import Compute
 from planner.search import SearchOptions, search
-from simulator import Switches, simulated
+from simulator.interpreter import Switches
+from simulator.simulation import simulated
 from simulator.tracing import trace
 from tests.simulator.trace_reader import Complete, Trace
 from topologies import load_topology

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tdl
-import topologies
+import topologies.machine
 from tdl import Max, OpaqueFunction, Sum, TDLError, at, pad, tensor
 from tdl.operator import CATEGORIES
 from tests.tdl.paper_operators import CATALOG
@@ -203,7 +203,7 @@ def test_what_is_registered_is_an_operator():
 def test_categories_are_those_of_machines():
     with pytest.raises(TDLError, match=r"relu: category is one of matmul, .*, other, found 'matmull'"):
         tdl.op(category="matmull")(relu)
-    assert CATEGORIES == topologies.CATEGORIES
+    assert CATEGORIES == topologies.machine.CATEGORIES
 
 
 def test_descriptions_take_named_tensors_or_all():

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.simulator.programs import device_type
-from topologies import Kernel, Product, TopologyError, Window, load_topology, parse_topology
-from topologies.kernels import Attention, Rates, product_s, transformed
+from topologies import Kernel, Product, TopologyError, load_topology, parse_topology
+from topologies.kernels import Attention, Rates, Window, product_s, transformed
 from topologies.schema import Products, Winograd
 
 DEVICES = {

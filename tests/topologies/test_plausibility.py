@@ -5,7 +5,8 @@ import warnings
 
 import pytest
 
-from topologies import TopologyWarning, full_text, load_topology
+from topologies import full_text, load_topology
+from topologies.errors import TopologyWarning
 
 TEXT = re.sub(r"reserved_bytes: [^,}]+, ", "", full_text("p2.8xlarge"))
 

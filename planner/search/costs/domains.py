@@ -9,7 +9,6 @@ from typing import TypeVar
 
 import numpy as np
 from msgspec import Struct, field
-from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from planner.layout import (
@@ -46,14 +45,6 @@ class Layouts(Struct, frozen=True, eq=False):
     replicated: Masks
     partial: Masks
 
-    def restricted_to(self, kept: Sequence[int]) -> Layouts:
-        """Return the domain of some of the states, by number."""
-        states, at = tuple(self.states[state] for state in kept), list(kept)
-        partial = self.partial[at] if len(self.partial) > 1 else self.partial
-        return replace(
-            self, states=states, sharded=self.sharded[:, at], replicated=self.replicated[at], partial=partial
-        )
-
 
 class Strategies(Struct, frozen=True, eq=False):
     """Candidate strategies, with the steps at which each chooses a variable (or `*`), as bit masks [state]."""
@@ -86,11 +77,6 @@ class Strategies(Struct, frozen=True, eq=False):
 
     def _steps_choosing_any(self, choices: Iterable[str]) -> Masks:
         return reduce(np.bitwise_or, map(self.steps_choosing, choices), np.zeros(len(self.states), dtype=np.int64))
-
-    def restricted_to(self, kept: Sequence[int]) -> Strategies:
-        """Return the domain of some of the states, by number."""
-        states, at = tuple(self.states[state] for state in kept), list(kept)
-        return replace(self, states=states, masks={name: mask[at] for name, mask in self.masks.items()})
 
 
 Domain = Layouts | Strategies
