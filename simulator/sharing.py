@@ -23,7 +23,6 @@ BatchCallback = Callable[[Numbers], object]
 SAME_INSTANT = 1e-12  # seconds, and share of the time reached: ends closer than this are one instant
 MEMO_BYTES = 256 << 20
 ENTRY_BYTES = 1 << 10  # what remembering takes beside the rates: the key and the objects
-FEW = 16  # activities that are not worth sorting in bulk
 FIRST_CLASSES = 64
 UNLIMITED = 1e300  # the rate of what nothing limits
 
@@ -133,11 +132,6 @@ class Sharing:
             call()
 
     def _set_of(self, numbers: Numbers) -> int:
-        if len(numbers) <= FEW:
-            bits_set = 0
-            for number in numbers.tolist():
-                bits_set |= 1 << number
-            return bits_set
         chosen = np.zeros(len(self._classes.caps), dtype=np.bool_)
         chosen[numbers] = True
         return int.from_bytes(np.packbits(chosen, bitorder="little").tobytes(), "little")
@@ -263,20 +257,13 @@ class Sharing:
 
     def _call_back(self, batches: NDArray[np.int64], slots: Numbers) -> None:
         """Tell every batch which of its activities ended, in the order in which batches started."""
-        if len(batches) <= FEW:
-            ended: dict[int, list[int]] = {}
-            for batch, slot in sorted(zip(batches.tolist(), slots.tolist(), strict=True)):
-                ended.setdefault(batch, []).append(slot)
-            for batch, places in ended.items():
-                self._tell(batch, places)
-            return
-        order = np.argsort(batches, kind="stable")
+        order = np.lexsort((slots, batches))
         batches, slots = batches[order], slots[order]
         starts = np.flatnonzero(np.diff(batches, prepend=-1)).tolist()
         for start, stop in zip(starts, [*starts[1:], len(batches)], strict=True):
             self._tell(int(batches[start]), slots[start:stop])
 
-    def _tell(self, batch: int, slots: Numbers | list[int]) -> None:
+    def _tell(self, batch: int, slots: Numbers) -> None:
         alone = self._alone.pop(batch, None)
         if alone is not None:
             alone()
@@ -284,4 +271,4 @@ class Sharing:
         done, left = self._batches.pop(batch)
         if left > len(slots):
             self._batches[batch] = done, left - len(slots)
-        done(np.asarray(slots, dtype=np.intp))
+        done(slots)
