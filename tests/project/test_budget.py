@@ -9,16 +9,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BUDGETS = {
-    "tensor_partitioner": 5059,
+    "tensor_partitioner": 4985,
     "tdl": 2677,
-    "topologies": 2075,
-    "planner": 20123,
-    "simulator": 3274,
+    "topologies": 1958,
+    "planner": 19948,
+    "simulator": 3251,
     "executor": 8891,
 }
 """Lines that are neither blank, comment, docstring nor import, by package."""
 
-ALL = 42_099
+ALL = 41_710
 """Of all packages together, which only goes down."""
 
 LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.ENDMARKER}
