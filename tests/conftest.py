@@ -4,12 +4,14 @@ import importlib
 import importlib.util
 from collections import defaultdict
 from hashlib import sha256
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from tensor_partitioner.display import progress
+from tests.extras import add
 
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
@@ -53,6 +55,15 @@ SLOW = (
     "verify/test_soundness.py",
 )
 """Files whose tests take long: `make test` leaves them out, `make test-all` does not."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def rare_operators(tmp_path_factory):
+    """The package of rare operators, where it is not installed."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        if not entry_points(group="tensor_partitioner.pytorch"):
+            add("rare_operators", tmp_path_factory.mktemp("installed"), monkeypatch)
+        yield
 
 
 def pytest_addoption(parser):

@@ -24,6 +24,7 @@ from planner.graph.training import Recipe, training_graph
 from planner.pytorch.arguments import Arguments, Inputs
 from planner.pytorch.capture.trace import Step, TracedModule, is_data, is_parameter, traced
 from planner.pytorch.defects import DefectError, contained, conversion_failed
+from planner.pytorch.extensions import advice, extension
 from planner.pytorch.nodes import bound, example, leaves, line_of, packet, place_of, where
 from planner.pytorch.private import OpOverload
 from planner.pytorch.rewrite.axes import Cuts, Value
@@ -38,7 +39,6 @@ from planner.pytorch.rewrite.constants import (
     refuse_untracked,
     unreached,
 )
-from planner.pytorch.rewrite.masks import spread_selections
 from planner.pytorch.rewrite.views import laid_as
 from planner.pytorch.state.contents import DTYPES, as_value, is_known, known_dtype, state_init
 from planner.pytorch.state.state_dict import entries, refuse_shared_data, refuse_shared_memory
@@ -149,9 +149,9 @@ def _imported(  # noqa: PLR0913, PLR0917 -- as `from_torch`
 def _selecting(
     make: Callable[[], TracedModule], data: Mapping[str, torch.Tensor], take: Callable[[TracedModule], _Pass]
 ) -> tuple[TracedModule, _Pass]:
-    """Return a trace and its translation, with what masks select spread, or else as many rows as in the example."""
+    """Return a trace, rewritten by an extension or else with as many rows as in the example, and its translation."""
     fix_extents(trace := make(), {})
-    if not spread_selections(trace):
+    if not any(rewrite(trace) for rewrite in extension().rewrites.values()):
         fix_extents(trace, data)
         return trace, take(trace)
     try:
@@ -220,7 +220,7 @@ def _listed(refused: Mapping[Node, str]) -> str:
     places = defaultdict[str, list[str]](list)
     for node, why in refused.items():
         places[why].append(where(node))
-    return "; ".join(f"{why} ({len(at)} times, first at {at[0]})" for why, at in places.items())
+    return "; ".join(f"{why} ({len(at)} times, first at {at[0]})" for why, at in places.items()) + advice()
 
 
 class _Pass:

@@ -1,35 +1,23 @@
 """A description of InfraGraph's, worked out by hand, and what is wrong with others."""
 
 import json
-import tomllib
 from importlib.metadata import entry_points
-from pathlib import Path
 
 import pytest
 import yaml
 
+from tests.extras import add
 from tests.topologies.samples import INFRAGRAPH
 from topologies import TopologyError, load_topology
 from topologies.imports import FORMATS, import_machine
 
 V100 = "v100-sxm2-16gb"
-EXTRA = Path(__file__).resolve().parents[2] / "extras" / "infragraph"
 
 
 @pytest.fixture
 def format_added(tmp_path, monkeypatch):
     """The package that adds the format, as pip would install it."""
-    entries = tomllib.loads((EXTRA / "pyproject.toml").read_text())["project"]["entry-points"]
-    folder = tmp_path / "installed" / "tensor_partitioner_infragraph-0.1.0.dist-info"
-    folder.mkdir(parents=True)
-    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: tensor-partitioner-infragraph\nVersion: 0.1.0\n")
-    lines = (
-        f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in named.items())
-        for group, named in entries.items()
-    )
-    (folder / "entry_points.txt").write_text("".join(lines))
-    monkeypatch.syspath_prepend(folder.parent)
-    monkeypatch.syspath_prepend(EXTRA)
+    add("infragraph", tmp_path / "installed", monkeypatch)
 
 
 @pytest.fixture

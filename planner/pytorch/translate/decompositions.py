@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from planner.errors import GraphError
 from planner.pytorch.capture.functionalization import out_of_place
+from planner.pytorch.extensions import extension
 from planner.pytorch.nodes import example, leaves, packet
 from planner.pytorch.private import DECOMPOSITIONS, OpOverload, fake_mode_of, is_composite
 from planner.pytorch.translate.call import CONVERTERS
@@ -128,8 +129,9 @@ def _decompositions(node: Node) -> list[Callable[..., Any]]:
     if not isinstance(target, OpOverload):
         return []
     name = packet(node).removesuffix("_")
-    if name in WRITTEN_OUT and (name not in CONVERTERS or name in PARTLY_CONVERTED):
-        return [WRITTEN_OUT[name]]
+    written_out = {**WRITTEN_OUT, **extension().compositions}
+    if name in written_out and (name not in CONVERTERS or name in PARTLY_CONVERTED):
+        return [written_out[name]]
     if name in OTHER_GRADIENTS:
         return []
     functions = [DECOMPOSITIONS[target]] if target in DECOMPOSITIONS else []

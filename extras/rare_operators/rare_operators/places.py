@@ -1,4 +1,4 @@
-"""Pooling and convolutions of volumes, written in those of images."""
+"""Pooling that tells places, its inverse, and transposed convolutions of volumes."""
 
 # ruff: noqa: PLR0913, PLR0917 -- functions have the arguments of PyTorch's operators
 
@@ -13,45 +13,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from planner.pytorch.translate.call import refuse_if
-
-ALONE = (1, 1, 0, 1)
-"""The kernel, stride, padding and dilation of windows along an axis on which each element is alone."""
-
-
-def _several(numbers: Any, count: int) -> list[int]:
-    """Return a number for each of so many dimensions."""
-    several = [numbers] if isinstance(numbers, int) else list(numbers)
-    return several * count if len(several) == 1 else several
-
-
-def _pooled(pool: Callable[..., Tensor], x: Tensor, windows: Sequence[Any], *how: bool) -> Tensor:
-    """Pool planes, and then the places of these along z; `windows` are kernel, stride, padding and dilation."""
-    of_axes = [_several(numbers, 3) for numbers in windows]
-    n, channels, depth, *image = x.shape
-    planes = pool(x.reshape(n, channels * depth, *image), *(numbers[1:] for numbers in of_axes), *how)
-    height, width = planes.shape[-2:]
-    columns = planes.reshape(n, channels, depth, height * width)
-    along_z = ((numbers[0], alone) for numbers, alone in zip(of_axes, ALONE, strict=False))
-    return pool(columns, *along_z, *how).reshape(n, channels, -1, height, width)
-
-
-def _max_pool3d(
-    x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
-) -> Tensor:
-    return _pooled(F.max_pool2d, x, (kernel_size, stride or kernel_size, padding, dilation), ceil_mode)
-
-
-def _avg_pool3d(
-    x: Tensor,
-    kernel_size: Any,
-    stride: Any = (),
-    padding: Any = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Tensor:
-    refuse_if(divisor_override is not None, "only windows' own sizes divide")
-    return _pooled(F.avg_pool2d, x, (kernel_size, stride or kernel_size, padding), ceil_mode, count_include_pad)
+from planner.pytorch.translate.part_compositions import several
 
 
 def _max_pool_with_places(
@@ -60,7 +22,7 @@ def _max_pool_with_places(
     """Pool images; the place of what is greatest in a window is its number in the image."""
     refuse_if(ceil_mode, "windows lie within the image where places are told")
     n, channels, *image = x.shape
-    rows, columns = _several(padding, 2)
+    rows, columns = several(padding, 2)
     numbers = torch.arange(image[0] * image[1], dtype=x.dtype).view(1, 1, *image)
     windows, places = (
         F.unfold(
@@ -76,7 +38,7 @@ def _max_pool_with_places(
         for extent, pad, apart, taps, step in zip(
             image,
             (rows, columns),
-            *(_several(numbers, 2) for numbers in (dilation, kernel_size, stride or kernel_size)),
+            *(several(numbers, 2) for numbers in (dilation, kernel_size, stride or kernel_size)),
             strict=True,
         )
     )
@@ -103,7 +65,7 @@ def _conv_transpose3d(
     dilation: Any = 1,
 ) -> Tensor:
     """Convolve the volume, zeros between its elements, with the weight turned round."""
-    stride, padding, more, dilation = (_several(n, 3) for n in (stride, padding, output_padding, dilation))
+    stride, padding, more, dilation = (several(n, 3) for n in (stride, padding, output_padding, dilation))
     kernel = weight.shape[2:]
     for dim in range(3):
         apart = x.unsqueeze(dim + 3)
@@ -140,12 +102,10 @@ def _adaptive_max_pool(x: Tensor, output_size: Sequence[int]) -> tuple[Tensor, T
     return x, places
 
 
-WRITTEN_POOLS: Mapping[str, Callable[..., Any]] = {
+PLACES: Mapping[str, Callable[..., Any]] = {
     **dict.fromkeys(("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d"), _adaptive_max_pool),
-    "avg_pool3d": _avg_pool3d,
     "conv_transpose3d": _conv_transpose3d,
     "max_pool2d_with_indices": _max_pool_with_places,
-    "max_pool3d": _max_pool3d,
     "max_unpool2d": _max_unpool2d,
 }
 """By the operator's name."""
