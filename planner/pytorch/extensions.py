@@ -42,7 +42,11 @@ def extension() -> Extension:
 
 def advice() -> str:
     """Return what to install for an operator that is missing; nothing where it is installed."""
-    return "" if extension().compositions else "; pip install extras/rare_operators adds rare ones"
+    return (
+        ""
+        if extension().compositions
+        else "; for rare operators, and rows that masks of the data select: pip install extras/rare_operators"
+    )
 
 
 @cache

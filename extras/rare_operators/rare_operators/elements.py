@@ -7,6 +7,7 @@ from functools import partial
 from math import inf, isnan, nan, pi, sqrt
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -83,14 +84,40 @@ def _times_log(log: Callable[[Tensor], Tensor], pole: float) -> Callable[..., Te
     return of_both
 
 
+def _logit(x: Tensor, eps: float | None = None) -> Tensor:
+    """Return the logit of a tensor, clamped to [eps, 1 - eps] if there is one; no number outside [0, 1]."""
+    x = x if eps is None else x.clamp(eps, 1 - eps)
+    x = x * torch.where((x >= 0) & (x <= 1), 1.0, nan)
+    return x.log() - (1 - x).log()
+
+
+def _gradient_of_logit(arriving: Tensor, x: Tensor, eps: float | None = None) -> Tensor:
+    low, outside = (0.0, nan) if eps is None else (eps, 0.0)
+    gradient = arriving * torch.where(x == 0, inf, 1 / (x * (1 - x)))
+    return torch.where((x >= low) & (x <= 1 - low), gradient, outside)
+
+
+def _celu(x: Tensor, alpha: float = 1.0) -> Tensor:
+    return torch.where(x <= 0, alpha * torch.expm1(x.clamp(max=0) / alpha), x)
+
+
+def _slope_of_celu(x: Tensor, alpha: float = 1.0) -> Tensor:
+    """Return the slope as PyTorch has it, which takes `alpha` in single precision."""
+    scale = 1 / float(np.float32(alpha))
+    return torch.where(x <= 0, alpha * scale * torch.exp(x.clamp(max=0) * scale), 1)
+
+
 ELEMENTS: Mapping[str, Callable[..., Any]] = {
     "alpha_dropout": _alpha_dropout,
     "angle": with_gradient(_angle, lambda _, x: torch.zeros_like(x)),
+    "celu": with_slope(_celu, _slope_of_celu),
     "exp2": lambda x: torch.pow(2.0, x),
     "fmax": _fmax,
     "fmin": partial(_fmax, sign=-1),
+    "logit": with_gradient(_logit, _gradient_of_logit),
     "rrelu": _rrelu,
     "sinc": _sinc,
+    "softshrink": lambda x, lambd=0.5: torch.where((x >= -lambd) & (x <= lambd), 0, x - x.sign() * lambd),
     "special_entr": with_slope(_entr, lambda x: -(1 + x.log())),
     "special_log_ndtr": with_slope(_log_ndtr, _slope_of_log_ndtr),
     "special_xlog1py": _times_log(torch.log1p, -1.0),

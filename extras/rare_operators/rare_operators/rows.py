@@ -1,4 +1,8 @@
-"""Operators along dimensions, of rows looked up, and of diagonals that few modules have."""
+"""Operators along dimensions, of rows looked up, and of diagonals that few modules have.
+
+What runs along a dimension is combined in about as many steps as twice the distance takes to reach its end (Hillis and
+Steele, "Data parallel algorithms", 1986), so that gradients are those of products and choices, at zeros and ties, too.
+"""
 
 # ruff: noqa: PLR0913, PLR0917 -- functions have the arguments of PyTorch's operators
 
@@ -13,12 +17,59 @@ import torch
 from torch import Tensor
 
 from planner.pytorch.translate.call import refuse_if
-from planner.pytorch.translate.compositions import Parts, reduced, scanned
+from planner.pytorch.translate.compositions import Parts, reduced, summable
 from planner.pytorch.translate.gradient_overrides import with_gradient
 
 
+def _scanned(combine: Callable[[Parts, Parts], Parts], parts: Parts, dim: int) -> Parts:
+    """Combine every element with all before it; `combine` is given what is earlier, and what is later."""
+    extent, reach = parts[0].shape[dim] if parts[0].ndim else 1, 1
+    while reach < extent:
+        early = tuple(part.narrow(dim, 0, extent - reach) for part in parts)
+        late = tuple(part.narrow(dim, reach, extent - reach) for part in parts)
+        both = combine(early, late)
+        parts = tuple(torch.cat([a.narrow(dim, 0, reach), b], dim) for a, b in zip(parts, both, strict=True))
+        reach *= 2
+    return parts
+
+
+def _cumprod(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
+    return _scanned(lambda early, late: (early[0] * late[0],), (summable(x, dtype),), dim)[0]
+
+
+def _scatter_reduce(
+    x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
+) -> Tensor:
+    """Combine what is written to each place, with what is there or without; a row of all that may come to it."""
+    dim %= max(1, x.ndim)
+    extents = zip(x.shape, src.shape, strict=True)
+    is_whole = index.shape == src.shape and all(a == b for d, (a, b) in enumerate(extents) if d != dim)
+    refuse_if(not is_whole, "only whole rows are scattered")
+    places = torch.arange(x.shape[dim]).view(-1, *(1 for _ in range(x.ndim - dim)))
+    hits = index.unsqueeze(dim) == places
+    count = hits.sum(dim + 1)
+    combine, nothing = COMBINED[reduce]
+    rows = torch.where(hits, src.unsqueeze(dim), nothing)
+    if include_self:
+        rows = torch.cat([x.unsqueeze(dim + 1), rows], dim + 1)
+    result = combine(rows, dim + 1)
+    if reduce == "mean":
+        result = result / (count + int(include_self)).clamp(min=1)
+    return torch.where(count == 0, x, result)
+
+
+COMBINED: Mapping[str, tuple[Callable[..., Tensor], float]] = {
+    "sum": (torch.sum, 0.0),
+    "mean": (torch.sum, 0.0),
+    "prod": (torch.prod, 1.0),
+    "amax": (torch.amax, -inf),
+    "amin": (torch.amin, inf),
+}
+"""How elements are combined by a reduction's name, and what changes nothing."""
+
+
 def _logcumsumexp(x: Tensor, dim: int) -> Tensor:
-    return scanned(lambda early, late: (torch.logaddexp(early[0], late[0]),), (x,), dim)[0]
+    return _scanned(lambda early, late: (torch.logaddexp(early[0], late[0]),), (x,), dim)[0]
 
 
 def _cumulative(x: Tensor, dim: int, *, sign: int) -> Parts:
@@ -30,7 +81,7 @@ def _cumulative(x: Tensor, dim: int, *, sign: int) -> Parts:
         is_late = b.isnan() | (~a.isnan() & (sign * b >= sign * a))
         return tuple(torch.where(is_late, after, before) for before, after in zip(early, late, strict=True))
 
-    return scanned(combine, (x, places), dim)
+    return _scanned(combine, (x, places), dim)
 
 
 def _as_strided(x: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None = None) -> Tensor:
@@ -113,6 +164,7 @@ ROWS: Mapping[str, Callable[..., Any]] = {
     ),
     "as_strided": _as_strided,
     "cdist": _cdist,
+    "cumprod": _cumprod,
     "cummax": partial(_cumulative, sign=1),
     "cummin": partial(_cumulative, sign=-1),
     "diagonal_scatter": _diagonal_scatter,
@@ -122,5 +174,6 @@ ROWS: Mapping[str, Callable[..., Any]] = {
     "logcumsumexp": _logcumsumexp,
     "multi_margin_loss": _multi_margin_loss,
     "randperm": _randperm,
+    "scatter_reduce": _scatter_reduce,
 }
 """By the operator's name."""

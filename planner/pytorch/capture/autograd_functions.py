@@ -17,7 +17,7 @@ from torch.autograd.function import FunctionCtx
 from torch.utils.checkpoint import CheckpointFunction
 
 from planner.errors import GraphError
-from planner.pytorch.capture.checkpoints import RunAgain
+from planner.pytorch.capture.checkpoints import run_again
 from planner.pytorch.capture.export_errors import users_line
 from planner.pytorch.nodes import leaves
 from planner.pytorch.private import FunctionBase
@@ -36,7 +36,6 @@ def define(kernels: Kernels) -> torch.library.Library:
 
 
 LIBRARY = define({
-    "again(Tensor self) -> Tensor": lambda x: x.clone(),
     "changed(Tensor parameter, Tensor content) -> Tensor": lambda _, content: content.clone(),
     "operand(Tensor self) -> Tensor": lambda x: x.clone(),
     "arriving(Tensor self, Tensor[] operands) -> Tensor": lambda x, operands: torch.zeros_like(x),
@@ -121,7 +120,7 @@ def _checkpointed(run: Any, keeps_random_state: bool, *arguments: Any) -> Any:
     if not any(map(_requires_gradient, arguments)):
         with torch.no_grad():
             return run(*arguments)
-    with RunAgain():
+    with run_again():
         return run(*arguments)
 
 

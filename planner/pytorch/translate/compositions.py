@@ -1,22 +1,17 @@
-"""Operators that PyTorch decomposes not at all, or to other gradients, written in others: products, sums and the like.
-
-What runs along a dimension is combined in about as many steps as twice the distance takes to reach its end (Hillis and
-Steele, "Data parallel algorithms", 1986), so that gradients are those of products and choices, at zeros and ties, too.
-"""
+"""Operators that PyTorch decomposes not at all, or to other gradients, written in others: products and the like."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from math import inf, nan
+from math import inf
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from planner.pytorch.translate.call import refuse_if
-from planner.pytorch.translate.gradient_overrides import with_gradient, with_slope
+from planner.pytorch.translate.gradient_overrides import with_gradient
 from planner.pytorch.translate.part_compositions import WRITTEN_PARTS
 
 aten = torch.ops.aten
@@ -25,25 +20,9 @@ Parts = tuple[Tensor, ...]
 """Tensors of one shape that are combined together."""
 
 
-def scanned(combine: Callable[[Parts, Parts], Parts], parts: Parts, dim: int) -> Parts:
-    """Combine every element with all before it; `combine` is given what is earlier, and what is later."""
-    extent, reach = parts[0].shape[dim] if parts[0].ndim else 1, 1
-    while reach < extent:
-        early = tuple(part.narrow(dim, 0, extent - reach) for part in parts)
-        late = tuple(part.narrow(dim, reach, extent - reach) for part in parts)
-        both = combine(early, late)
-        parts = tuple(torch.cat([a.narrow(dim, 0, reach), b], dim) for a, b in zip(parts, both, strict=True))
-        reach *= 2
-    return parts
-
-
-def _cumprod(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
-    return scanned(lambda early, late: (early[0] * late[0],), (_summable(x, dtype),), dim)[0]
-
-
 def _prod(x: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
     """Multiply neighbours until one is left."""
-    x = _summable(x, dtype)
+    x = summable(x, dtype)
     if dim is None or not x.ndim:
         x, dim, keepdim = x.reshape(-1), 0, False
         x = torch.where((x == 0).sum() > 1, x.detach(), x)  # of several zeros PyTorch has no gradient, whatever else
@@ -56,7 +35,7 @@ def _prod(x: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: to
     return x if keepdim else x.squeeze(dim)
 
 
-def _summable(x: Tensor, dtype: torch.dtype | None) -> Tensor:
+def summable(x: Tensor, dtype: torch.dtype | None) -> Tensor:
     """Return a tensor in the dtype that products of it have."""
     is_number = x.is_floating_point() or x.is_complex()
     return x.to(dtype or (x.dtype if is_number else torch.int64))
@@ -131,19 +110,6 @@ def _randint(*bounds: Any, dtype: torch.dtype | None = None, **_: Any) -> Tensor
     return numbers.to(dtype or torch.int64)
 
 
-def _logit(x: Tensor, eps: float | None = None) -> Tensor:
-    """Return the logit of a tensor, clamped to [eps, 1 - eps] if there is one; no number outside [0, 1]."""
-    x = x if eps is None else x.clamp(eps, 1 - eps)
-    x = x * torch.where((x >= 0) & (x <= 1), 1.0, nan)
-    return x.log() - (1 - x).log()
-
-
-def _gradient_of_logit(arriving: Tensor, x: Tensor, eps: float | None = None) -> Tensor:
-    low, outside = (0.0, nan) if eps is None else (eps, 0.0)
-    gradient = arriving * torch.where(x == 0, inf, 1 / (x * (1 - x)))
-    return torch.where((x >= low) & (x <= 1 - low), gradient, outside)
-
-
 def _clamp(x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
     """Bound by tensors; at a tie the gradient is all the element's."""
     bounded = {(True, True): _clamp_both, (True, False): _clamp_min, (False, True): _clamp_max}
@@ -170,16 +136,6 @@ _clamp_both = with_gradient(
 )
 
 
-def _celu(x: Tensor, alpha: float = 1.0) -> Tensor:
-    return torch.where(x <= 0, alpha * torch.expm1(x.clamp(max=0) / alpha), x)
-
-
-def _slope_of_celu(x: Tensor, alpha: float = 1.0) -> Tensor:
-    """Return the slope as PyTorch has it, which takes `alpha` in single precision."""
-    scale = 1 / float(np.float32(alpha))
-    return torch.where(x <= 0, alpha * scale * torch.exp(x.clamp(max=0) * scale), 1)
-
-
 def _safe_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
     """Return a softmax that is zero, and so is its gradient, where all are infinitely small."""
     is_hidden = (x == -inf).all(dim, keepdim=True)
@@ -198,18 +154,14 @@ def _meshgrid(tensors: Sequence[Tensor], *, indexing: str = "ij") -> list[Tensor
 WRITTEN_OUT: Mapping[str, Callable[..., Any]] = {
     **WRITTEN_PARTS,
     "_safe_softmax": _safe_softmax,
-    "celu": with_slope(_celu, _slope_of_celu),
     "clamp": _clamp,
     "clamp_max": lambda x, max: _clamp(x, high=max),
     "clamp_min": lambda x, min: _clamp(x, low=min),
-    "logit": with_gradient(_logit, _gradient_of_logit),
     "meshgrid": _meshgrid,
-    "softshrink": lambda x, lambd=0.5: torch.where((x >= -lambd) & (x <= lambd), 0, x - x.sign() * lambd),
     "_weight_norm": _weight_norm,
     "cosine_similarity": _cosine_similarity,
     "kl_div": _kl_div,
     "linalg_vector_norm": _vector_norm,
-    "cumprod": _cumprod,
     "logsumexp": _logsumexp,
     "masked_scatter": _masked_scatter,
     "prod": _prod,

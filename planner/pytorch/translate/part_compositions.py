@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import inf
 from typing import Any
 
 import torch
@@ -60,27 +59,6 @@ def _diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tenso
     first = offset if offset >= 0 else -offset * columns
     count = max(0, min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns))
     return laid.flatten(-2)[..., first : first + count * (columns + 1) : columns + 1][..., :count]
-
-
-def _scatter_reduce(
-    x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
-) -> Tensor:
-    """Combine what is written to each place, with what is there or without; a row of all that may come to it."""
-    dim %= max(1, x.ndim)
-    extents = zip(x.shape, src.shape, strict=True)
-    is_whole = index.shape == src.shape and all(a == b for d, (a, b) in enumerate(extents) if d != dim)
-    refuse_if(not is_whole, "only whole rows are scattered")
-    places = torch.arange(x.shape[dim]).view(-1, *(1 for _ in range(x.ndim - dim)))
-    hits = index.unsqueeze(dim) == places
-    count = hits.sum(dim + 1)
-    combine, nothing = COMBINED[reduce]
-    rows = torch.where(hits, src.unsqueeze(dim), nothing)
-    if include_self:
-        rows = torch.cat([x.unsqueeze(dim + 1), rows], dim + 1)
-    result = combine(rows, dim + 1)
-    if reduce == "mean":
-        result = result / (count + int(include_self)).clamp(min=1)
-    return torch.where(count == 0, x, result)
 
 
 def _index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
@@ -145,16 +123,6 @@ def _avg_pool3d(
     return _pooled(F.avg_pool2d, x, (kernel_size, stride or kernel_size, padding), ceil_mode, count_include_pad)
 
 
-COMBINED: Mapping[str, tuple[Callable[..., Tensor], float]] = {
-    "sum": (torch.sum, 0.0),
-    "mean": (torch.sum, 0.0),
-    "prod": (torch.prod, 1.0),
-    "amax": (torch.amax, -inf),
-    "amin": (torch.amin, inf),
-}
-"""How elements are combined by a reduction's name, and what changes nothing."""
-
-
 WRITTEN_PARTS: Mapping[str, Callable[..., Any]] = {
     "avg_pool3d": _avg_pool3d,
     "diagonal": _diagonal,
@@ -162,7 +130,6 @@ WRITTEN_PARTS: Mapping[str, Callable[..., Any]] = {
     "max_pool3d": _max_pool3d,
     "roll": _roll,
     "scatter": _scatter,
-    "scatter_reduce": _scatter_reduce,
     "select_scatter": _select_scatter,
     "slice_scatter": _slice_scatter,
     "unfold": _unfold,
