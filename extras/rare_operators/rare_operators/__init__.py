@@ -7,6 +7,7 @@ from rare_operators.bags import bags, flat_bags
 from rare_operators.elements import ELEMENTS
 from rare_operators.fourier import TRANSFORMS
 from rare_operators.mapped import mapped_one_by_one
+from rare_operators.masks_alike import MasksAlike
 from rare_operators.packed_sequences import packed
 from rare_operators.places import PLACES
 from rare_operators.rows import ROWS
@@ -24,5 +25,5 @@ EXTENSION = Extension(
     },
     of_complex_numbers=TRANSFORMS,
     rewrites={"selections": spread_selections},
-    around={"vmap": mapped_one_by_one},
+    around={"vmap": mapped_one_by_one, "masks": MasksAlike},
 )

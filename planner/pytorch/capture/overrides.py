@@ -40,15 +40,14 @@ def idioms_traced() -> Iterator[None]:
 class OverriddenFunctions(TorchFunctionMode):
     """Within, what an export would leave out, or cannot take, of functions of PyTorch is refused or done otherwise.
 
-    A hook of a tensor raises a GraphError with the user's line; `data` of a tensor is what `detach` returns; masks that
-    are computed alike select as one. A parameter that a container of the `module` holds, too, is the module's, which is
-    another in a trace. What an export really changes, as it does tensors that are no buffers, holds afterwards what it
-    held before.
+    A hook of a tensor raises a GraphError with the user's line; `data` of a tensor is what `detach` returns. A
+    parameter that a container of the `module` holds, too, is the module's, which is another in a trace. What an export
+    really changes, as it does tensors that are no buffers, holds afterwards what it held before.
     """
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
-        self.masks, self.module, self.before = Masks(), module, dict[Tensor, Tensor]()
+        self.module, self.before = module, dict[Tensor, Tensor]()
         self.instead = {**STANDING_IN, **extension().functions}
         self.names = {id(parameter): name for name, parameter in module.named_parameters()}
         held = (vars(part)[name] for part in module.modules() for name in vars(part).keys() - OF_MODULES)
@@ -72,12 +71,7 @@ class OverriddenFunctions(TorchFunctionMode):
         if (name[-1:] == "_" and name[-2:] != "__") or name == "__setitem__" or name[:3] == "__i":
             self._note(*args[:1])
         self._note(*leaves((kwargs or {}).get("out")))
-        if name == "__getitem__":
-            args = (args[0], self.masks.first_alike(args[1]))
-        result = self.instead.get(function, self.instead.get(name, function))(*args, **(kwargs or {}))
-        if name in Masks.MADE_BY and not kwargs:
-            self.masks.note(name, args, result)
-        return result
+        return self.instead.get(function, self.instead.get(name, function))(*args, **(kwargs or {}))
 
     def __exit__(self, *failure: Any) -> None:
         """Put back what was changed."""
@@ -93,49 +87,6 @@ class OverriddenFunctions(TorchFunctionMode):
     def _own(self, value: Any) -> Any:
         """Return the module's parameter in place of one that a container holds."""
         return self.module.get_parameter(self.names[id(value)]) if id(value) in self.names else value
-
-
-class Masks:
-    """Masks of a trace by what they are computed from, of which the first of each kind stands for all.
-
-    What different masks select has lengths that an export cannot compare, as a loss of `x[~m]` and `y[~m]` does.
-    """
-
-    MADE_BY = frozenset(
-        f"{before}{name}{after}"
-        for name in ("eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor", "invert", "bool", "isnan", "isfinite")
-        for before, after in (("", ""), ("__", "__"), ("bitwise_", ""), ("logical_", ""))
-    ) | {"logical_not", "bitwise_not"}
-    """Names of functions that make masks."""
-
-    def __init__(self) -> None:
-        self._first: dict[Any, tuple[Tensor, int]] = {}
-        self._noted: dict[int, tuple[Any, Tensor, Sequence[Any]]] = {}
-        """By identity: what tells a mask, and what must stay for identities to."""
-
-    def note(self, name: str, arguments: Sequence[Any], result: Any) -> None:
-        """Note what a mask is computed from, where that is tensors and numbers."""
-        is_mask = isinstance(result, Tensor) and result.dtype == torch.bool
-        if is_mask and all(isinstance(argument, Tensor | bool | int | float) for argument in arguments):
-            key = (name, *map(self._key, arguments))
-            self._noted[id(result)] = key, result, arguments
-            self._first.setdefault(key, (result, result._version))
-
-    def _key(self, value: Any) -> Any:
-        """Return what tells a tensor, as it is now, from others; a number tells itself."""
-        if not isinstance(value, Tensor):
-            return value
-        key, *_ = self._noted.get(id(value), (id(value),))
-        return key, value._version
-
-    def first_alike(self, index: Any) -> Any:
-        """Return an index, or several, with the first masks that were computed alike, where nothing changed them."""
-        if isinstance(index, tuple):
-            return tuple(map(self.first_alike, index))
-        if not isinstance(index, Tensor) or id(index) not in self._noted:
-            return index
-        mask, version = self._first[self._noted[id(index)][0]]
-        return mask if mask._version == version == index._version else index
 
 
 def _for_each(name: str, tensors: Sequence[Tensor], *others: Any, **named: Any) -> list[Tensor]:
