@@ -6,6 +6,7 @@ from collections import defaultdict
 from hashlib import sha256
 from importlib.metadata import entry_points
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import settings
@@ -57,13 +58,13 @@ SLOW = (
 """Files whose tests take long: `make test` leaves them out, `make test-all` does not."""
 
 
-@pytest.fixture(scope="session", autouse=True)
-def rare_operators(tmp_path_factory):
-    """The package of rare operators, where it is not installed."""
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        if not entry_points(group="tensor_partitioner.pytorch"):
-            add("rare_operators", tmp_path_factory.mktemp("installed"), monkeypatch)
-        yield
+def pytest_configure(config):
+    """Add the package of rare operators, where it is not installed."""
+    if not entry_points(group="tensor_partitioner.pytorch"):
+        folder, monkeypatch = TemporaryDirectory(), pytest.MonkeyPatch()
+        config.add_cleanup(folder.cleanup)
+        config.add_cleanup(monkeypatch.undo)
+        add("rare_operators", Path(folder.name), monkeypatch)
 
 
 def pytest_addoption(parser):

@@ -1,48 +1,18 @@
-"""Pooling that tells places, its inverse, and transposed convolutions of volumes."""
+"""Adaptive pooling that tells places, its inverse, and transposed convolutions of volumes."""
 
 # ruff: noqa: PLR0913, PLR0917 -- functions have the arguments of PyTorch's operators
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import inf, prod
+from math import prod
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from planner.pytorch.translate.call import refuse_if
-from planner.pytorch.translate.part_compositions import several
-
-
-def _max_pool_with_places(
-    x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
-) -> tuple[Tensor, Tensor]:
-    """Pool images; the place of what is greatest in a window is its number in the image."""
-    refuse_if(ceil_mode, "windows lie within the image where places are told")
-    n, channels, *image = x.shape
-    rows, columns = several(padding, 2)
-    numbers = torch.arange(image[0] * image[1], dtype=x.dtype).view(1, 1, *image)
-    windows, places = (
-        F.unfold(
-            F.pad(part, (columns, columns, rows, rows), value=value), kernel_size, dilation, 0, stride or kernel_size
-        )
-        for part, value in ((x, -inf), (numbers, 0.0))
-    )
-    windows = windows.view(n, channels, places.shape[1], -1)
-    chosen = windows.detach().argmax(2, keepdim=True)
-    greatest = places[:, None].expand(n, channels, -1, -1).gather(2, chosen)
-    height, width = (
-        (extent + 2 * pad - apart * (taps - 1) - 1) // step + 1
-        for extent, pad, apart, taps, step in zip(
-            image,
-            (rows, columns),
-            *(several(numbers, 2) for numbers in (dilation, kernel_size, stride or kernel_size)),
-            strict=True,
-        )
-    )
-    return tuple(part.view(n, channels, height, width) for part in (windows.gather(2, chosen), greatest.long()))  # type: ignore[return-value]
+from planner.pytorch.translate.part_compositions import max_pool_with_places, several
 
 
 def _max_unpool2d(x: Tensor, indices: Tensor, output_size: Sequence[int]) -> Tensor:
@@ -87,7 +57,7 @@ def _adaptive_max_pool(x: Tensor, output_size: Sequence[int]) -> tuple[Tensor, T
     image = x.shape[x.ndim - len(sizes) :]
     if (x.ndim, len(sizes)) == (4, 2) and not any(extent % size for extent, size in zip(image, sizes, strict=True)):
         kernel = [extent // size for extent, size in zip(image, sizes, strict=True)]
-        return F.max_pool2d(x, kernel), _max_pool_with_places(x, kernel)[1]
+        return F.max_pool2d(x, kernel), max_pool_with_places(x, kernel)[1]
     places = torch.arange(prod(image)).view(image).expand(x.shape)
     for dim, size in zip(range(-1, -len(sizes) - 1, -1), reversed(sizes), strict=True):  # rows before what is in them
         extent = x.shape[dim]
@@ -105,7 +75,6 @@ def _adaptive_max_pool(x: Tensor, output_size: Sequence[int]) -> tuple[Tensor, T
 PLACES: Mapping[str, Callable[..., Any]] = {
     **dict.fromkeys(("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d"), _adaptive_max_pool),
     "conv_transpose3d": _conv_transpose3d,
-    "max_pool2d_with_indices": _max_pool_with_places,
     "max_unpool2d": _max_unpool2d,
 }
 """By the operator's name."""

@@ -132,13 +132,6 @@ def _embedding(
     return rows
 
 
-def _embedding_renorm(weight: Tensor, indices: Tensor, max_norm: float, norm_type: float) -> Tensor:
-    """Bound the norms of the rows that are looked up."""
-    numbers, norms = indices.reshape(-1), torch.linalg.vector_norm(weight, norm_type, 1, keepdim=True)
-    counts = weight.new_zeros(len(weight), 1).index_add(0, numbers, weight.new_ones(len(numbers), 1))
-    return torch.where((counts > 0) & (norms > max_norm), weight * (max_norm / (norms + 1e-7)), weight)
-
-
 def _randperm(count: int, *, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
     return torch.rand(count, dtype=torch.float64).argsort().to(dtype or torch.int64)
 
@@ -169,7 +162,6 @@ ROWS: Mapping[str, Callable[..., Any]] = {
     "cummin": partial(_cumulative, sign=-1),
     "diagonal_scatter": _diagonal_scatter,
     "embedding": _embedding,
-    "embedding_renorm": _embedding_renorm,
     "fill_diagonal": _fill_diagonal,
     "logcumsumexp": _logcumsumexp,
     "multi_margin_loss": _multi_margin_loss,

@@ -65,7 +65,7 @@ def failure(error: Exception) -> GraphError:
     where, reason = users_line(frames), lines[0] if lines else "no message"
     if frames and type(error).__name__ == "GuardOnDataDependentSymNode":
         return GraphError(
-            f"{where}data decide what Python does ({frames[-1].line}): {OTHERWISE.format(frames[-1].name)}"
+            f"{where}data decide what Python does ({frames[-1].line}): {OTHERWISE.format(frames[-1].name)}{advice()}"
         )
     known = next((known for text, known in ADVICE.items() if text in reason), "")
     return GraphError(f"{where}PyTorch cannot export the module: {type(error).__name__}: {known or reason}{advice()}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -19,14 +19,15 @@ from planner.pytorch.capture.checkpoints import batch_norm, plain_batch_norm
 from planner.pytorch.capture.export_errors import OF_MODULES, users_line
 from planner.pytorch.extensions import extension
 from planner.pytorch.nodes import leaves
-from planner.pytorch.private import content_of
+from planner.pytorch.private import content_of, vmap
 from planner.pytorch.state.contents import is_known
 
 
 @contextmanager
 def idioms_traced() -> Iterator[None]:
-    """Within, distributions check no arguments, and whatever an extension does is done."""
-    validates = Distribution._validate_args
+    """Within, distributions check no arguments, torch.vmap is refused, and whatever an extension does is done."""
+    flat_vmap, validates = vmap._flat_vmap, Distribution._validate_args
+    vmap._flat_vmap = _refuse_mapped
     Distribution.set_default_validate_args(False)  # a check asks data
     try:
         with ExitStack() as stack:
@@ -34,7 +35,15 @@ def idioms_traced() -> Iterator[None]:
                 stack.enter_context(around())
             yield
     finally:
+        vmap._flat_vmap = flat_vmap
         Distribution.set_default_validate_args(validates)
+
+
+def _refuse_mapped(*_: object, **__: object) -> NoReturn:
+    raise GraphError(
+        f"{users_line(traceback.extract_stack())}torch.vmap has no operator here (pip install extras/rare_operators "
+        "takes up to 64 slices): write it for whole tensors, by broadcasting"
+    )
 
 
 class OverriddenFunctions(TorchFunctionMode):

@@ -151,6 +151,13 @@ def _meshgrid(tensors: Sequence[Tensor], *, indexing: str = "ij") -> list[Tensor
     return torch.broadcast_tensors(*rows)  # type: ignore[no-any-return, no-untyped-call]
 
 
+def _embedding_renorm(weight: Tensor, indices: Tensor, max_norm: float, norm_type: float) -> Tensor:
+    """Bound the norms of the rows that are looked up."""
+    numbers, norms = indices.reshape(-1), torch.linalg.vector_norm(weight, norm_type, 1, keepdim=True)
+    counts = weight.new_zeros(len(weight), 1).index_add(0, numbers, weight.new_ones(len(numbers), 1))
+    return torch.where((counts > 0) & (norms > max_norm), weight * (max_norm / (norms + 1e-7)), weight)
+
+
 WRITTEN_OUT: Mapping[str, Callable[..., Any]] = {
     **WRITTEN_PARTS,
     "_safe_softmax": _safe_softmax,
@@ -160,6 +167,7 @@ WRITTEN_OUT: Mapping[str, Callable[..., Any]] = {
     "meshgrid": _meshgrid,
     "_weight_norm": _weight_norm,
     "cosine_similarity": _cosine_similarity,
+    "embedding_renorm": _embedding_renorm,
     "kl_div": _kl_div,
     "linalg_vector_norm": _vector_norm,
     "logsumexp": _logsumexp,

@@ -36,7 +36,7 @@ PARTLY_CONVERTED = (
 OTHER_GRADIENTS = (
     "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d", "alpha_dropout", "aminmax", "cdist", "celu",
     "conv_transpose3d", "cumprod", "diagonal_scatter", "embedding", "embedding_bag", "exp2", "fmax", "fmin", "logit",
-    "max_pool2d_with_indices", "max_unpool2d", "max_unpool3d", "multi_margin_loss", "pdist", "_pdist_forward", "rrelu",
+    "max_unpool2d", "max_unpool3d", "multi_margin_loss", "pdist", "_pdist_forward", "rrelu",
     "scatter_reduce", "sinc", "softshrink", "special_entr", "special_log_ndtr", "special_xlog1py", "xlogy",
 )  # fmt: skip
 """Operators whose gradients are not those of what PyTorch makes of them."""

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import Any
 
 import torch
@@ -123,10 +124,40 @@ def _avg_pool3d(
     return _pooled(F.avg_pool2d, x, (kernel_size, stride or kernel_size, padding), ceil_mode, count_include_pad)
 
 
+def max_pool_with_places(
+    x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Pool images; the place of what is greatest in a window is its number in the image."""
+    refuse_if(ceil_mode, "windows lie within the image where places are told")
+    n, channels, *image = x.shape
+    rows, columns = several(padding, 2)
+    numbers = torch.arange(image[0] * image[1], dtype=x.dtype).view(1, 1, *image)
+    windows, places = (
+        F.unfold(
+            F.pad(part, (columns, columns, rows, rows), value=value), kernel_size, dilation, 0, stride or kernel_size
+        )
+        for part, value in ((x, -inf), (numbers, 0.0))
+    )
+    windows = windows.view(n, channels, places.shape[1], -1)
+    chosen = windows.detach().argmax(2, keepdim=True)
+    greatest = places[:, None].expand(n, channels, -1, -1).gather(2, chosen)
+    height, width = (
+        (extent + 2 * pad - apart * (taps - 1) - 1) // step + 1
+        for extent, pad, apart, taps, step in zip(
+            image,
+            (rows, columns),
+            *(several(numbers, 2) for numbers in (dilation, kernel_size, stride or kernel_size)),
+            strict=True,
+        )
+    )
+    return tuple(part.view(n, channels, height, width) for part in (windows.gather(2, chosen), greatest.long()))  # type: ignore[return-value]
+
+
 WRITTEN_PARTS: Mapping[str, Callable[..., Any]] = {
     "avg_pool3d": _avg_pool3d,
     "diagonal": _diagonal,
     "index_put": _index_put,
+    "max_pool2d_with_indices": max_pool_with_places,
     "max_pool3d": _max_pool3d,
     "roll": _roll,
     "scatter": _scatter,
