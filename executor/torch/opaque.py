@@ -39,8 +39,7 @@ def call_operator(call: KernelCall) -> None:
         if result.shape != out.shape:
             raise DataError(
                 f"{call.attributes['target']} returns shape {tuple(result.shape)} in this batch, {out.shape} in the "
-                "example that was planned: let masks select as many in every batch, or use torch.where"
-                f"{advice()}"
+                f"example that was planned: let masks select as many in every batch, or use torch.where{advice()}"
             )
         if result.dtype == torch.int64:
             require_room(call, array_of(call.xp, result != result.int()))
