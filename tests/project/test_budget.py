@@ -12,13 +12,13 @@ BUDGETS = {
     "tensor_partitioner": 5059,
     "tdl": 2677,
     "topologies": 2075,
-    "planner": 20123,
+    "planner": 19178,
     "simulator": 3274,
     "executor": 8891,
 }
 """Lines that are neither blank, comment, docstring nor import, by package."""
 
-ALL = 42_099
+ALL = 41_176
 """Of all packages together, which only goes down."""
 
 LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.ENDMARKER}
