@@ -4,12 +4,15 @@ import importlib
 import importlib.util
 from collections import defaultdict
 from hashlib import sha256
+from importlib.metadata import entry_points
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import settings
 
 from tensor_partitioner.display import progress
+from tests.extras import add_extra
 
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
@@ -53,6 +56,15 @@ SLOW = (
     "verify/test_soundness.py",
 )
 """Files whose tests take long: `make test` leaves them out, `make test-all` does not."""
+
+
+def pytest_configure(config):
+    """Add the package of rare operators, where it is not installed."""
+    if not entry_points(group="tensor_partitioner.pytorch"):
+        folder, monkeypatch = TemporaryDirectory(), pytest.MonkeyPatch()
+        config.add_cleanup(folder.cleanup)
+        config.add_cleanup(monkeypatch.undo)
+        add_extra("rare_operators", Path(folder.name), monkeypatch)
 
 
 def pytest_addoption(parser):

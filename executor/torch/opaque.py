@@ -14,6 +14,7 @@ from executor.kernels.elementwise import require_room
 from executor.torch.tensors import array_of, tensor_of
 from planner.errors import DataError, InputError
 from planner.graph.opaque_ops import CALL, GRADIENT, OWN_NAMESPACES
+from planner.pytorch.extensions import advice
 
 _VALUE = "Tensor|int|float|bool|number|Device|Generator"
 VALUES = re.compile(rf"(Optional\[)?(List\[)?(Optional\[)?({_VALUE})\]*")
@@ -38,7 +39,7 @@ def call_operator(call: KernelCall) -> None:
         if result.shape != out.shape:
             raise DataError(
                 f"{call.attributes['target']} returns shape {tuple(result.shape)} in this batch, {out.shape} in the "
-                "example that was planned: let masks select as many in every batch, or use torch.where"
+                f"example that was planned: let masks select as many in every batch, or use torch.where{advice()}"
             )
         if result.dtype == torch.int64:
             require_room(call, array_of(call.xp, result != result.int()))

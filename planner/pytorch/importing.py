@@ -22,8 +22,10 @@ from planner.graph.ir import Graph, Init
 from planner.graph.optimizers import Optimizer
 from planner.graph.training import Recipe, training_graph
 from planner.pytorch.arguments import Arguments, Inputs
+from planner.pytorch.capture.functionalization import changes_first
 from planner.pytorch.capture.trace import Step, TracedModule, is_data, is_parameter, traced
 from planner.pytorch.defects import DefectError, contained, conversion_failed
+from planner.pytorch.extensions import advice, extension
 from planner.pytorch.nodes import bound, example, leaves, line_of, packet, place_of, where
 from planner.pytorch.private import OpOverload
 from planner.pytorch.rewrite.axes import Cuts, Value
@@ -38,7 +40,6 @@ from planner.pytorch.rewrite.constants import (
     refuse_untracked,
     unreached,
 )
-from planner.pytorch.rewrite.masks import spread_selections
 from planner.pytorch.rewrite.views import laid_as
 from planner.pytorch.state.contents import DTYPES, as_value, is_known, known_dtype, state_init
 from planner.pytorch.state.state_dict import entries, refuse_shared_data, refuse_shared_memory
@@ -67,9 +68,6 @@ NUMBERS = ("item", "_local_scalar_dense")
 
 OF_MEMORY = ("as_strided", "as_strided_scatter")
 """Operators whose results depend on where elements lie in memory, and that are not called with copies, therefore."""
-
-TRANSFORMED = {"_add_batch_dim": "torch.vmap", "_remove_batch_dim": "torch.vmap"}
-"""By functions that a trace shows, the one that the user calls."""
 
 MOST_PASSES = 5
 """How often a model is translated, each time with the cuts that the time before asked for; two or three do."""
@@ -149,9 +147,9 @@ def _imported(  # noqa: PLR0913, PLR0917 -- as `from_torch`
 def _selecting(
     make: Callable[[], TracedModule], data: Mapping[str, torch.Tensor], take: Callable[[TracedModule], _Pass]
 ) -> tuple[TracedModule, _Pass]:
-    """Return a trace and its translation, with what masks select spread, or else as many rows as in the example."""
+    """Return a trace, rewritten by an extension or else with as many rows as in the example, and its translation."""
     fix_extents(trace := make(), {})
-    if not spread_selections(trace):
+    if not any(rewrite(trace) for rewrite in extension().rewrites.values()):
         fix_extents(trace, data)
         return trace, take(trace)
     try:
@@ -176,8 +174,8 @@ def _translated(trace: TracedModule, trained: Iterable[nn.Parameter] | None, opa
     while refused := (translation := _with_cuts(trace, frozen, whole)).refused:
         alike = _with_alike(trace.nodes, refused)
         if not sum(decompose(trace.program.graph_module, *pair) for pair in alike.items()):
-            waiting = [node for node in refused.keys() - whole if packet(node) not in OF_MEMORY]
-            calls = {node for node in waiting if opaque_unknown or _may_be_called(node, reached)}
+            calls = {node for node in refused.keys() - whole if opaque_unknown or _may_be_called(node, reached)}
+            calls = {node for node in calls if packet(node) not in OF_MEMORY and not _is_in_place(node)}
             if not calls:
                 if defect := next(iter(translation.defects.values()), None):
                     raise DefectError(_listed(refused)) from defect
@@ -192,6 +190,11 @@ def _with_alike(nodes: Iterable[Node], refused: Mapping[Node, str]) -> Mapping[N
     """Return what is refused, with all other nodes of operators that have no converter."""
     reasons = {node.target: why for node, why in refused.items() if packet(node).removesuffix("_") not in CONVERTERS}
     return {**{node: reasons[node.target] for node in nodes if node.target in reasons}, **refused}
+
+
+def _is_in_place(node: Node) -> bool:
+    """Return True for an operator of PyTorch's own that changes what it is given, which no plan may call."""
+    return changes_first(node) and "::" not in packet(node)
 
 
 def _may_be_called(node: Node, reached: AbstractSet[Node]) -> bool:
@@ -220,7 +223,7 @@ def _listed(refused: Mapping[Node, str]) -> str:
     places = defaultdict[str, list[str]](list)
     for node, why in refused.items():
         places[why].append(where(node))
-    return "; ".join(f"{why} ({len(at)} times, first at {at[0]})" for why, at in places.items())
+    return "; ".join(f"{why} ({len(at)} times, first at {at[0]})" for why, at in places.items()) + advice()
 
 
 class _Pass:
@@ -306,8 +309,7 @@ class _Pass:
             several, number = node.args
             return self._value(several)[number]
         if not isinstance(node.target, OpOverload):
-            name = getattr(node.target, "__name__", str(node.target))
-            raise UnsupportedError(f"{TRANSFORMED.get(name, name)} has no operator here")
+            raise UnsupportedError(f"{getattr(node.target, '__name__', node.target)} has no operator here")
         name = packet(node)
         if name == "detach" and node.args[0] not in self.reached:
             return self._value(node.args[0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from functools import lru_cache
 from pathlib import Path
@@ -10,10 +9,8 @@ from typing import Any
 
 import torch
 
+from planner.pytorch.extensions import folders
 from planner.pytorch.private import schema_of
-
-NOT_THE_USERS = tuple(str(Path(file).parent) + os.sep for file in (torch.__file__, __file__))
-"""Where PyTorch and the import lie."""
 
 
 def packet(node: torch.fx.Node) -> str:
@@ -71,8 +68,8 @@ def _line_of(trace: str) -> str:
 
 
 def is_users(file: str) -> bool:
-    """Return True if a file is neither PyTorch's nor the import's, nor none at all."""
-    return not file.startswith((*NOT_THE_USERS, "<"))
+    """Return True if a file is neither PyTorch's nor the import's, or what extends it, nor none at all."""
+    return not file.startswith((*folders(), "<"))
 
 
 def spelled(file: str, line: int) -> str:

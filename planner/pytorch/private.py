@@ -20,9 +20,7 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import (
     TorchDispatchMode,  # sees what makes a tensor from nothing
     _disable_current_modes,  # within, tensors have content
-    _get_current_dispatch_mode_stack,
 )
-from torch.utils.checkpoint import _CachingTorchDispatchMode  # in what runs some operators again
 from torch.utils.checkpoint import _checkpoint_hook as CheckpointHook  # noqa: N812 -- around what runs again
 
 __all__ = [
@@ -43,7 +41,6 @@ __all__ = [
     "fake_mode_of",
     "forget_conversions",
     "is_composite",
-    "is_selective",
     "schema_of",
     "vmap",
 ]  # fmt: skip
@@ -91,11 +88,6 @@ def exporting_modes() -> list[PreDispatchTorchFunctionMode]:
     """Return the modes that write regions down as an export runs; those inside the one that asks."""
     modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
     return [mode for mode in modes if isinstance(mode, PreDispatchTorchFunctionMode)]
-
-
-def is_selective() -> bool:
-    """Return True in a checkpoint that computes some operators again and not others."""
-    return any(isinstance(mode, _CachingTorchDispatchMode) for mode in _get_current_dispatch_mode_stack())
 
 
 def schema_of(operator: str | Callable[..., object]) -> torch.FunctionSchema | None:

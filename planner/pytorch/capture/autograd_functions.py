@@ -9,7 +9,6 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,120 +17,32 @@ from torch.autograd.function import FunctionCtx
 from torch.utils.checkpoint import CheckpointFunction
 
 from planner.errors import GraphError
-from planner.pytorch.capture.checkpoints import RunAgain
+from planner.pytorch.capture.checkpoints import run_again
 from planner.pytorch.capture.export_errors import users_line
 from planner.pytorch.nodes import leaves
 from planner.pytorch.private import FunctionBase
 
-KINDS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
-"""Functions of PyTorch that take packed sequences."""
+Kernels = Mapping[str, Callable[..., Any]]
+"""Functions by the schema of the operator that each is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lengths:
-    """What a PackedSequence has for its `batch_sizes`: the lengths of sequences, which are data.
-
-    Packed rows are those of a padded batch [time, sample, ...] that `mask` [time, sample] shows.
-    """
-
-    lengths: Tensor
-    mask: Tensor
-
-    device = torch.device("cpu")
-
-    def __getitem__(self, step: int) -> int:
-        """Return how many samples there are at the first step, where all are."""
-        if step != 0:
-            raise GraphError("batch_sizes of a packed sequence are data: read the padded sequence")
-        return self.mask.shape[1]
-
-    def size(self, dim: int = 0) -> int:
-        """Return how many steps the longest sequence has: as many as the padded batch."""
-        return self.mask.shape[0]
-
-    @classmethod
-    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run a recurrent layer, or pad."""
-        name = function.__name__
-        if name == "_pad_packed_sequence":
-            return _padded(*args, **(kwargs or {}))
-        if name in KINDS:
-            return _run(name, *args, **(kwargs or {}))
-        raise GraphError(f"{name} of the batch sizes of a packed sequence, which are data: read the padded sequence")
+def define(kernels: Kernels) -> torch.library.Library:
+    """Add operators to PyTorch's, in the namespace `planner`; return what keeps them."""
+    library = torch.library.Library("planner", "FRAGMENT")  # type: ignore[no-untyped-call]
+    for schema, kernel in kernels.items():
+        library.define(schema)  # type: ignore[no-untyped-call]
+        library.impl(schema.partition("(")[0], kernel, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+    return library
 
 
-def packed(x: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Lengths]:
-    """Return the rows of a padded batch that lengths show, in the order of time."""
-    x = x.transpose(0, 1) if batch_first else x
-    lengths = torch.as_tensor(lengths)
-    mask = torch.arange(x.shape[0])[:, None] < lengths
-    return x[mask], Lengths(lengths, mask)
-
-
-def _rows_as_batch(rows: Tensor, mask: Tensor, filling: float = 0.0) -> Tensor:
-    """Return packed rows as a padded batch [time, sample, ...]."""
-    batch = torch.full((*mask.shape, *rows.shape[1:]), filling, dtype=rows.dtype, device=rows.device)
-    batch[mask] = rows
-    return batch
-
-
-def _padded(rows: Tensor, sizes: Lengths, batch_first: bool, filling: float, total: int) -> tuple[Tensor, Tensor]:
-    batch = _rows_as_batch(rows, sizes.mask, filling)
-    if total == sizes.size():
-        # PyTorch pads to the longest sequence: this fails, as the graph runs, where that is shorter than the batch.
-        longest = torch.repeat_interleave(sizes.lengths.max()[None], output_size=total)
-        batch = batch + longest.to(batch.dtype).view(-1, *[1] * (batch.ndim - 1))
-    if (missing := total - batch.shape[0]) > 0:
-        more = torch.full((missing, *batch.shape[1:]), filling, dtype=rows.dtype, device=rows.device)
-        batch = torch.cat([batch, more])
-    return batch.transpose(0, 1) if batch_first else batch, sizes.lengths
-
-
-def _run(
-    kind: str, rows: Tensor, sizes: Lengths, hx: Any, params: Sequence[Tensor], *settings: Any
-) -> tuple[Tensor, ...]:
-    """Run a recurrent layer on packed rows: whether it has biases, layers, dropout, training, both directions."""
-    batch, states = _rows_as_batch(rows, sizes.mask), [hx] if isinstance(hx, Tensor) else list(hx)
-    output, *last = torch.ops.planner.recurrent(batch, sizes.lengths, states, list(params), kind, *settings)
-    return output[sizes.mask], *last
-
-
-def recurrent_kernel(
-    x: Tensor, lengths: Tensor, hx: list[Tensor], params: list[Tensor], kind: str, *settings: Any
-) -> list[Tensor]:
-    """Run a recurrent layer on a padded batch of which each sequence ends by itself."""
-    size = x.shape[0]
-    function: Mapping[str, Callable[..., Any]] = {name: getattr(torch, name) for name in KINDS}
-    state = hx if kind == "lstm" else hx[0]
-    result = function[kind](x, state, params, *settings, False)
-    output, *last = result
-    return [output.new_zeros(size, *output.shape[1:]), *(torch.zeros_like(final) for final in last)]
-
-
-LIBRARY = torch.library.Library("planner", "DEF")  # type: ignore[no-untyped-call]
-OPERATORS = {
-    "again(Tensor self) -> Tensor": lambda x: x.clone(),
+LIBRARY = define({
     "changed(Tensor parameter, Tensor content) -> Tensor": lambda _, content: content.clone(),
-    (
-        "recurrent(Tensor input, Tensor lengths, Tensor[] hx, Tensor[] params, str kind, bool has_biases, "
-        "int num_layers, float dropout, bool train, bool bidirectional) -> Tensor[]"
-    ): recurrent_kernel,
-    (
-        "ctc_loss(Tensor log_probs, Tensor targets, Tensor input_lengths, Tensor target_lengths, int blank, "
-        "str reduction, bool zero_infinity) -> Tensor"
-    ): torch.nn.functional.ctc_loss,
     "operand(Tensor self) -> Tensor": lambda x: x.clone(),
     "arriving(Tensor self, Tensor[] operands) -> Tensor": lambda x, operands: torch.zeros_like(x),
     "with_gradient(Tensor[] results, Tensor[] operands, Tensor[] arriving, Tensor[] gradients) -> Tensor[]": (
         lambda results, *_: [result.clone() for result in results]
     ),
-}
-for schema, kernel in OPERATORS.items():
-    LIBRARY.define(schema)  # type: ignore[no-untyped-call]
-    LIBRARY.impl(schema.partition("(")[0], kernel, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
-LIBRARY.impl(  # type: ignore[no-untyped-call]
-    "ctc_loss", lambda x, *how: x.new_empty(x.shape[1:-1] if how[4] == "none" else ()), "Meta"
-)
+})  # fmt: skip
 
 OF_OPERATOR = "GeneratedBackwardFor_"
 """How PyTorch calls the gradient of an operator that somebody registered: the trace names the operator."""
@@ -209,7 +120,7 @@ def _checkpointed(run: Any, keeps_random_state: bool, *arguments: Any) -> Any:
     if not any(map(_requires_gradient, arguments)):
         with torch.no_grad():
             return run(*arguments)
-    with RunAgain():
+    with run_again():
         return run(*arguments)
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from planner.errors import GraphError
+from planner.pytorch.extensions import advice
 from planner.pytorch.nodes import is_users, spelled
 from planner.pytorch.private import HOOKS, LOGGERS
 from planner.pytorch.state.contents import is_known
@@ -64,10 +65,10 @@ def failure(error: Exception) -> GraphError:
     where, reason = users_line(frames), lines[0] if lines else "no message"
     if frames and type(error).__name__ == "GuardOnDataDependentSymNode":
         return GraphError(
-            f"{where}data decide what Python does ({frames[-1].line}): {OTHERWISE.format(frames[-1].name)}"
+            f"{where}data decide what Python does ({frames[-1].line}): {OTHERWISE.format(frames[-1].name)}{advice()}"
         )
-    advice = next((advice for text, advice in ADVICE.items() if text in reason), "")
-    return GraphError(f"{where}PyTorch cannot export the module: {type(error).__name__}: {advice or reason}")
+    known = next((known for text, known in ADVICE.items() if text in reason), "")
+    return GraphError(f"{where}PyTorch cannot export the module: {type(error).__name__}: {known or reason}{advice()}")
 
 
 OTHERWISE = (

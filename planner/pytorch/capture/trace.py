@@ -19,7 +19,7 @@ from torch.utils._pytree import TreeSpec, tree_unflatten
 
 from planner.errors import GraphError
 from planner.pytorch.capture.autograd_functions import functions_traced
-from planner.pytorch.capture.checkpoints import checkpoints_traced, counted_again, follow_twice, leaves_of_their_own
+from planner.pytorch.capture.checkpoints import checkpoints_traced, leaves_of_their_own
 from planner.pytorch.capture.export_errors import (
     failure,
     random_states,
@@ -73,7 +73,7 @@ class Step(nn.Module):
 
     def _loss_of(self, *arguments: Any) -> Any:
         in_order, by_name, targets = tree_unflatten(arguments, self._structure)
-        with assigned_in_place(self.module, self.loss), counted_again():
+        with assigned_in_place(self.module, self.loss):
             result = self.module(*in_order, **by_name)
             loss = self._loss_from(result, targets)
         if self.state is not None:
@@ -179,7 +179,6 @@ def traced(step: Step, arguments: Sequence[Any], names: Sequence[str]) -> Traced
     changed = {ancestry(node.args[0])[0].name for node in graph.nodes if changes_first(node)}
     contents = out_of_place(graph, kept)
     states = leaves_of_their_own(graph, contents, trained, output)
-    follow_twice(graph, output)
     output.args = (*output.args, tuple(states.values()))
     real_alone(program.graph_module)
     data = dict(zip((str(spec.arg.name) for spec in specs if is_data(spec)), names, strict=True))
@@ -204,7 +203,7 @@ def _exported(step: Step, arguments: tuple[Any, ...]) -> ExportedProgram:
             redirect_stderr(printed),
             OverriddenFunctions(step),
             functions_traced(),
-            checkpoints_traced(step),
+            checkpoints_traced(),
             idioms_traced(),
             silent(),
         ):

@@ -1,1 +1,1 @@
-"""What a trace's views, axes, masks, constants and complex numbers become before, or as, it is translated."""
+"""What a trace's views, axes, constants and complex numbers become before, or as, it is translated."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from math import pi, sqrt
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from planner.errors import GraphError
 from planner.pytorch.capture.functionalization import changes_first
+from planner.pytorch.extensions import advice, extension
 from planner.pytorch.nodes import example, leaves, packet, where
 from planner.pytorch.private import ComplexTensor, fake_mode_of
 from planner.pytorch.translate.call import UnsupportedError, refuse_if
@@ -74,7 +74,9 @@ def _rewrite(module: GraphModule, node: Node, parts: dict[Node, tuple[Node, Node
         try:
             part = make_fx(run)(*examples)
         except (UnsupportedError, NotImplementedError, RuntimeError, TypeError) as error:
-            raise GraphError(f"{where(node)}: {node.target} of complex numbers has no operator here") from error
+            raise GraphError(
+                f"{where(node)}: {node.target} of complex numbers has no operator here{advice()}"
+            ) from error
     if packet(node) != "detach":
         _attach(part)
     results = copied(module, node, part, operands)
@@ -87,11 +89,11 @@ def _rewrite(module: GraphModule, node: Node, parts: dict[Node, tuple[Node, Node
 
 def _function(node: Node) -> Any:
     """Return what is called on complex numbers; of an operator that changes its operand, that which returns it."""
-    name = packet(node)
+    name, rules = packet(node), {**RULES, **extension().of_complex_numbers}
     if not changes_first(node):
-        return RULES.get(name, node.target)
+        return rules.get(name, node.target)
     name = name.removesuffix("_")
-    return RULES.get(name) or getattr(getattr(aten, name), node.target._overloadname)  # type: ignore[union-attr]
+    return rules.get(name) or getattr(getattr(aten, name), node.target._overloadname)  # type: ignore[union-attr]
 
 
 def _attach(part: GraphModule) -> None:
@@ -133,11 +135,6 @@ def _to(x: Any, *how: Any, **named: Any) -> Any:
     return ComplexTensor(*(part.to(dtype.to_real()) for part in (x.re, x.im))) if dtype.is_complex else x.re.to(dtype)
 
 
-def _of_parts(function: Callable[..., Any], x: Any, *how: Any) -> Any:
-    """Return what an operator that only moves elements makes of both parts."""
-    return ComplexTensor(function(x.re, *how), function(x.im, *how))
-
-
 def _polar(length: Any, angle: Any) -> Any:
     """Return complex numbers of a length, and an angle, whose gradients are those that their sign and value give."""
     operands = torch.broadcast_tensors(length, angle)  # type: ignore[no-untyped-call]
@@ -163,112 +160,6 @@ _imaginary_of_polar = with_gradient(
 """The gradient of the angle multiplies by a whole complex number, zeros among it, as PyTorch's does."""
 
 
-def _turns(rows: int, columns: int, count: int, like: Any) -> tuple[Any, Any]:
-    """Return cosines and sines of products of whole numbers, as parts of so many that make a turn; zeros are exact."""
-    numbers = [torch.arange(extent, dtype=like.dtype, device=like.device) for extent in (rows, columns)]
-    parts = torch.outer(*numbers).remainder(count)
-    angles = parts * (2 * pi / count)
-    cosine = torch.where((4 * parts).remainder(2 * count) == count, 0, angles.cos())
-    return cosine, torch.where((2 * parts).remainder(count) == 0, 0, angles.sin())
-
-
-def _sized(x: Any, n: int | None, dim: int) -> Any:
-    """Return a tensor with so many elements along a dimension: without the last, or with zeros after them."""
-    if n is None or n == x.shape[dim]:
-        return x
-    if n < x.shape[dim]:
-        return x.narrow(dim, 0, n)
-    more = [*x.shape]
-    more[dim] = n - x.shape[dim]
-    return torch.cat([x, x.new_zeros(more)], dim)
-
-
-def _scale(count: int, norm: str | None, inverse: bool) -> float:
-    """Return what a transform is divided by."""
-    if norm == "ortho":
-        return sqrt(count)
-    return count if (norm == "forward") != inverse else 1
-
-
-def _along(part: Any, matrix: Any, dim: int) -> Any:
-    """Multiply a dimension of a tensor by a matrix."""
-    return (part.transpose(dim, -1) @ matrix).transpose(dim, -1)
-
-
-def _fft(x: Any, n: Any = None, dim: int = -1, norm: Any = None, *, inverse: bool = False) -> Any:
-    """Return a discrete Fourier transform, by a product with its matrix."""
-    real, imaginary = (x.re, x.im) if isinstance(x, ComplexTensor) else (x, torch.zeros_like(x))
-    real, imaginary = (_sized(part, n, dim) for part in (real, imaginary))
-    count = real.shape[dim]
-    cosine, sine = _turns(count, count, count, real)
-    sine = sine if inverse else -sine
-    by = _scale(count, norm, inverse)
-    return ComplexTensor(
-        (_along(real, cosine, dim) - _along(imaginary, sine, dim)) / by,
-        (_along(imaginary, cosine, dim) + _along(real, sine, dim)) / by,
-    )
-
-
-def _rfft(x: Any, n: Any = None, dim: int = -1, norm: Any = None) -> Any:
-    """Return the first half of a real tensor's transform, which tells the other."""
-    x = _sized(x, n, dim)
-    count = x.shape[dim]
-    cosine, sine = _turns(count, count // 2 + 1, count, x)
-    by = _scale(count, norm, False)
-    return ComplexTensor(_along(x, cosine, dim) / by, _along(x, -sine, dim) / by)  # 0, not -0, where a sum is real
-
-
-def _irfft(x: Any, n: Any = None, dim: int = -1, norm: Any = None) -> Any:
-    """Return the real tensor of whose transform this is the first half."""
-    real, imaginary = (x.re, x.im) if isinstance(x, ComplexTensor) else (x, torch.zeros_like(x))
-    count = 2 * (real.shape[dim] - 1) if n is None else n
-    real, imaginary = (_sized(part, count // 2 + 1, dim) for part in (real, imaginary))
-    cosine, sine = _turns(count // 2 + 1, count, count, real)
-    places = torch.arange(count // 2 + 1, device=real.device)
-    twice = torch.where((places == 0) | (2 * places == count), 1.0, 2.0).to(real.dtype)[:, None]
-    return (_along(real, cosine * twice, dim) - _along(imaginary, sine * twice, dim)) / _scale(count, norm, True)
-
-
-def _stft(x: Any, n_fft: int, hop_length: Any = None, win_length: Any = None, window: Any = None, *flags: Any) -> Any:
-    """Return transforms of windows of a real tensor's last dimension: [..., frequency, window]."""
-    is_normalized, onesided, *_ = *flags, None, None
-    refuse_if(isinstance(x, ComplexTensor) or isinstance(window, ComplexTensor), "its windows are of real numbers")
-    length = win_length or n_fft
-    left = (n_fft - length) // 2
-    window = x.new_ones(length) if window is None else window
-    window = torch.cat([x.new_zeros(left), window.to(x.dtype), x.new_zeros(n_fft - length - left)])
-    frames = x.unfold(-1, n_fft, hop_length or n_fft // 4) * window
-    transform = _fft if onesided is False else _rfft
-    result = transform(frames, norm="ortho" if is_normalized else None)
-    return ComplexTensor(result.re.transpose(-1, -2), result.im.transpose(-1, -2))
-
-
-def _fftn(x: Any, s: Any = None, dim: Any = None, norm: Any = None, *, inverse: bool = False) -> Any:
-    dims, sizes = _dims(x, s, dim)
-    for axis, size in zip(dims, sizes, strict=True):
-        x = _fft(x, size, axis, norm, inverse=inverse)
-    return x
-
-
-def _rfftn(x: Any, s: Any = None, dim: Any = None, norm: Any = None) -> Any:
-    (*dims, last), (*sizes, size) = _dims(x, s, dim)
-    return _fftn(_rfft(x, size, last, norm), sizes, dims, norm)
-
-
-def _irfftn(x: Any, s: Any = None, dim: Any = None, norm: Any = None) -> Any:
-    (*dims, last), (*sizes, size) = _dims(x, s, dim)
-    return _irfft(_fftn(x, sizes, dims, norm, inverse=True), size, last, norm)
-
-
-def _dims(x: Any, s: Any, dim: Any) -> tuple[list[int], list[Any]]:
-    """Return the dimensions that are transformed, all or the last unless told, and their sizes, None as they are."""
-    dims = list(range(-len(s), 0) if s else range(-x.ndim, 0)) if dim is None else list(dim)
-    return dims, list(s) if s else [None] * len(dims)
-
-
-OF_IMAGES = (-2, -1)
-
-
 def _filled(number: complex, shape: Any, dtype: Any = None, **_: Any) -> Any:
     """Return a tensor of a number all over."""
     part = torch.float32 if dtype is torch.complex64 else torch.float64
@@ -277,7 +168,6 @@ def _filled(number: complex, shape: Any, dtype: Any = None, **_: Any) -> Any:
 
 RULES: Mapping[str, Callable[..., Any]] = {
     **{name: partial(_arithmetic, getattr(aten, name)) for name in ("add", "sub", "mul", "div")},
-    **{f"fft_{name}": partial(_of_parts, getattr(torch.fft, name)) for name in ("fftshift", "ifftshift")},
     "to": _to,
     "polar": _polar,
     "zeros": partial(_filled, 0j),
@@ -290,18 +180,5 @@ RULES: Mapping[str, Callable[..., Any]] = {
     "abs": lambda x: torch.linalg.vector_norm(torch.stack((x.re, x.im), -1), dim=-1),
     "real": lambda x: x.re,
     "imag": lambda x: x.im,
-    "fft_fft": _fft,
-    "fft_ifft": partial(_fft, inverse=True),
-    "fft_rfft": _rfft,
-    "fft_irfft": _irfft,
-    "stft": _stft,
-    "fft_fftn": _fftn,
-    "fft_ifftn": partial(_fftn, inverse=True),
-    "fft_rfftn": _rfftn,
-    "fft_irfftn": _irfftn,
-    "fft_fft2": lambda x, s=None, dim=OF_IMAGES, norm=None: _fftn(x, s, dim, norm),
-    "fft_ifft2": lambda x, s=None, dim=OF_IMAGES, norm=None: _fftn(x, s, dim, norm, inverse=True),
-    "fft_rfft2": lambda x, s=None, dim=OF_IMAGES, norm=None: _rfftn(x, s, dim, norm),
-    "fft_irfft2": lambda x, s=None, dim=OF_IMAGES, norm=None: _irfftn(x, s, dim, norm),
 }
 """Operators between real and complex numbers, by their names; others are the parts' own."""

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from planner.errors import GraphError
 from planner.pytorch.capture.functionalization import out_of_place
+from planner.pytorch.extensions import extension
 from planner.pytorch.nodes import example, leaves, packet
 from planner.pytorch.private import DECOMPOSITIONS, OpOverload, fake_mode_of, is_composite
 from planner.pytorch.translate.call import CONVERTERS
@@ -32,7 +33,12 @@ PARTLY_CONVERTED = (
 )  # fmt: skip
 """Operators that are written out where their converters refuse them, once: some by themselves."""
 
-OTHER_GRADIENTS = ("max_unpool3d", "pdist", "_pdist_forward")
+OTHER_GRADIENTS = (
+    "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d", "alpha_dropout", "aminmax", "cdist", "celu",
+    "conv_transpose3d", "cumprod", "diagonal_scatter", "embedding", "embedding_bag", "exp2", "fmax", "fmin", "logit",
+    "max_unpool2d", "max_unpool3d", "multi_margin_loss", "pdist", "_pdist_forward", "rrelu",
+    "scatter_reduce", "sinc", "softshrink", "special_entr", "special_log_ndtr", "special_xlog1py", "xlogy",
+)  # fmt: skip
 """Operators whose gradients are not those of what PyTorch makes of them."""
 
 
@@ -128,8 +134,9 @@ def _decompositions(node: Node) -> list[Callable[..., Any]]:
     if not isinstance(target, OpOverload):
         return []
     name = packet(node).removesuffix("_")
-    if name in WRITTEN_OUT and (name not in CONVERTERS or name in PARTLY_CONVERTED):
-        return [WRITTEN_OUT[name]]
+    written_out = {**WRITTEN_OUT, **extension().compositions}
+    if name in written_out and (name not in CONVERTERS or name in PARTLY_CONVERTED):
+        return [written_out[name]]
     if name in OTHER_GRADIENTS:
         return []
     functions = [DECOMPOSITIONS[target]] if target in DECOMPOSITIONS else []

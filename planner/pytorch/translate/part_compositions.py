@@ -1,4 +1,4 @@
-"""Operators that read or write parts of a tensor, written in others: slices, diagonals, places by index; CTC loss."""
+"""Operators that read or write parts of a tensor, written in others: slices, diagonals, places, windows of volumes."""
 
 # ruff: noqa: PLR0913, PLR0917 -- functions have the arguments of PyTorch's operators
 
@@ -14,73 +14,6 @@ from torch import Tensor
 
 from planner.pytorch.translate.call import refuse_if
 from planner.pytorch.translate.gradient_overrides import with_gradient
-
-NEVER, IMPOSSIBLE = -1e30, 1e29
-"""The logarithm of what cannot be reached, and from which loss on nothing can."""
-
-of_logits = with_gradient(Tensor.clone, lambda arriving, x: arriving - x.exp() * arriving.sum(-1, keepdim=True))
-"""Log-probabilities whose gradient is, as PyTorch takes it, that of the logits that they were made of."""
-
-
-def ctc_loss(
-    log_probs: Tensor,
-    targets: Tensor,
-    input_lengths: Tensor,
-    target_lengths: Tensor,
-    blank: int,
-    reduction: str,
-    zero_infinity: bool,
-) -> Tensor:
-    """Return the loss of log-probabilities [t, n, c], or [t, c], and labels [n, s], or of all samples in a row."""
-    if log_probs.ndim == 2:
-        log_probs, is_single = log_probs.unsqueeze(1), True
-        targets = targets.reshape(1, -1)
-    else:
-        is_single = False
-    device = log_probs.device
-    steps, of_labels = (lengths.reshape(-1, 1) for lengths in (input_lengths, target_lengths))
-    labels = targets if targets.ndim > 1 else _by_sample(targets, of_labels)
-    is_label = torch.arange(labels.shape[1], device=device) < of_labels
-    labels = torch.where(is_label, labels, blank).long()
-    ends = 2 * of_labels
-    reached = _reached(of_logits(log_probs), labels, steps, blank)
-    places = torch.arange(reached.shape[1], device=device)
-    at_end = (places == ends) | (places == ends - 1)
-    losses = -torch.where(at_end, reached, NEVER).logsumexp(1)
-    losses = torch.where(losses > IMPOSSIBLE, 0, losses) if zero_infinity else losses * _infinite(losses)
-    if reduction == "mean":
-        return (losses / of_labels.reshape(-1).clamp_min(1)).mean()
-    if reduction == "sum":
-        return losses.sum()
-    return losses[0] if is_single else losses
-
-
-def _by_sample(targets: Tensor, of_labels: Tensor) -> Tensor:
-    """Return labels [n, s] of those of all samples, one behind the other."""
-    places = torch.arange(targets.shape[0], device=targets.device)
-    starts = of_labels.cumsum(0) - of_labels
-    return targets[(starts + places).clamp_max(targets.shape[0] - 1)]
-
-
-def _reached(log_probs: Tensor, labels: Tensor, steps: Tensor, blank: int) -> Tensor:
-    """Return the logarithms of the probabilities of all states [n, 2 s + 1] after a sample's steps."""
-    count, extent = labels.shape[0], 2 * labels.shape[1] + 1
-    states = F.pad(torch.stack([torch.full_like(labels, blank), labels], 2).reshape(count, -1), (0, 1), value=blank)
-    before = F.pad(states, (2, 0), value=blank)[:, :extent]
-    skipping = torch.where(states != before, 0.0, NEVER).to(log_probs.dtype)
-    of_states = log_probs.gather(2, states.expand(log_probs.shape[0], count, extent)).clamp_min(NEVER)
-    reached = F.pad(log_probs.new_zeros(count, 1), (0, extent - 1), value=NEVER)
-    for step, arriving in enumerate(of_states.unbind()):
-        ways = F.pad(reached, (2, 0), value=NEVER)
-        ways = torch.stack([ways[:, 2:], ways[:, 1:-1], ways[:, :-2] + skipping]).logsumexp(0)
-        reached = torch.where(step < steps, ways + arriving, reached)
-    return reached
-
-
-def _infinite(losses: Tensor) -> Tensor:
-    """Return what makes losses infinite, and their gradients none, that nothing reaches."""
-    return torch.where(losses.detach() > IMPOSSIBLE, inf, 1.0).to(losses.dtype)
-
 
 aten = torch.ops.aten
 
@@ -120,12 +53,6 @@ def _unfold(x: Tensor, dimension: int, size: int, step: int) -> Tensor:
     return windows.movedim(dim + 1, -1)
 
 
-def _fill_diagonal(x: Tensor, fill_value: float, wrap: bool = False) -> Tensor:
-    rows, columns, *more = x.shape
-    refuse_if(more or (wrap and rows > columns), "only one diagonal of a matrix is filled")
-    return torch.where(torch.arange(rows)[:, None] == torch.arange(columns), fill_value, x)
-
-
 def _diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
     """Read a diagonal of matrices, which is every so many elements of their rows behind each other."""
     laid = x.movedim((dim1, dim2), (-2, -1))
@@ -133,35 +60,6 @@ def _diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tenso
     first = offset if offset >= 0 else -offset * columns
     count = max(0, min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns))
     return laid.flatten(-2)[..., first : first + count * (columns + 1) : columns + 1][..., :count]
-
-
-def _diagonal_scatter(x: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
-    laid = x.movedim((dim1, dim2), (-2, -1))
-    rows, columns = torch.arange(laid.shape[-2]), torch.arange(laid.shape[-1])
-    places = (rows + min(0, offset)).clamp(0, src.shape[-1] - 1)
-    is_written = rows[:, None] + offset == columns
-    return torch.where(is_written, src[..., places][..., None], laid).movedim((-2, -1), (dim1, dim2))
-
-
-def _scatter_reduce(
-    x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
-) -> Tensor:
-    """Combine what is written to each place, with what is there or without; a row of all that may come to it."""
-    dim %= max(1, x.ndim)
-    extents = zip(x.shape, src.shape, strict=True)
-    is_whole = index.shape == src.shape and all(a == b for d, (a, b) in enumerate(extents) if d != dim)
-    refuse_if(not is_whole, "only whole rows are scattered")
-    places = torch.arange(x.shape[dim]).view(-1, *(1 for _ in range(x.ndim - dim)))
-    hits = index.unsqueeze(dim) == places
-    count = hits.sum(dim + 1)
-    combine, nothing = COMBINED[reduce]
-    rows = torch.where(hits, src.unsqueeze(dim), nothing)
-    if include_self:
-        rows = torch.cat([x.unsqueeze(dim + 1), rows], dim + 1)
-    result = combine(rows, dim + 1)
-    if reduce == "mean":
-        result = result / (count + int(include_self)).clamp(min=1)
-    return torch.where(count == 0, x, result)
 
 
 def _index_put(x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Tensor:
@@ -186,24 +84,83 @@ def _scatter(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     return written(x, src)
 
 
-COMBINED: Mapping[str, tuple[Callable[..., Tensor], float]] = {
-    "sum": (torch.sum, 0.0),
-    "mean": (torch.sum, 0.0),
-    "prod": (torch.prod, 1.0),
-    "amax": (torch.amax, -inf),
-    "amin": (torch.amin, inf),
-}
-"""How elements are combined by a reduction's name, and what changes nothing."""
+ALONE = (1, 1, 0, 1)
+"""The kernel, stride, padding and dilation of windows along an axis on which each element is alone."""
+
+
+def several(numbers: Any, count: int) -> list[int]:
+    """Return a number for each of so many dimensions."""
+    several = [numbers] if isinstance(numbers, int) else list(numbers)
+    return several * count if len(several) == 1 else several
+
+
+def _pooled(pool: Callable[..., Tensor], x: Tensor, windows: Sequence[Any], *how: bool) -> Tensor:
+    """Pool planes, and then the places of these along z; `windows` are kernel, stride, padding and dilation."""
+    of_axes = [several(numbers, 3) for numbers in windows]
+    n, channels, depth, *image = x.shape
+    planes = pool(x.reshape(n, channels * depth, *image), *(numbers[1:] for numbers in of_axes), *how)
+    height, width = planes.shape[-2:]
+    columns = planes.reshape(n, channels, depth, height * width)
+    along_z = ((numbers[0], alone) for numbers, alone in zip(of_axes, ALONE, strict=False))
+    return pool(columns, *along_z, *how).reshape(n, channels, -1, height, width)
+
+
+def _max_pool3d(
+    x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+) -> Tensor:
+    return _pooled(F.max_pool2d, x, (kernel_size, stride or kernel_size, padding, dilation), ceil_mode)
+
+
+def _avg_pool3d(
+    x: Tensor,
+    kernel_size: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Tensor:
+    refuse_if(divisor_override is not None, "only windows' own sizes divide")
+    return _pooled(F.avg_pool2d, x, (kernel_size, stride or kernel_size, padding), ceil_mode, count_include_pad)
+
+
+def max_pool_with_places(
+    x: Tensor, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Pool images; the place of what is greatest in a window is its number in the image."""
+    refuse_if(ceil_mode, "windows lie within the image where places are told")
+    n, channels, *image = x.shape
+    rows, columns = several(padding, 2)
+    numbers = torch.arange(image[0] * image[1], dtype=x.dtype).view(1, 1, *image)
+    windows, places = (
+        F.unfold(
+            F.pad(part, (columns, columns, rows, rows), value=value), kernel_size, dilation, 0, stride or kernel_size
+        )
+        for part, value in ((x, -inf), (numbers, 0.0))
+    )
+    windows = windows.view(n, channels, places.shape[1], -1)
+    chosen = windows.detach().argmax(2, keepdim=True)
+    greatest = places[:, None].expand(n, channels, -1, -1).gather(2, chosen)
+    height, width = (
+        (extent + 2 * pad - apart * (taps - 1) - 1) // step + 1
+        for extent, pad, apart, taps, step in zip(
+            image,
+            (rows, columns),
+            *(several(numbers, 2) for numbers in (dilation, kernel_size, stride or kernel_size)),
+            strict=True,
+        )
+    )
+    return tuple(part.view(n, channels, height, width) for part in (windows.gather(2, chosen), greatest.long()))  # type: ignore[return-value]
 
 
 WRITTEN_PARTS: Mapping[str, Callable[..., Any]] = {
+    "avg_pool3d": _avg_pool3d,
     "diagonal": _diagonal,
-    "diagonal_scatter": _diagonal_scatter,
-    "fill_diagonal": _fill_diagonal,
     "index_put": _index_put,
+    "max_pool2d_with_indices": max_pool_with_places,
+    "max_pool3d": _max_pool3d,
     "roll": _roll,
     "scatter": _scatter,
-    "scatter_reduce": _scatter_reduce,
     "select_scatter": _select_scatter,
     "slice_scatter": _slice_scatter,
     "unfold": _unfold,

@@ -20,7 +20,7 @@ from planner.pytorch.capture.export_errors import silent
 from planner.pytorch.capture.trace import TracedModule
 from planner.pytorch.nodes import bound, example, packet
 from planner.pytorch.private import fake_mode_of, schema_of
-from planner.pytorch.rewrite.masked_rows import Spread, Unspreadable, same, symbols_of
+from rare_operators.masked_rows import Spread, Unspreadable, same, symbols_of
 
 aten = torch.ops.aten
 

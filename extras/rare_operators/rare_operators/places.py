@@ -1,0 +1,80 @@
+"""Adaptive pooling that tells places, its inverse, and transposed convolutions of volumes."""
+
+# ruff: noqa: PLR0913, PLR0917 -- functions have the arguments of PyTorch's operators
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from planner.pytorch.translate.part_compositions import max_pool_with_places, several
+
+
+def _max_unpool2d(x: Tensor, indices: Tensor, output_size: Sequence[int]) -> Tensor:
+    """Put elements at their places; each has the gradient that arrives there, also one that another overwrites."""
+    places, values = indices.flatten(2), x.flatten(2)
+    nothing = values.new_zeros(*values.shape[:2], output_size[0] * output_size[1])
+    added = nothing.scatter_add(2, places, values)
+    written = nothing.scatter(2, places, values.detach())
+    return (added - added.detach() + written).view(*x.shape[:2], *output_size)
+
+
+def _conv_transpose3d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Tensor:
+    """Convolve the volume, zeros between its elements, with the weight turned round."""
+    stride, padding, more, dilation = (several(n, 3) for n in (stride, padding, output_padding, dilation))
+    kernel = weight.shape[2:]
+    for dim in range(3):
+        apart = x.unsqueeze(dim + 3)
+        apart = torch.cat([apart, *[torch.zeros_like(apart)] * (stride[dim] - 1)], dim + 3).flatten(dim + 2, dim + 3)
+        x = apart.narrow(dim + 2, 0, apart.shape[dim + 2] - stride[dim] + 1)
+    reach = [apart * (taps - 1) - pad for apart, taps, pad in zip(dilation, kernel, padding, strict=True)]
+    x = F.pad(x, [amount for dim in (2, 1, 0) for amount in (reach[dim], reach[dim] + more[dim])])
+    inputs, outputs = weight.shape[0] // groups, weight.shape[1]
+    turned = weight.reshape(groups, inputs, outputs, *kernel).transpose(1, 2).flip(3, 4, 5)
+    return F.conv3d(x, turned.reshape(groups * outputs, inputs, *kernel), bias, dilation=dilation, groups=groups)
+
+
+def _adaptive_max_pool(x: Tensor, output_size: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Take the greatest, the first of them, of windows that begin and end where their shares of the image do.
+
+    Its place is its number in the image.
+    """
+    sizes = [output_size] if isinstance(output_size, int) else output_size
+    image = x.shape[x.ndim - len(sizes) :]
+    if (x.ndim, len(sizes)) == (4, 2) and not any(extent % size for extent, size in zip(image, sizes, strict=True)):
+        kernel = [extent // size for extent, size in zip(image, sizes, strict=True)]
+        return F.max_pool2d(x, kernel), max_pool_with_places(x, kernel)[1]
+    places = torch.arange(prod(image)).view(image).expand(x.shape)
+    for dim, size in zip(range(-1, -len(sizes) - 1, -1), reversed(sizes), strict=True):  # rows before what is in them
+        extent = x.shape[dim]
+        bounds = [(place * extent // size, -(-(place + 1) * extent // size)) for place in range(size)]
+        greatest, chosen_places = [], []
+        for start, end in bounds:
+            window = x.narrow(dim, start, end - start)
+            chosen = window.detach().argmax(dim, keepdim=True)
+            greatest.append(window.gather(dim, chosen))
+            chosen_places.append(places.narrow(dim, start, end - start).gather(dim, chosen))
+        x, places = torch.cat(greatest, dim), torch.cat(chosen_places, dim)
+    return x, places
+
+
+PLACES: Mapping[str, Callable[..., Any]] = {
+    **dict.fromkeys(("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d"), _adaptive_max_pool),
+    "conv_transpose3d": _conv_transpose3d,
+    "max_unpool2d": _max_unpool2d,
+}
+"""By the operator's name."""

@@ -1,0 +1,171 @@
+"""Operators along dimensions, of rows looked up, and of diagonals that few modules have.
+
+What runs along a dimension is combined in about as many steps as twice the distance takes to reach its end (Hillis and
+Steele, "Data parallel algorithms", 1986), so that gradients are those of products and choices, at zeros and ties, too.
+"""
+
+# ruff: noqa: PLR0913, PLR0917 -- functions have the arguments of PyTorch's operators
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import inf
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from planner.pytorch.translate.call import refuse_if
+from planner.pytorch.translate.compositions import Parts, reduced, summable
+from planner.pytorch.translate.gradient_overrides import with_gradient
+
+
+def _scanned(combine: Callable[[Parts, Parts], Parts], parts: Parts, dim: int) -> Parts:
+    """Combine every element with all before it; `combine` is given what is earlier, and what is later."""
+    extent, reach = parts[0].shape[dim] if parts[0].ndim else 1, 1
+    while reach < extent:
+        early = tuple(part.narrow(dim, 0, extent - reach) for part in parts)
+        late = tuple(part.narrow(dim, reach, extent - reach) for part in parts)
+        both = combine(early, late)
+        parts = tuple(torch.cat([a.narrow(dim, 0, reach), b], dim) for a, b in zip(parts, both, strict=True))
+        reach *= 2
+    return parts
+
+
+def _cumprod(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
+    return _scanned(lambda early, late: (early[0] * late[0],), (summable(x, dtype),), dim)[0]
+
+
+def _scatter_reduce(
+    x: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
+) -> Tensor:
+    """Combine what is written to each place, with what is there or without; a row of all that may come to it."""
+    dim %= max(1, x.ndim)
+    extents = zip(x.shape, src.shape, strict=True)
+    is_whole = index.shape == src.shape and all(a == b for d, (a, b) in enumerate(extents) if d != dim)
+    refuse_if(not is_whole, "only whole rows are scattered")
+    places = torch.arange(x.shape[dim]).view(-1, *(1 for _ in range(x.ndim - dim)))
+    hits = index.unsqueeze(dim) == places
+    count = hits.sum(dim + 1)
+    combine, nothing = COMBINED[reduce]
+    rows = torch.where(hits, src.unsqueeze(dim), nothing)
+    if include_self:
+        rows = torch.cat([x.unsqueeze(dim + 1), rows], dim + 1)
+    result = combine(rows, dim + 1)
+    if reduce == "mean":
+        result = result / (count + int(include_self)).clamp(min=1)
+    return torch.where(count == 0, x, result)
+
+
+COMBINED: Mapping[str, tuple[Callable[..., Tensor], float]] = {
+    "sum": (torch.sum, 0.0),
+    "mean": (torch.sum, 0.0),
+    "prod": (torch.prod, 1.0),
+    "amax": (torch.amax, -inf),
+    "amin": (torch.amin, inf),
+}
+"""How elements are combined by a reduction's name, and what changes nothing."""
+
+
+def _logcumsumexp(x: Tensor, dim: int) -> Tensor:
+    return _scanned(lambda early, late: (torch.logaddexp(early[0], late[0]),), (x,), dim)[0]
+
+
+def _cumulative(x: Tensor, dim: int, *, sign: int) -> Parts:
+    """Return the greatest elements, or the least, and the last places at which they are; what is no number stays."""
+    places = torch.ones_like(x, dtype=torch.int64).cumsum(dim) - 1
+
+    def combine(early: Parts, late: Parts) -> Parts:
+        (a, _), (b, _) = early, late
+        is_late = b.isnan() | (~a.isnan() & (sign * b >= sign * a))
+        return tuple(torch.where(is_late, after, before) for before, after in zip(early, late, strict=True))
+
+    return _scanned(combine, (x, places), dim)
+
+
+def _as_strided(x: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None = None) -> Tensor:
+    """Read elements where they lie; only of a tensor that has its memory to itself is that known."""
+    has_all = x.is_contiguous() and x.untyped_storage().nbytes() == x.numel() * x.element_size()
+    refuse_if(not has_all, "it may share its memory with other tensors")
+    places = torch.tensor(offset or 0)
+    for extent, step in zip(size, stride, strict=True):
+        places = places[..., None] + torch.arange(extent) * step
+    return x.reshape(-1)[places]
+
+
+def _multi_margin_loss(
+    x: Tensor, target: Tensor, p: float = 1, margin: float = 1, weight: Tensor | None = None, reduction: int = 1
+) -> Tensor:
+    """Return the mean over classes of what they are above the target's score less a margin; no gradient at it."""
+    rows, labels = torch.atleast_2d(x), torch.atleast_1d(target)[:, None]  # type: ignore[no-untyped-call]
+    above = (margin - rows.gather(1, labels) + rows).relu()
+    above = above if p == 1 else above * above
+    above = above if weight is None else above * weight[labels]
+    losses = torch.where(torch.arange(rows.shape[1]) == labels, 0, above).mean(1)
+    return reduced(losses if reduction or x.ndim > 1 else losses.squeeze(0), reduction)
+
+
+def _cdist(a: Tensor, b: Tensor, p: float = 2.0, compute_mode: int | None = None) -> Tensor:
+    """Return the norms of differences; of the greatest all that are it have the gradient."""
+    apart = a.unsqueeze(-2) - b.unsqueeze(-3)
+    if p != inf:
+        distances: Tensor = torch.linalg.vector_norm(apart, p, dim=-1)
+        return distances
+    sizes, greatest = apart.abs(), apart.detach().abs().amax(-1)
+    is_greatest = sizes.detach() == greatest.unsqueeze(-1)
+    return greatest + torch.where(is_greatest, sizes - sizes.detach(), 0).sum(-1)
+
+
+def _embedding(
+    weight: Tensor, indices: Tensor, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False
+) -> Tensor:
+    """Look rows up whose gradients are divided by how often each is looked up."""
+    refuse_if(not scale_grad_by_freq, "a table's rows are looked up otherwise")
+    numbers = indices.reshape(-1)
+    counts = (numbers[:, None] == numbers).sum(1).view(*indices.shape, 1)
+    shares = torch.where(indices[..., None] == padding_idx, 0, 1 / counts).to(weight.dtype)
+    shared = with_gradient(
+        lambda rows, _: rows, lambda arriving, _, shares: torch.where(shares == 0, 0, arriving * shares)
+    )
+    rows: Tensor = shared(weight[indices], shares)
+    return rows
+
+
+def _randperm(count: int, *, dtype: torch.dtype | None = None, **_: Any) -> Tensor:
+    return torch.rand(count, dtype=torch.float64).argsort().to(dtype or torch.int64)
+
+
+def _fill_diagonal(x: Tensor, fill_value: float, wrap: bool = False) -> Tensor:
+    rows, columns, *more = x.shape
+    refuse_if(more or (wrap and rows > columns), "only one diagonal of a matrix is filled")
+    return torch.where(torch.arange(rows)[:, None] == torch.arange(columns), fill_value, x)
+
+
+def _diagonal_scatter(x: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    laid = x.movedim((dim1, dim2), (-2, -1))
+    rows, columns = torch.arange(laid.shape[-2]), torch.arange(laid.shape[-1])
+    places = (rows + min(0, offset)).clamp(0, src.shape[-1] - 1)
+    is_written = rows[:, None] + offset == columns
+    return torch.where(is_written, src[..., places][..., None], laid).movedim((-2, -1), (dim1, dim2))
+
+
+ROWS: Mapping[str, Callable[..., Any]] = {
+    "addbmm": lambda x, a, b, *, beta=1, alpha=1: (beta * x if beta else 0) + alpha * (a @ b).sum(0),
+    "aminmax": lambda x, *, dim=None, keepdim=False: tuple(
+        function(x, list(range(x.ndim)) if dim is None else dim, keepdim) for function in (torch.amin, torch.amax)
+    ),
+    "as_strided": _as_strided,
+    "cdist": _cdist,
+    "cumprod": _cumprod,
+    "cummax": partial(_cumulative, sign=1),
+    "cummin": partial(_cumulative, sign=-1),
+    "diagonal_scatter": _diagonal_scatter,
+    "embedding": _embedding,
+    "fill_diagonal": _fill_diagonal,
+    "logcumsumexp": _logcumsumexp,
+    "multi_margin_loss": _multi_margin_loss,
+    "randperm": _randperm,
+    "scatter_reduce": _scatter_reduce,
+}
+"""By the operator's name."""

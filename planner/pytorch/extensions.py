@@ -1,0 +1,62 @@
+"""What other packages add to the import, by entry points, as `extras/rare_operators` does."""
+
+from __future__ import annotations
+
+import os
+from collections import ChainMap
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoints, entry_points
+from pathlib import Path
+from typing import Any, NamedTuple
+
+GROUP = "tensor_partitioner.pytorch"
+"""The group of entry points that name an Extension."""
+
+MORE = "; for rare operators, and rows that masks of the data select: pip install extras/rare_operators"
+
+Functions = Mapping[Any, Callable[..., Any]]
+
+
+class Extension(NamedTuple):
+    """Tables of functions that join those of the import.
+
+    `compositions`: by an operator's name, a function of other operators. `functions`: by a function of PyTorch, or the
+    name of one that is not public, what is traced in its place. `of_complex_numbers`: by an operator's name, a function
+    of ComplexTensor. `rewrites`: functions that rewrite a trace, or return False; `around`: context managers of traces.
+    """
+
+    compositions: Functions
+    functions: Functions
+    of_complex_numbers: Functions
+    rewrites: Functions
+    around: Functions
+
+
+@cache
+def extension() -> Extension:
+    """Return what all installed packages add."""
+    loaded: list[Extension] = [entry.load() for entry in _entries()]
+    nothing = Extension({}, {}, {}, {}, {})
+    return Extension(*(ChainMap(*map(dict, tables)) for tables in zip(nothing, *loaded, strict=True)))
+
+
+def advice() -> str:
+    """Return what to install for an operator that is missing; nothing where it is installed."""
+    return (
+        ""
+        if extension().compositions
+        else "; for rare operators, and rows that masks of the data select: pip install extras/rare_operators"
+    )
+
+
+@cache
+def folders() -> tuple[str, ...]:
+    """Return where the packages lie that add something, and PyTorch and the import themselves."""
+    files = (import_module(name).__file__ for name in ("torch", __package__, *(e.module for e in _entries())))
+    return tuple(str(Path(file).parent) + os.sep for file in files if file)
+
+
+def _entries() -> EntryPoints:
+    return entry_points(group=GROUP)

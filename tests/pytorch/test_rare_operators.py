@@ -1,0 +1,89 @@
+"""What is said of operators that few modules have where the package of them is not installed."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F  # noqa: E402, N812
+from torch import nn  # noqa: E402
+
+from planner.errors import GraphError  # noqa: E402
+from planner.pytorch import extensions, from_torch  # noqa: E402
+from planner.pytorch.user_model import UserModel  # noqa: E402
+from tests.pytorch.idioms import IDIOMS, case  # noqa: E402
+from tests.pytorch.outcomes import outcome_of, sgd  # noqa: E402
+
+ROWS, WIDTH = 4, 6
+
+
+@pytest.fixture
+def alone(monkeypatch):
+    """The import without other packages."""
+    monkeypatch.setattr(extensions, "_entries", lambda: ())
+    extensions.extension.cache_clear()
+    extensions.folders.cache_clear()
+    yield
+    extensions.extension.cache_clear()
+    extensions.folders.cache_clear()
+
+
+class Model(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.fc, self.function = nn.Linear(WIDTH, WIDTH), function
+        self.table, self.lstm = nn.EmbeddingBag(9, WIDTH), nn.LSTM(WIDTH, WIDTH)
+
+    def forward(self, x, words, lengths):
+        return self.function(self, self.fc(x), words, lengths).sum()
+
+
+def packed(self, x, words, lengths):
+    rows = nn.utils.rnn.pack_padded_sequence(x.expand(3, ROWS, WIDTH), lengths, enforce_sorted=False)
+    return nn.utils.rnn.pad_packed_sequence(self.lstm(rows)[0])[0]
+
+
+def labels(self, x, words, lengths):
+    rows = x.expand(5, ROWS, WIDTH).log_softmax(-1)
+    return F.ctc_loss(rows, words, torch.full_like(lengths, 5), lengths)
+
+
+RARE = {
+    "a product": lambda self, x, words, lengths: x.cumprod(1),
+    "an activation": lambda self, x, words, lengths: F.celu(x),
+    "a transform": lambda self, x, words, lengths: torch.fft.rfft(x).abs(),
+    "bags": lambda self, x, words, lengths: self.table(words) * x,
+    "a maximum": lambda self, x, words, lengths: F.adaptive_max_pool1d(x, 2),
+    "counts": lambda self, x, words, lengths: x.sum() * torch.bincount(lengths, minlength=5),
+    "alike": lambda self, x, words, lengths: F.mse_loss(x[lengths > 1].tanh(), x[lengths > 1].detach()),
+    "mapped": lambda self, x, words, lengths: torch.vmap(lambda row: row.square().sum())(x),
+    "packed sequences": packed,
+    "sequences of labels": labels,
+}
+
+
+def model_of(function):
+    torch.manual_seed(0)
+    module, words = Model(function).double(), torch.randint(1, WIDTH, (ROWS, 3))
+    return UserModel(
+        module, (torch.randn(ROWS, WIDTH).double(), words, torch.tensor([3, 1, 2, 3])), None, (), sgd(module)
+    )
+
+
+@pytest.mark.parametrize("function", RARE.values(), ids=RARE)
+def test_one_line_names_the_package(function, alone):
+    with pytest.raises(GraphError, match="pip install extras/rare_operators") as refused:
+        from_torch(*model_of(function)[:2])
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("function", RARE.values(), ids=RARE)
+def test_with_the_package_they_are_taken(function):
+    assert outcome_of(model_of(function)) == ("right", "")
+
+
+@pytest.mark.parametrize("name", list(IDIOMS)[::4])
+def test_without_the_package_nothing_is_wrong(name, alone):
+    torch.manual_seed(0)
+    module, (batch, *_) = case(name, 1)
+    kind, why = outcome_of(UserModel(module, batch, None, (), sgd(module))) or ("right", "")
+    assert kind in ("right", "refused"), why
