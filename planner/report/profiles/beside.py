@@ -33,7 +33,7 @@ def beside_profile(file: Path, profile: Profile) -> Iterator[Table | str]:
 
     Raises `ReportError` where the file has no prediction by class of kernels.
     """
-    predicted, measured = predicted_parts(file), _measured_parts(profile)
+    predicted, measured = predicted_parts(file), measured_parts(profile)
     names = sorted(
         {*predicted, *measured} - {STEP}, key=lambda name: -abs(measured.get(name, 0.0) - predicted.get(name, 0.0))
     )
@@ -49,7 +49,8 @@ def beside_profile(file: Path, profile: Profile) -> Iterator[Table | str]:
     )
 
 
-def _measured_parts(profile: Profile) -> dict[str, float]:
+def measured_parts(profile: Profile) -> dict[str, float]:
+    """Return a profiled step's seconds by part."""
     return {**profile.kernels, EXPOSED: profile.exposed_s, IDLE: profile.idle_s, STEP: profile.seconds}
 
 
