@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from planner.errors import InputError
+from planner.files import format_of
+from planner.report.profiles import read_profile
+from planner.report.schema import read_reports
 from simulator.projection.result import Projection
 
 MEASURED = re.compile(r"((?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d*)?(?:e[+-]?\d+)?)\s*(k? ?)([a-zA-Z/% ]+)")
@@ -13,6 +17,16 @@ MOST = 1e18
 """No measurement is as large."""
 
 EXPECTED = "expected a number and s, ms, tok/s, tok/s/GPU, samples/s, TFLOP/s (per GPU) or % MFU, as in 9.8k tok/s/GPU"
+
+
+def seconds_in(file: Path) -> float:
+    """Return the seconds of a step in a report of `execute` or in a profile; an InputError where it has none."""
+    if not format_of(file.read_bytes()).startswith("report/"):
+        return read_profile(file).seconds
+    seconds = read_reports(file)[-1].seconds_per_step
+    if seconds is None:
+        raise InputError(f"{file}: expected a report with seconds of a step, found none")
+    return seconds
 
 
 def seconds_of(measured: str, step: Projection, tokens: int | None, *, tps_of_device: bool = False) -> float:

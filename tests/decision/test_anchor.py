@@ -1,5 +1,6 @@
 """A measured step: what it changes, beside closed forms, and a decision that goes by it."""
 
+import json
 import math
 from statistics import pvariance
 
@@ -121,6 +122,14 @@ def test_a_decision_goes_by_a_measured_step(before):
 def test_paces_are_those_of_diagnose(pace):
     source = ZooModel.of("gpt2", WORDS)
     seen = measured_anchor(f"dp=8,micro-batch=4={pace}", source, 64, cluster("hgx-h100"), stack_named("compile"))
+    assert seen.measured_s == pytest.approx(1.0)
+
+
+def test_a_pace_may_be_in_a_profile(tmp_path):
+    event = {"ph": "X", "name": "aten::mm", "cat": "cpu_op", "ts": 0, "dur": 1e6}
+    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": [event]}))
+    source, machine = ZooModel.of("gpt2", WORDS), cluster("hgx-h100")
+    seen = measured_anchor(f"dp=8 = {tmp_path / 'trace.json'}", source, 64, machine, stack_named("compile"))
     assert seen.measured_s == pytest.approx(1.0)
 
 

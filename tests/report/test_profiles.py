@@ -3,6 +3,7 @@
 import gzip
 import json
 import sqlite3
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -23,6 +24,7 @@ from tensor_partitioner.commands.compare import main as compare_command
 from tests.project.test_plan_command import run
 from topologies import load_topology
 
+TRACE = Path(__file__).with_name("traces") / "mi250_kineto.json.gz"
 CLASSES = "product", "attention", "normalization", "reduction", "element-wise", "movement", "optimizer"
 
 
@@ -85,6 +87,20 @@ def test_kernels_of_a_gpu_have_the_class_of_their_operator_or_of_their_name(tmp_
     )
     assert profile.collectives == pytest.approx({"reduce-scatter, group mesh_tp": 40e-6})
     assert (profile.seconds, profile.exposed_s, profile.idle_s) == pytest.approx((70e-6, 29e-6, 0.0))
+
+
+def test_a_trace_of_a_gpu_by_others_is_read():
+    """Of an MI250: github.com/facebookresearch/HolisticTraceAnalysis, f4d0062c38, tests/data/amd_trace, MIT License."""
+    profile = read_profile(TRACE)
+    events = json.loads(gzip.decompress(TRACE.read_bytes()))["traceEvents"]
+    lasting = [e["dur"] for e in events if e.get("cat") in {"kernel", "gpu_memcpy", "gpu_memset"}]
+    assert sum(profile.kernels.values()) == pytest.approx(1e-6 * sum(lasting) / 2, rel=1e-3)  # of two steps
+    kernels = [event for event in events if event.get("cat") == "kernel"]
+    launching = {kernel["args"]["External id"] for kernel in kernels if kernel["name"].startswith("Cijk_")}
+    products = [kernel["dur"] for kernel in kernels if kernel["args"]["External id"] in launching]
+    assert profile.kernels["product"] == pytest.approx(1e-6 * sum(products) / 2, rel=1e-3)
+    assert {"optimizer", "element-wise", "movement"} <= profile.kernels.keys()
+    assert "other" not in profile.kernels
 
 
 def write_export(path, kernels):

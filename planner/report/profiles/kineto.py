@@ -51,8 +51,7 @@ class Events(msgspec.Struct, frozen=True):
 def kineto_profile(text: bytes, steps: int | None = None) -> Profile:
     """Return the profile of a trace; of so many steps where it has no marks of them."""
     events = [event for event in msgspec.json.decode(text, type=Events).traceEvents if event.ph == "X"]
-    marks = [event for event in events if event.name.startswith(STEP)]
-    marks = [event for event in marks if event.cat == "gpu_user_annotation"] or marks
+    marks = [event for event in events if event.cat == "user_annotation" and event.name.startswith(STEP)]
     spans = _spans_of_gpu(events) if any(event.cat in ON_GPU for event in events) else _spans_of_host(events)
     if not any(spans.values()):
         raise ProfileError("expected kernels or operators, found none")

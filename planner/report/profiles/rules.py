@@ -41,9 +41,10 @@ LEAF: Rules = (("element-wise", re.compile(r"aten::|torch::distributed::reducer:
 KERNELS: Rules = (
     ("optimizer", re.compile(r"multi_tensor_apply|adam|optimizer", re.IGNORECASE)),
     ("attention", re.compile(r"fmha|flash|attention|mha_", re.IGNORECASE)),
-    ("normalization", re.compile(r"(?:layer|batch|group|rms)_?norm|ln_(?:fwd|bwd)|bn_fw|bn_bw", re.IGNORECASE)),
-    ("product", re.compile(r"gem[mv]|cutlass|nvjet|xmma|cublas|[wd]grad|convolve|winograd", re.IGNORECASE)),
-    ("reduction", re.compile(r"softmax|nll_loss|reduce|triton_(?:red|per)_|argmax|topk|sort", re.IGNORECASE)),
+    ("normalization", re.compile(r"(?:layer|batch|group|rms)_?norm|(?:ln|bn)_[fb]w|gammabeta|moments", re.IGNORECASE)),
+    ("movement", re.compile(r"nchwtonhwc|nhwctonchw", re.IGNORECASE)),
+    ("product", re.compile(r"gem[mv]|cutlass|nvjet|xmma|cublas|cudnn|cijk_|[wd]grad|convolve|winograd", re.IGNORECASE)),
+    ("reduction", re.compile(r"softmax|nll_loss|pool|reduce|triton_(?:red|per)_|argmax|topk|sort", re.IGNORECASE)),
     ("movement", re.compile(r"mem ?(?:cpy|set)|copy|catarray|gather|scatter|index|embedding|fill", re.IGNORECASE)),
     ("element-wise", re.compile(r"elementwise|vectorized|triton_poi_|pointwise|dropout", re.IGNORECASE)),
 )  # fmt: skip
