@@ -93,21 +93,14 @@ def anchor(price: Callable[[Stack], float], stack: Stack, measured_s: float, com
 
 
 def _root(of: Callable[[float], float], guess: float) -> float:
-    """Return where a function that falls is 0, between 0 and what is found beyond the guess."""
-    (low, high), (at_low, at_high) = (0.0, guess), (of(0.0), of(guess))
-    while at_low * at_high > 0:
-        low, high, at_low = high, 2 * high, at_high
-        at_high = of(high)
+    """Return where a function is 0 that falls nearly along a line, by the secant method."""
+    before, at = 0.0, of(0.0)
     for _ in range(MOST_ROUNDS):
-        middle = (low * at_high - high * at_low) / (at_high - at_low) if at_high != at_low else high
-        if abs(value := of(middle)) < CLOSE:
-            return middle
-        if value * at_high < 0:
-            low, at_low = high, at_high
-        else:
-            at_low /= 2  # the method of Illinois
-        high, at_high = middle, value
-    return high
+        value = of(guess)
+        if abs(value) < CLOSE or value == at:
+            break
+        before, at, guess = guess, value, guess - value * (guess - before) / (value - at)
+    return guess
 
 
 def measured_anchor(measured: str, source: Source, batch: int | None, machine: Cluster, stack: Stack) -> Anchor:

@@ -15,7 +15,7 @@ from planner.planning import plan as search_plan
 from planner.report.compare import ReportError
 from planner.report.profiles import beside_profile, read_profile
 from planner.report.profiles.beside import EXPOSED, IDLE, STEP, measured_parts, predicted_parts
-from planner.report.profiles.profile import COLLECTIVE, ProfileError, Span, profile_of
+from planner.report.profiles.profile import COLLECTIVE, ProfileError, Timespan, profile_of
 from planner.report.profiles.rules import KERNELS, OPERATORS, class_by, collective_of
 from planner.report.schema import write_reports
 from simulator.programs import plan_program
@@ -149,7 +149,7 @@ def test_what_is_no_profile_is_refused_by_name(tmp_path, content, message):
 
 SPANS = st.lists(
     st.builds(
-        lambda begin, length, what: Span(float(begin), float(begin + length), what),
+        lambda begin, length, what: Timespan(float(begin), float(begin + length), what),
         st.integers(0, 50), st.integers(0, 20), st.sampled_from(["product", "movement", f"{COLLECTIVE}all-reduce"]),
     ),
     max_size=12,

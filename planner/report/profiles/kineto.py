@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from planner.report.profiles.profile import Profile, ProfileError, Span, profile_of
+from planner.report.profiles.profile import Profile, ProfileError, Timespan, profile_of
 from planner.report.profiles.rules import ANNOTATIONS, KERNELS, LEAF, OPERATORS, class_by, collective_of
 
 STEP = "ProfilerStep#"
@@ -21,7 +21,7 @@ ON_HOST = {"cpu_op", "user_annotation"}
 MICRO = 1e-6
 
 
-class Event(msgspec.Struct, frozen=True):
+class KinetoEvent(msgspec.Struct, frozen=True):
     """An event of a trace; microseconds."""
 
     ph: str = ""
@@ -37,20 +37,20 @@ class Event(msgspec.Struct, frozen=True):
 class Called(NamedTuple):
     """An event of a host with the class of the outermost within which it is, itself included."""
 
-    event: Event
+    event: KinetoEvent
     kind: str | None
     is_outermost: bool
 
 
-class Events(msgspec.Struct, frozen=True):
+class KinetoTrace(msgspec.Struct, frozen=True):
     """A trace."""
 
-    traceEvents: tuple[Event, ...]  # noqa: N815 -- the format's own name
+    traceEvents: tuple[KinetoEvent, ...]  # noqa: N815 -- the format's own name
 
 
 def kineto_profile(text: bytes, steps: int | None = None) -> Profile:
     """Return the profile of a trace; of so many steps where it has no marks of them."""
-    events = [event for event in msgspec.json.decode(text, type=Events).traceEvents if event.ph == "X"]
+    events = [event for event in msgspec.json.decode(text, type=KinetoTrace).traceEvents if event.ph == "X"]
     marks = [event for event in events if event.cat == "user_annotation" and event.name.startswith(STEP)]
     spans = _spans_of_gpu(events) if any(event.cat in ON_GPU for event in events) else _spans_of_host(events)
     if not any(spans.values()):
@@ -62,12 +62,12 @@ def kineto_profile(text: bytes, steps: int | None = None) -> Profile:
     return profile_of(list(spans.values()), begin_s, end_s, steps or len({mark.name for mark in marks}) or 1)
 
 
-def _spans_of_gpu(events: Sequence[Event]) -> Mapping[object, list[Span]]:
+def _spans_of_gpu(events: Sequence[KinetoEvent]) -> Mapping[object, list[Timespan]]:
     """Return the spans of each GPU."""
     launching = {
         called.event.args.get("External id"): called.kind for called in _called(events) if called.kind is not None
     }
-    spans: defaultdict[object, list[Span]] = defaultdict(list)
+    spans: defaultdict[object, list[Timespan]] = defaultdict(list)
     for event in events:
         if event.cat in ON_GPU:
             group = event.args.get("Process Group Description") or event.args.get("Process Group Name") or ""
@@ -77,22 +77,22 @@ def _spans_of_gpu(events: Sequence[Event]) -> Mapping[object, list[Span]]:
     return spans
 
 
-def _spans_of_host(events: Sequence[Event]) -> Mapping[object, list[Span]]:
+def _spans_of_host(events: Sequence[KinetoEvent]) -> Mapping[object, list[Timespan]]:
     """Return the spans of each process."""
-    spans: defaultdict[object, list[Span]] = defaultdict(list)
+    spans: defaultdict[object, list[Timespan]] = defaultdict(list)
     for called in _called(events):
         if called.is_outermost and called.kind is not None:
             spans[called.event.pid].append(_span(called.event, called.kind))
     return spans
 
 
-def _span(event: Event, what: str) -> Span:
-    return Span(MICRO * event.ts, MICRO * (event.ts + event.dur), what)
+def _span(event: KinetoEvent, what: str) -> Timespan:
+    return Timespan(MICRO * event.ts, MICRO * (event.ts + event.dur), what)
 
 
-def _called(events: Sequence[Event]) -> Iterator[Called]:
+def _called(events: Sequence[KinetoEvent]) -> Iterator[Called]:
     """Yield what hosts called, thread by thread, each after what it is within."""
-    threads: defaultdict[object, list[Event]] = defaultdict(list)
+    threads: defaultdict[object, list[KinetoEvent]] = defaultdict(list)
     for event in events:
         if event.cat in ON_HOST and not event.name.startswith(STEP):
             threads[event.pid, event.tid].append(event)
@@ -109,7 +109,7 @@ def _called(events: Sequence[Event]) -> Iterator[Called]:
             yield Called(event, kind, outer is None)
 
 
-def _own_class(event: Event, *, calls: bool) -> str | None:
+def _own_class(event: KinetoEvent, *, calls: bool) -> str | None:
     if event.cat == "user_annotation":
         return collective_of(event.name) or class_by(ANNOTATIONS, event.name)
     return class_by(OPERATORS, event.name) or (None if calls else class_by(LEAF, event.name))

@@ -7,7 +7,7 @@ from collections import defaultdict
 from contextlib import closing
 from pathlib import Path
 
-from planner.report.profiles.profile import Profile, ProfileError, Span, profile_of
+from planner.report.profiles.profile import Profile, ProfileError, Timespan, profile_of
 from planner.report.profiles.rules import KERNELS, class_by, collective_of
 
 NANO = 1e-9
@@ -21,7 +21,7 @@ COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"
 
 def nsight_profile(path: Path, steps: int | None = None) -> Profile:
     """Return the profile of an export, from its first kernel to its last, of so many steps (default: one)."""
-    spans: defaultdict[int, list[Span]] = defaultdict(list)
+    spans: defaultdict[int, list[Timespan]] = defaultdict(list)
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
             tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
@@ -29,10 +29,10 @@ def nsight_profile(path: Path, steps: int | None = None) -> Profile:
                 raise ProfileError(f"expected the table {KERNEL_TABLE} of an export of Nsight Systems, found none")
             for begin, end, device, name in database.execute(KERNELS_WITH_NAMES):
                 what = collective_of(name) or class_by(KERNELS, name) or "other"
-                spans[device].append(Span(NANO * begin, NANO * end, what))
+                spans[device].append(Timespan(NANO * begin, NANO * end, what))
             for table in tables.intersection(COPIES):
                 for begin, end, device in database.execute(f"SELECT start, end, deviceId FROM {table}"):
-                    spans[device].append(Span(NANO * begin, NANO * end, "movement"))
+                    spans[device].append(Timespan(NANO * begin, NANO * end, "movement"))
     except sqlite3.Error as error:
         raise ProfileError(f"expected an export of Nsight Systems, found another database: {error}") from error
     every = [span for of in spans.values() for span in of]

@@ -18,7 +18,7 @@ class ProfileError(InputError):
     """A file is no profile that can be read: says which, what was expected and what was found."""
 
 
-class Span(NamedTuple):
+class Timespan(NamedTuple):
     """An interval of a device, in seconds, and the class of its kernel, or a collective."""
 
     begin_s: float
@@ -41,10 +41,10 @@ class Profile:
     idle_s: float
 
 
-def profile_of(devices: Iterable[Sequence[Span]], begin_s: float, end_s: float, steps: int) -> Profile:
+def profile_of(devices: Iterable[Sequence[Timespan]], begin_s: float, end_s: float, steps: int) -> Profile:
     """Return the profile of devices' spans between two moments, among which there are so many steps.
 
-    >>> spans = [Span(0.0, 2.0, "product"), Span(1.0, 4.0, COLLECTIVE + "all-reduce")]
+    >>> spans = [Timespan(0.0, 2.0, "product"), Timespan(1.0, 4.0, COLLECTIVE + "all-reduce")]
     >>> profile_of([spans], 0.0, 5.0, 1)
     Profile(seconds=5.0, kernels={'product': 2.0}, collectives={'all-reduce': 3.0}, exposed_s=2.0, idle_s=1.0)
     """
@@ -63,8 +63,8 @@ def mean_of(profiles: Sequence[Profile]) -> Profile:
     )
 
 
-def _of_device(spans: Sequence[Span], seconds: float, steps: int) -> Profile:
-    by_what: defaultdict[str, list[Span]] = defaultdict(list)
+def _of_device(spans: Sequence[Timespan], seconds: float, steps: int) -> Profile:
+    by_what: defaultdict[str, list[Timespan]] = defaultdict(list)
     for span in spans:
         if span.end_s > span.begin_s:
             by_what[span.what].append(span)
@@ -81,16 +81,16 @@ def _of_device(spans: Sequence[Span], seconds: float, steps: int) -> Profile:
     )
 
 
-def _within(span: Span, begin_s: float, end_s: float) -> Span:
-    return Span(max(span.begin_s, begin_s), min(span.end_s, end_s), span.what)
+def _within(span: Timespan, begin_s: float, end_s: float) -> Timespan:
+    return Timespan(max(span.begin_s, begin_s), min(span.end_s, end_s), span.what)
 
 
-def _covered_s(spans: Iterable[Span]) -> float:
+def _covered_s(spans: Iterable[Timespan]) -> float:
     """Return the seconds that are in any of some spans."""
     return sum(end - begin for begin, end in _joined(spans))
 
 
-def _joined(spans: Iterable[Span]) -> Iterator[tuple[float, float]]:
+def _joined(spans: Iterable[Timespan]) -> Iterator[tuple[float, float]]:
     """Yield spans with those that overlap joined."""
     begin = end = float("-inf")
     for span in sorted(spans):
