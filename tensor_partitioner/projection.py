@@ -86,7 +86,8 @@ def job_of(inner: Inner, batch: int, parallel: Parallel, machine: Cluster, stack
     require_devices(machine, parallel.workers)
     runs = (stack_named(stack) if isinstance(stack, str) else stack).multiplying_in(inner.products)
     device = machine.built.devices[0]
-    blocks = blocks_of(inner.replica, runs, device, network_within(machine, within_replica(parallel), parallel.workers))
+    within = network_within(machine, within_replica(parallel), parallel.workers, runs)
+    blocks = blocks_of(inner.replica, runs, device, within)
     blocks, tied_bytes = _with_tied(blocks, inner.replica, parallel.pp)
     return Job(
         blocks=repeated(blocks, inner.layers),
@@ -95,24 +96,26 @@ def job_of(inner: Inner, batch: int, parallel: Parallel, machine: Cluster, stack
         samples=batch,
         stack=runs,
         device=device,
-        network=network_of(machine, parallel),
+        network=network_of(machine, parallel, runs),
         dtype=inner.dtype,
         tied_bytes=tied_bytes,
     )
 
 
-def network_of(machine: Cluster, parallel: Parallel) -> Network:
+def network_of(machine: Cluster, parallel: Parallel, stack: Stack) -> Network:
     """Return what prices the exchanges of all workers."""
     inner = within_replica(parallel).workers
-    return Network(machine, Grid(parallel.pp, parallel.dp // parallel.ep, inner, parallel.cp, parallel.ep))
+    grid = Grid(parallel.pp, parallel.dp // parallel.ep, inner, parallel.cp, parallel.ep)
+    return Network(machine, grid, stack.exchange_times)
 
 
-def network_within(machine: Cluster, within: Parallel, workers: int) -> Network:
+def network_within(machine: Cluster, within: Parallel, workers: int, stack: Stack) -> Network:
     """Return what prices exchanges among the inner workers of a replica, of so many workers in all.
 
     They take the same in how many stages ever, so that what they do is worked out once.
     """
-    return Network(machine, Grid(1, workers // within.workers, within.workers, within.cp, within.ep))
+    grid = Grid(1, workers // within.workers, within.workers, within.cp, within.ep)
+    return Network(machine, grid, stack.exchange_times)
 
 
 def _with_tied(blocks: tuple[Block, ...], inner: Replica, stages: int) -> tuple[tuple[Block, ...], int]:

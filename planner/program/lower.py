@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 import tdl
 from planner.errors import PlanError
 from planner.graph.ir import Node, Value
+from planner.graph.kernel_classes import KernelClass, kernel_classes
 from planner.layout import Region, Signature, Strategy
 from planner.plans.phases import ACCUMULATION, stages_of
 from planner.plans.plan import Plan
@@ -186,7 +187,9 @@ class Lowering:
             products += share.products
             calls = tuple(map(step.call, share.calls))
             kernels.append(Kernel(work.node.name, work.node.op, step.attributes, calls, step.accumulates, step.rows))
-        return Compute(tuple(kernels), unit[-1].signature.category, operations, touched, tuple(products))
+        last = unit[-1]
+        kernel_class = self._classes[last.node.name]
+        return Compute(tuple(kernels), last.signature.category, operations, touched, tuple(products), kernel_class)
 
     def _node_work(self, signature: Signature, strategy: Strategy, worker: int) -> NodeWork:
         """Return a worker's calls of a node, which alike nodes share."""
@@ -194,6 +197,10 @@ class Lowering:
         if key not in self._shares:
             self._shares[key] = node_work(signature, strategy, self._plan.ways, worker)
         return self._shares[key]
+
+    @cached_property
+    def _classes(self) -> Mapping[str, KernelClass]:
+        return kernel_classes(self._plan.graph)
 
     @cached_property
     def _node_steps(self) -> Mapping[Unit, tuple[_Step, ...]]:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.graph.ir import Value
+from planner.graph.kernel_classes import KernelClass
 from planner.layout.communication import Collective
 from planner.program.arena import align
 from tensor_partitioner.display import Shown
@@ -174,7 +175,7 @@ class Compute:
     """Kernels run one after the other; more than one is a chain of element-wise nodes without buffers between.
 
     `operations` (floating point) and `touched_bytes` are this worker's, from the operators' descriptions; so are
-    `products`, the shape of every call of a matrix product or convolution.
+    `products`, the shape of every call of a matrix product or convolution. `kernel_class` is that of its last node.
     """
 
     kernels: tuple[Kernel, ...]
@@ -182,6 +183,7 @@ class Compute:
     operations: float
     touched_bytes: int
     products: tuple[Product, ...] = ()
+    kernel_class: KernelClass | None = None
 
     @property
     def nodes(self) -> tuple[str, ...]:

@@ -191,14 +191,14 @@ def task_tables(comparison: PlanComparison) -> Iterator[Table]:
     predicted, measured = (_only(comparison, source) for source in ("simulator", "executor"))
     titles = column_title(predicted), column_title(measured)
     workers = predicted.workers
-    for what, field in (("kind", "kind"), ("category of kernels", "category")):
+    for what, field in (("kind", "kind"), ("class of kernels", "category")):
         pairs = _paired(predicted, measured, attrgetter(field))
-        rows = [[str(key), *_seconds_row(pair, workers)] for key, pair in pairs.items() if key]
+        rows = [[str(key), *seconds_row(pair, workers)] for key, pair in pairs.items() if key]
         yield table(f"{comparison.plan}: seconds of a worker by {what}", [what, *titles, "difference", "ratio"], rows)
     tasks = _paired(predicted, measured, attrgetter("task", "kind"))
     names = {(task.task, task.kind): task.what for task in (*predicted.tasks, *measured.tasks)}
     far = sorted(tasks, key=lambda key: -abs(tasks[key][1] - tasks[key][0]))[:LISTED]
-    rows = [[*map(str, key), names[key], *_seconds_row(tasks[key], workers)] for key in far]
+    rows = [[*map(str, key), names[key], *seconds_row(tasks[key], workers)] for key in far]
     yield table(
         f"{comparison.plan}: the tasks that differ most",
         ["task", "kind", "what", *titles, "difference", "ratio"],
@@ -226,7 +226,8 @@ def _paired(predicted: Report, measured: Report, group: Callable[[TaskSeconds], 
     return {key: (pair[0], pair[1]) for key, pair in sums.items()}
 
 
-def _seconds_row(pair: Pair, workers: int) -> tuple[str, str, str, str]:
+def seconds_row(pair: Pair, workers: int) -> tuple[str, str, str, str]:
+    """Write a worker's seconds as predicted and as measured, their difference and their ratio."""
     predicted, measured = (value / workers for value in pair)
     sign = "-" if measured < predicted else "+"
     ratio = f"{measured / predicted:.3g}" if predicted else "-"

@@ -119,7 +119,8 @@ TaskKind = Literal["compute", "pack", "post", "wait", "unpack"]
 class TaskSeconds(_ReportRecord, frozen=True, kw_only=True):
     """What one task took one worker in a step; the end of a transfer is two, waiting and unpacking (or combining).
 
-    `task` is its position in the common order, `what` the nodes computed or the tensor moved, `category` the kernels'.
+    `task` is its position in the common order, `what` the nodes computed or the tensor moved, `category` the
+    class of kernels.
     """
 
     worker: int

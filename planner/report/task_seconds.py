@@ -31,7 +31,7 @@ def task_seconds(worker: WorkerProgram, durations: Sequence[Duration]) -> tuple[
 
 
 def _parts(task: Task, duration: Duration) -> Iterator[tuple[TaskKind, str, float]]:
-    """Yield what a task did, the category of its kernels, and how long; any may wait for who reads what it writes."""
+    """Yield what a task did, the class of its kernels, and how long; any may wait for who reads what it writes."""
     seconds, waited = duration
     yield "wait", "", waited
-    yield KINDS[type(task)], task.category if isinstance(task, Compute) else "", seconds - waited
+    yield KINDS[type(task)], (task.kernel_class or task.category) if isinstance(task, Compute) else "", seconds - waited

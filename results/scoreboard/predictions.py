@@ -18,6 +18,7 @@ from results.scoreboard.runs import Run, run_of
 from results.scoreboard.sets import MeasuredSet
 from simulator.projection.cluster import Cluster
 from simulator.projection.result import Projection
+from simulator.projection.stack import Stack
 from tensor_partitioner.projection import project_source
 from tensor_partitioner.replicas import GraphModel, Source, ZooModel
 
@@ -99,8 +100,8 @@ def predict_row(row: Row, folder: Path) -> Prediction:
 
 
 def _predicted(row: Row, run: Run) -> Prediction:
-    way, projection = _best(run)
-    lines = [line.nbytes for line in projection.memory if OF_MEMORY[row.memory_of or "all"](line.what)]
+    way, step = _best(run)
+    lines = [line.nbytes for line in step.memory if OF_MEMORY[row.memory_of or "all"](line.what)]
     seconds = None if row.oom else measured_s(row, run)
 
     return Prediction(
@@ -108,33 +109,34 @@ def _predicted(row: Row, run: Run) -> Prediction:
         run,
         way,
         measured_s=seconds,
-        predicted_s=projection.seconds,
+        predicted_s=step.seconds,
         measured_bytes=row.memory,
         predicted_bytes=sum(lines),
-        needed_bytes=projection.needed_bytes,
-        fits=projection.fits,
-        flop=_flop(row, run, projection),
+        needed_bytes=step.needed_bytes,
+        fits=step.fits,
+        flop=_flop(row, run, step),
         peak_flop_per_s=peak(run) * run.devices,
         own_peak_flop_per_s=peak(run, in_eight_bits=True) * run.devices,
-        shares=dict(projection.shares),
+        shares=dict(step.shares),
     )
 
 
 def _best(run: Run) -> tuple[Parallel, Projection]:
     """Return the fastest of the ways that fit, else of all: first by micro-batch, then by chunks."""
-    projections = {way: _projection(run, way) for way in run.ways if way.chunks == run.ways[0].chunks}
+    projections = {way: projection(run, way, run.stack) for way in run.ways if way.chunks == run.ways[0].chunks}
     first = min(projections, key=lambda way: (not projections[way].fits, projections[way].seconds))
-    projections |= {way: _projection(run, way) for way in run.ways if way.micro_batch == first.micro_batch}
+    projections |= {way: projection(run, way, run.stack) for way in run.ways if way.micro_batch == first.micro_batch}
     return min(projections.items(), key=lambda item: (not item[1].fits, item[1].seconds))
 
 
-def _projection(run: Run, way: Parallel) -> Projection:
-    return _cached(run.name, run.options, run.batch, way, run.machine, run.stack)
+def projection(run: Run, way: Parallel, stack: str | Stack) -> Projection:
+    """Return a run's step, parallel in one of its ways, by a stack."""
+    return _cached(run.name, run.options, run.batch, way, run.machine, stack)
 
 
 @lru_cache(MOST)
 def _cached(  # noqa: PLR0913, PLR0917 -- what a projection is of
-    name: str, options: tuple[tuple[str, object], ...], batch: int, way: Parallel, machine: Cluster, stack: str
+    name: str, options: tuple[tuple[str, object], ...], batch: int, way: Parallel, machine: Cluster, stack: str | Stack
 ) -> Projection:
     samples = (way.micro_batch or batch // way.dp) * way.ep
     return project_source(_source(name, options, samples), batch, way, machine, stack)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from math import log
 from pathlib import Path
 from typing import Any
 
 from planner.files import write_json
 from results.experiment import Pages, publish, read_data, table
 from results.scoreboard import picture, tables
+from results.scoreboard.anchored import anchored
 from results.scoreboard.scored import score
-from results.scoreboard.scores import percentile
+from results.scoreboard.scores import percentile, spread_within
 from results.scoreboard.sets import find_sets, own_sets, read_set
+from tensor_partitioner.decision.anchor import prior
 from tensor_partitioner.decision.record import PATH, PublishedScore
 
 HERE = Path(__file__).parent
@@ -62,9 +65,14 @@ def overview(data: dict[str, Any]) -> str:
         calculon = f"{tables.percent(rival['error_mean'])} of {rival['rows']}" if rival else ""
         memory = tables.percent(scored["scores"]["all"]["memory"].get("error_mean"))
         expressed = f"{scored['expressed']} of {scored['rows']}"
-        rows.append([f"[{scored['set']}](#{scored['set']})", expressed, part, *cells[1:6], *nulls, calculon, memory])
+        one_run = tables.percent(scored["anchored"]["error_mean"])
+        mean, *others = cells[1:6]
+        rows.append(
+            [f"[{scored['set']}](#{scored['set']})", expressed, part, mean, one_run, *others, *nulls, calculon, memory]
+        )
     rivals = ("null, fitted", "null of others", "Calculon mean")
-    columns = ("set", "expressed", "part", *tables.COLUMNS[1:6], *rivals, "memory")
+    mean, *others = tables.COLUMNS[1:6]
+    columns = ("set", "expressed", "part", mean, "with one run", *others, *rivals, "memory")
     return table(columns, rows)
 
 
@@ -74,11 +82,8 @@ def published(data: dict[str, Any]) -> tuple[PublishedScore, ...]:
     for scored in data["sets"]:
         scores = scored["scores"].get("test", {}).get("time", {})
         if scores.get("rows"):
-            ratios = [
-                row["measured_s"] / row["predicted_s"]
-                for row in scored["predictions"]
-                if row["part"] == "test" and "measured_s" in row and "predicted_s" in row
-            ]
+            rows = [row for row in scored["predictions"] if row["part"] == "test" and "error" in row]
+            ratios = [row["measured_s"] / row["predicted_s"] for row in rows]
             entries.append(
                 PublishedScore(
                     source=scored["source"],
@@ -89,6 +94,9 @@ def published(data: dict[str, Any]) -> tuple[PublishedScore, ...]:
                     bias=scores["bias_mean"],
                     experts=scored["experts"],
                     ratios=tuple(round(percentile(ratios, share / STEPS), 4) for share in range(STEPS + 1)),
+                    within=_rounded(
+                        spread_within((row["group"], log(of)) for row, of in zip(rows, ratios, strict=True))
+                    ),
                 )
             )
     return tuple(entries)
@@ -135,6 +143,10 @@ def main() -> None:
     sets = [read_set(path) for name in own_sets() for path in find_sets(name)]
     before = read_data(HERE)
     data = {"sets": [kept(score(measured, known=calculons(before, measured.name))) for measured in sets]}
+    for measured, scored in zip(sets, data["sets"], strict=True):
+        others = published({"sets": [other for other in data["sets"] if other is not scored]})
+        variances = prior(others, experts=scored["experts"])
+        scored["anchored"] = _rounded(anchored(measured, _unfitted(scored), variances))
     publish(HERE, data, pages)
     write_json(PATH, published(data))
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from statistics import mean, median
+from statistics import mean, median, pvariance
 from typing import Any
 
 EQUAL = 1e-9
@@ -94,6 +94,20 @@ def times(rows: Sequence[Timed]) -> dict[str, Any]:
         **ranking(rows),
         "same_batch": ranking([replace(row, group=f"{row.group}, batch {row.samples}") for row in rows]),
     }
+
+
+def spread_within(pairs: Iterable[tuple[Any, float]]) -> float | None:
+    """Return the standard deviation of values, from (group, value), within groups of several; None without any.
+
+    >>> spread_within([(0, 1.0), (0, 3.0), (1, 7.0)]), spread_within([(0, 1.0), (1, 7.0)])
+    (1.4142135623730951, None)
+    """
+    groups: defaultdict[Any, list[float]] = defaultdict(list)
+    for group, value in pairs:
+        groups[group].append(value)
+    several = [values for values in groups.values() if len(values) > 1]
+    squares = sum(len(values) * pvariance(values) for values in several)
+    return math.sqrt(squares / sum(len(values) - 1 for values in several)) if several else None
 
 
 def memory(pairs: Sequence[tuple[float, float]]) -> dict[str, Any]:

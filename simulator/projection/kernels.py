@@ -14,6 +14,7 @@ from math import ceil
 
 import tdl
 from planner.graph.ir import ITEM_BYTES
+from planner.graph.kernel_classes import KernelClass, class_of
 from planner.graph.micro_batches import BACKWARD, FORWARD
 from planner.graph.order import PRODUCTS
 from simulator.projection.replica import NodeShare
@@ -33,7 +34,8 @@ GAP_S = 0.9e-6
 class Work:
     """Seconds of a device, of which `roof_s` at the best rates that it attains, launches, operations of products.
 
-    Of those, products on tensor cores take `product_s`; the rest draws the power of streaming.
+    Of those, products on tensor cores take `product_s`; the rest draws the power of streaming. `kernel_class` is that
+    of one kernel; None of several.
     """
 
     seconds: float = 0.0
@@ -41,6 +43,7 @@ class Work:
     launches: int = 0
     product_operations: float = 0.0
     product_s: float = 0.0
+    kernel_class: KernelClass | None = None
 
     def __add__(self, other: Work) -> Work:
         """Do both, one after the other."""
@@ -54,8 +57,10 @@ class Work:
         return Work(self.seconds * share, self.roof_s * share, self.launches, *drawn)
 
     def slowed(self, factor: float) -> Work:
-        """Do it on a device that takes so many times as long."""
-        return replace(self, seconds=self.seconds * factor)
+        """Do it on a device that takes so many times as long; one that is faster has better best rates, too."""
+        least = min(1.0, factor)
+        seconds, roof_s, product_s = self.seconds * factor, self.roof_s * least, self.product_s * least
+        return replace(self, seconds=seconds, roof_s=roof_s, product_s=product_s)
 
 
 def readers_of(shares: Iterable[NodeShare]) -> Readers:
@@ -216,10 +221,15 @@ def work_of(run: Sequence[NodeShare], readers: Readers, device: Device, kernels:
         kernel = replace(kernel, operations=attention.operations, attention=attention)
     if not products:
         work = _work(device, kernel)
-        return replace(work, seconds=passes * work.seconds, launches=ceil(passes))
+        return replace(work, seconds=passes * work.seconds, launches=ceil(passes), kernel_class=_class_of(run[-1]))
     dtype = kernels.products if kernels.products and run[0].with_weights else kernel.dtype
     part = Kernel(kernel.category, dtype, kernel.operations / len(products), kernel.nbytes / len(products))
-    return sum((_work(device, _multiplied(part, product, kernels)) for product in products), Work())
+    work = sum((_work(device, _multiplied(part, product, kernels)) for product in products), Work())
+    return replace(work, kernel_class=_class_of(run[0]))
+
+
+def _class_of(share: NodeShare) -> KernelClass:
+    return class_of(share.category, share.function, attends=share.attention is not None)
 
 
 def _multiplied(part: Kernel, product: Product, kernels: Kernels) -> Kernel:

@@ -57,10 +57,11 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Prices exchanges of a grid of workers on a cluster, seconds each."""
+    """Prices exchanges of a grid of workers on a cluster, seconds each, `times` as many as its links' figures say."""
 
     cluster: Cluster
     grid: Grid
+    times: float = 1.0
 
     def transfer_s(self, transfer: Transfer) -> float:
         """Seconds of an exchange among a replica's inner workers, as all replicas have it."""
@@ -72,7 +73,7 @@ class Network:
         if not nbytes:
             return 0.0
         timings = _replicas(self.cluster, self.grid, kind, of_experts=of_experts)
-        return min((timing.seconds(nbytes) for timing in timings), default=0.0)
+        return self.times * min((timing.seconds(nbytes) for timing in timings), default=0.0)
 
     def ends_s(self, kind: Operation, nbytes: float) -> float:
         """Seconds of a collective between the first and the last stage."""
@@ -81,12 +82,14 @@ class Network:
 
     def stages_s(self, nbytes: float) -> float:
         """Seconds of a message from every worker of a stage to the one in its place in the next."""
-        return _message(self.cluster, self.grid).seconds(nbytes) if self.grid.stages > 1 and nbytes else 0.0
+        crosses = self.grid.stages > 1 and nbytes
+        return self.times * _message(self.cluster, self.grid).seconds(nbytes) if crosses else 0.0
 
     def _operation_s(self, kind: Operation | str, group: Group, nbytes: float) -> float:
         if len(group) == 1 or not nbytes:
             return 0.0
-        return min(timing.seconds(nbytes) for timing in _timings(self.cluster, self.grid.workers, kind, group))
+        timings = _timings(self.cluster, self.grid.workers, kind, group)
+        return self.times * min(timing.seconds(nbytes) for timing in timings)
 
 
 @lru_cache(MOST)

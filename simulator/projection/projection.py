@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -12,6 +13,7 @@ from planner.graph.micro_batches import BACKWARD
 from planner.plans.phases import WEIGHTS
 from planner.program.pipeline import Schedule
 from simulator.projection.block import Queue
+from simulator.projection.kernels import Work
 from simulator.projection.memory import (
     MemoryLine,
     again_bytes,
@@ -110,6 +112,7 @@ class _Projecting:
             sent_bytes={
                 axes: round(nbytes) for axes, nbytes in self._steps.sent(self._crossing).items() if round(nbytes)
             },
+            kernels=self._kernels(ends[slowest]),
         )
 
     # --- when stages end
@@ -210,6 +213,17 @@ class _Projecting:
             GRADIENTS: end.exposed_s,
             UPDATE: end.update_s,
         }
+
+    def _kernels(self, end: _End) -> dict[str, float]:
+        """Return the seconds of a step's kernels by their class."""
+        seconds, times = defaultdict[str, float](float), self._job.micro_batches / self._parallel.pp
+        places = Counter(map(id, self._job.blocks))
+        for block in {id(block): block for block in self._job.blocks}.values():
+            for part in (self._steps[block].forward, self._steps[block].backward):
+                for item in part.items:
+                    if isinstance(item, Work) and item.seconds:
+                        seconds[item.kernel_class or "movement"] += places[id(block)] * times * item.seconds
+        return {**seconds, "optimizer": end.update_s}
 
     def _memory(self, stage: int) -> tuple[MemoryLine, ...]:
         parallel, blocks = self._parallel, self._stages[stage]

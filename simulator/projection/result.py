@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from simulator.projection.memory import MemoryLine
 
@@ -30,7 +30,7 @@ class Projection:
     `hardware_operations` those of all devices, with what several of them do alike and what is computed again. `stages`
     are the names of each stage's blocks, first and last, and the seconds of a micro-batch forward and backward.
     `sent_bytes` are what a device sends in a step, in the mean over devices, by the axes along which it and the
-    receiver differ.
+    receiver differ. `kernels` are a device's seconds by their class, in the mean over stages.
     """
 
     seconds: float
@@ -46,6 +46,7 @@ class Projection:
     capacity_bytes: float
     stages: tuple[StageLine, ...]
     sent_bytes: Mapping[str, int]
+    kernels: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def samples_per_s(self) -> float:

@@ -74,8 +74,9 @@ class Stack:
     attended to. `scatters_messages`: what all tensor parallel workers of a stage have alike they send in shares,
     gathered again. `even_stages`: stages have as many layers each, where they divide them. `fragmentation` is what
     the allocator holds, of what is live. Kernels of its libraries take `kernel_times` times as long as a device's
-    figures say, which are of other years' libraries. The slowest device takes `straggler` times as long as others for
-    its kernels; from device to device their seconds have a standard deviation of `jitter` of their mean.
+    figures say, which are of other years' libraries, and exchanges `exchange_times` as long as those of links. The
+    slowest device takes `straggler` times as long as others for its kernels; from device to device their seconds have a
+    standard deviation of `jitter` of their mean.
     """
 
     kernels: Kernels
@@ -96,12 +97,24 @@ class Stack:
     slowdown: float = 1.13
     fragmentation: float = 1.03
     kernel_times: float = 1.0
+    exchange_times: float = 1.0
     straggler: float = 1.0
     jitter: float = 0.0
 
     def multiplying_in(self, dtype: str | None) -> Stack:
         """Return it with layers that multiply in this dtype; None: in their own."""
         return replace(self, kernels=replace(self.kernels, products=dtype))
+
+    def slowed(self, kernels: float, exchanges: float, host: float) -> Stack:
+        """Return it where kernels, exchanges and the host take so many times as long."""
+        return replace(
+            self,
+            kernel_times=self.kernel_times * kernels,
+            exchange_times=self.exchange_times * exchanges,
+            host_s=self.host_s * host,
+            host_exchange_s=self.host_exchange_s * host,
+            host_micro_batch_s=self.host_micro_batch_s * host,
+        )
 
     def slowest(self, devices: int) -> float:
         """How many times as long as a device in the mean the one takes that all wait for.

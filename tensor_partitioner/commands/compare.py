@@ -17,6 +17,8 @@ from planner.report.compare import (
     ranking_table,
     task_tables,
 )
+from planner.report.profiles import beside_profile, read_profile
+from planner.report.profiles.profile import mean_of
 from planner.report.schema import read_reports
 from tensor_partitioner.commands.console import Command, command_errors, stdout
 from tensor_partitioner.display import printable
@@ -24,6 +26,12 @@ from tensor_partitioner.display import printable
 EXAMPLES = (
     "compare simulated.json executed.json",
     "compare a.json b.json --pairs",
+    "compare predicted.json --profile trace.json.gz",
+)
+
+PROFILE_HELP = (
+    "Lay a profile beside one prediction, the largest difference first: a trace of PyTorch's profiler "
+    "(.json, .json.gz) or Nsight Systems' export (.sqlite). Of several, as of ranks, the mean."
 )
 
 
@@ -34,13 +42,30 @@ EXAMPLES = (
     "--pairs", is_flag=True, help="Show the bytes of every pair of workers, and arenas, where they are equal, too."
 )
 @click.option("--tasks", is_flag=True, help="The tasks where prediction and measurement differ most.")
+@click.option(
+    "--profile", "profiles", multiple=True, type=click.Path(path_type=Path), metavar="FILE", help=PROFILE_HELP
+)
+@click.option("--steps", type=click.IntRange(1), help="Steps in a profile; default: as many as it marks, else one.")
 @click.pass_context
-def main(context: click.Context, files: tuple[Path, ...], pairs: bool, tasks: bool) -> None:
+def main(  # noqa: PLR0913, PLR0917 -- the options by their names
+    context: click.Context,
+    files: tuple[Path, ...],
+    pairs: bool,
+    tasks: bool,
+    profiles: tuple[Path, ...],
+    steps: int | None,
+) -> None:
     """Lay reports of `simulate --json` and `execute --json` side by side: a row for each, the best marked.
 
     Exit status 1 where any pair of workers moved other bytes than planned, simulated or measured elsewhere, or where an
     arena is not as large as predicted.
     """
+    if profiles:
+        if len(files) != 1:
+            raise click.UsageError(f"--profile: expected one prediction beside it, found {len(files)} files")
+        profile = mean_of([read_profile(path, steps) for path in profiles])
+        stdout().print(*beside_profile(files[0], profile), sep="\n", soft_wrap=True)
+        return
     reports = [report for file in files for report in read_reports(file)]
     if not reports:
         raise click.UsageError(f"expected a report in {', '.join(map(str, files))}, found none")

@@ -11,7 +11,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from tensor_partitioner import display
-from tensor_partitioner.decision.record import COVERAGE, Decision, RankedCandidate
+from tensor_partitioner.decision.record import COVERAGE, Anchor, Decision, RankedCandidate
 from tensor_partitioner.decision.why import left_open, not_their_best, one_device
 
 HEADING = 10
@@ -96,6 +96,8 @@ def facts(decision: Decision) -> Iterator[tuple[str, str]]:
     yield "step", _pace(decision)
     spare = display.quantity(best.margin_bytes, "B")
     needed, capacity = (display.quantity(nbytes, "B") for nbytes in (best.needed_bytes, best.capacity_bytes))
+    if decision.anchor is not None:
+        yield "anchored", _anchored(decision.anchor)
     yield "memory", f"{needed} of {capacity} on the fullest device, {spare} to spare"
     yield "assumed", assumed(decision)
     yield "search", searched(decision)
@@ -110,6 +112,15 @@ def _pace(decision: Decision) -> str:
     step, band = display.seconds(best.seconds_per_step), band_of(decision)
     return ", ".join(
         (f"{step} ({band})" if band else step, rate(best), f"{best.utilisation:.1%} MFU ({decision.model.dtype})")
+    )
+
+
+def _anchored(anchor: Anchor) -> str:
+    """Say what a measured step changes."""
+    measured, predicted, anchored = map(display.seconds, (anchor.measured_s, anchor.predicted_s, anchor.anchored_s))
+    return (
+        f"the measured step took {measured}, predicted {predicted}, now {anchored}: kernels x{anchor.kernels:.2f}, "
+        f"exchanges x{anchor.exchanges:.2f}, host x{anchor.host:.2f}; the range is {anchor.narrower:.2f} times as wide"
     )
 
 

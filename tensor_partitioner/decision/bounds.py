@@ -130,7 +130,8 @@ class Division:
                 host_s += count * part.host_s(stack)
                 product_s += count * part.work.product_s
             weights_s += count * block.weights.seconds(stack)
-        return Floor(kernels_s, kernels_s - weights_s, roof_s, product_s, launches * GAP_S, exchanged_s, host_s)
+        gaps_s = launches * GAP_S * min(1.0, self.job.slowed)
+        return Floor(kernels_s, kernels_s - weights_s, roof_s, product_s, gaps_s, exchanged_s, host_s)
 
     @cached_property
     def lasting(self) -> tuple[float, float, float]:
@@ -203,7 +204,8 @@ class Bounds:
             inner = self.source.inner(*key)
         except (PlanError, GraphError):
             return None
-        runs, network = stack.multiplying_in(inner.products), network_within(self.cluster, within, self.space.devices)
+        runs = stack.multiplying_in(inner.products)
+        network = network_within(self.cluster, within, self.space.devices, runs)
         blocks = repeated(blocks_of(inner.replica, runs, device, network), inner.layers)
         job = Job(blocks, UNDIVIDED, 1, 1, runs, device, network, inner.dtype).on_slower(runs.kernel_times)
         return Division(job, _extents(inner.replica.plan))

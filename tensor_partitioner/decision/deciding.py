@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 
-from planner.errors import GraphError, PlanError
+from planner.errors import GraphError, InputError, PlanError
 from planner.graph.facts import batch_size
 from planner.graph.ir import Graph
 from planner.graph.order import in_structural_order
@@ -28,12 +28,14 @@ from simulator.projection.memory import MemoryLine
 from simulator.projection.result import COMMUNICATION, IDEAL, INEFFICIENCY_AND_WAITING, Projection, StageLine
 from simulator.projection.stack import OURS, Stack, stack_named
 from simulator.report import simulate
+from tensor_partitioner.decision.anchor import measured_anchor
 from tensor_partitioner.decision.bounds import UNDIVIDED, Bounds
 from tensor_partitioner.decision.candidates import ParallelSpace, candidate_name, family
 from tensor_partitioner.decision.record import (
     ALL_ALIKE,
     FAMILIES,
     SEARCHED,
+    Anchor,
     Decision,
     RankedCandidate,
     SearchFacts,
@@ -117,14 +119,16 @@ def decide(  # noqa: PLR0913 -- the settings by their names
     stack: str = STACK,
     budget_s: float = BUDGET_S,
     pins: Sequence[str] = (),
+    measured: str | None = None,
     **options: object,
 ) -> Decision:
     """Decide how to train a model on all devices of a machine: the fastest way, in our model, whose memory fits.
 
     `model` is a name of the zoo, a graph or what `planner.model` takes; `options` are the model's. `batch` is that of a
     step over all devices (default: a graph's own; of a zoo's model the largest that fits with no accumulation,
-    by powers of two, up to 4096 samples a device). `pins` fix degrees, as in `tp=4`. No candidate that is left out is
-    faster than `search.lower_bound_s`. With the stack "ours", and where no device stands for all, as on a calibrated
+    by powers of two, up to 4096 samples a device). `pins` fix degrees, as in `tp=4`. `measured` is a step of the model
+    with this batch, as in "dp=8 = 4.97 s", from which candidates are predicted. No candidate that is left out is faster
+    than `search.lower_bound_s`. With the stack "ours", and where no device stands for all, as on a calibrated
     host, candidates are planned and simulated message by message. Raises GraphError, PlanError and TopologyError.
 
     >>> decision = decide("gpt2", "hgx-h100", batch=64)
@@ -136,9 +140,19 @@ def decide(  # noqa: PLR0913 -- the settings by their names
     require_few(whole)
     source, samples = source_of(model, whole.built, batch, options)
     stack, begin = stack if is_alike(whole) else OURS, time.monotonic()
-    deciding = _Deciding(source, whole, stack, degrees_of(pins), begin, budget_s)
+    anchor = None if measured is None else _anchor(measured, source, samples, whole, stack)
+    deciding = _Deciding(source, whole, stack, degrees_of(pins), begin, budget_s, anchor)
     with _uncollected():
         return deciding.decision(deciding.largest_batch() if samples is None else samples)
+
+
+def _anchor(measured: str, source: Source, batch: int | None, machine: Cluster, stack: str) -> Anchor:
+    """Return what a measured step tells; an InputError where steps are simulated, message by message."""
+    if stack == OURS:
+        raise InputError(
+            f"--measured: expected a machine and a stack that are projected, found {machine.name}, {stack}"
+        )
+    return measured_anchor(measured, source, batch, machine, stack_named(stack))
 
 
 @contextmanager
@@ -161,13 +175,15 @@ class _Deciding:
     pins: tuple[Degree, ...] = ()
     begin: float = field(default_factory=time.monotonic)
     budget_s: float = float("inf")
+    anchor: Anchor | None = None
     considered: int = 0
     impossible: int = 0
 
     @cached_property
     def _stack(self) -> Stack:
         """The stack whose steps are projected, or where they are simulated one that tells the facts of a model."""
-        return stack_named(STACK if self._simulates else self.stack)
+        stack = stack_named(STACK if self._simulates else self.stack)
+        return stack if self.anchor is None else self.anchor.of(stack)
 
     @property
     def _simulates(self) -> bool:
@@ -338,8 +354,15 @@ class _Deciding:
             candidates=told,
             commands=tuple(commands(self.source, batch, machine, told[0], stack=self.stack, pins=self.pins)),
             one_device_s=alone_s,
-            band=None if self._simulates else band(published_scores(), experts=self._experts > 1),
+            band=None if self._simulates else self._band(),
+            anchor=self.anchor,
         )
+
+    def _band(self) -> tuple[float, float]:
+        """Return what 90% of published runs took over their predictions, narrower after a measured step."""
+        low, high = band(published_scores(), experts=self._experts > 1)
+        narrower = 1.0 if self.anchor is None else self.anchor.narrower
+        return low**narrower, high**narrower
 
     def _alone_s(self, batch: int, best: RankedCandidate, operations: float) -> float | None:
         """Return the seconds of a step on one device alone; None where they are more than the best's, or do not fit."""

@@ -13,6 +13,7 @@ from planner.errors import InputError
 from planner.files import read_input
 from simulator.projection.memory import MemoryLine
 from simulator.projection.result import StageLine
+from simulator.projection.stack import Stack
 from tensor_partitioner.display import Shown
 
 FORMAT = "decision/1"
@@ -116,11 +117,32 @@ class SearchFacts(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
+class Anchor(msgspec.Struct, frozen=True, kw_only=True):
+    """A measured step beside the prediction, and how many times as long as predicted parts of others take after it.
+
+    `anchored_s` are the seconds that the measured step is then predicted to take. `narrower` is how many times as wide
+    the range of runs about their predictions is.
+    """
+
+    measured_s: float
+    predicted_s: float
+    anchored_s: float
+    kernels: float
+    exchanges: float
+    host: float
+    narrower: float
+
+    def of(self, stack: Stack) -> Stack:
+        """Return a stack as the measurement shows it."""
+        return stack.slowed(self.kernels, self.exchanges, self.host)
+
+
 class Decision(msgspec.Struct, Shown, frozen=True, kw_only=True):
     """What to do, and why: the candidates best first, those that fit before those that do not.
 
     `one_device_s` are the seconds of a step on one device alone, where it is as fast as all. `band` is what 90% of
-    published runs of such models took at least and at most, over their predictions.
+    published runs of such models took at least and at most, over their predictions. `anchor` is what a measured step
+    told, after which candidates are predicted.
     """
 
     format: str = FORMAT
@@ -133,6 +155,7 @@ class Decision(msgspec.Struct, Shown, frozen=True, kw_only=True):
     commands: tuple[str, ...]
     one_device_s: float | None = None
     band: tuple[float, float] | None = None
+    anchor: Anchor | None = None
 
     @property
     def best(self) -> RankedCandidate:
@@ -188,7 +211,8 @@ class PublishedScore(msgspec.Struct, frozen=True, kw_only=True):
 
     `mean` and `p90` are of its size, `bias` is its mean with its sign; `runs` are those that no figure was fitted on.
     `experts`: its models are mixtures of experts. `ratios` are percentiles of measured over predicted seconds, equally
-    spaced from the least to the largest.
+    spaced from the least to the largest; `within` is the standard deviation of their logarithm among runs of one model
+    on one machine, None where there are no two.
     """
 
     source: str
@@ -199,6 +223,7 @@ class PublishedScore(msgspec.Struct, frozen=True, kw_only=True):
     bias: float
     experts: bool
     ratios: tuple[float, ...]
+    within: float | None = None
 
 
 @cache

@@ -70,7 +70,8 @@ class _Priced(NamedTuple):
 def _priced(bounds: Bounds, division: Division, way: Parallel) -> _Priced:
     job, stack = division.job, division.job.stack
     count = way.micro_batches(bounds.space.batch)
-    job = replace(job, blocks=division.few, parallel=way, micro_batches=count, network=network_of(bounds.cluster, way))
+    network = network_of(bounds.cluster, way, stack)
+    job = replace(job, blocks=division.few, parallel=way, micro_batches=count, network=network)
     steps, at = Steps(job), division.at
     rows = []
     for block in division.few:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 
@@ -12,24 +11,18 @@ from planner.parallel import Parallel
 from planner.search.alternatives.axes import experts_of
 from simulator.projection.cluster import Cluster
 from simulator.projection.result import Projection
+from tensor_partitioner.decision.measured import seconds_of
 from tensor_partitioner.decision.record import COVERAGE, band, published_scores
 from tensor_partitioner.decision.sources import source_of
 from tensor_partitioner.launch.launch import LaunchFile
 from tensor_partitioner.projection import project_source
 from tensor_partitioner.replicas import Source
 
-MEASURED = re.compile(r"((?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d*)?(?:e[+-]?\d+)?)\s*([a-zA-Z/% ]+)")
-TERA, GIGA, KILO = 1e12, 1e9, 1e3
-MOST = 1e18
-"""No measurement is as large."""
-
 CHANGES = 3
 """Settings that are said, fastest first."""
 
 LEAST_GAIN = 0.01
 """Of a step's seconds: what gains less is not said."""
-
-EXPECTED = "expected a number and s, ms, tok/s, tok/s/GPU, samples/s, TFLOP/s (per GPU) or % MFU, as in 9800 tok/s/GPU"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,38 +92,6 @@ def _diagnosed(launch: LaunchFile, machine: Cluster, measured: str | None) -> Di
         measured_s=None if measured is None else seconds_of(measured, step, tokens, tps_of_device=per_device),
         changes=tuple(_changes(launch, source, machine, parallel, step)),
     )
-
-
-def seconds_of(measured: str, step: Projection, tokens: int | None, *, tps_of_device: bool = False) -> float:
-    """Return the seconds of a step that a measurement says; an InputError for one that says none, or beats the peak.
-
-    "tps" are tokens of a device where a trainer prints these.
-    """
-    match = MEASURED.fullmatch(measured.strip())
-    if match is None:
-        raise InputError(f"--measured: {EXPECTED}, found {measured!r}")
-    try:
-        value = float(match[1].replace(",", ""))
-    except ValueError:
-        value = 0.0
-    unit = re.sub(r"seconds?|sec\b", "s", re.sub(r"tokens?", "tok", match[2].lower().replace(" ", "")))
-    unit = "tok/s/gpu" if unit == "tps" and tps_of_device else unit
-    per_device = unit.endswith(("/gpu", "/device")) or unit.startswith(("tflop", "%"))
-    scale = step.devices if per_device else 1
-    flop = step.model_operations
-    done: dict[str, float] = {
-        "samples/s": step.samples, "tflop/s": flop / TERA, "tflops": flop / TERA, "tflops/s": flop / TERA,
-        "%mfu": 100 * flop / step.peak_flop_per_s, "%": 100 * flop / step.peak_flop_per_s,
-    }  # fmt: skip
-    if tokens is not None:
-        done["tok/s"] = tokens
-    unit = unit.removesuffix("/gpu").removesuffix("/device")
-    if not 0 < value < MOST or unit not in {*done, "s", "ms", "s/step", "s/it"}:
-        raise InputError(f"--measured: {EXPECTED}, found {measured!r}")
-    seconds = done[unit] / (value * scale) if unit in done else value / KILO if unit == "ms" else value
-    if seconds < flop / step.devices / step.peak_flop_per_s:
-        raise InputError(f"--measured: expected at most the peak of {step.devices} devices, found {measured!r}")
-    return seconds
 
 
 def _changes(

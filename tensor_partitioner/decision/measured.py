@@ -1,0 +1,61 @@
+"""What was measured of a step: a pace in any of the units that trainers print, as seconds of a step."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from planner.errors import InputError
+from planner.files import format_of
+from planner.report.profiles import read_profile
+from planner.report.schema import read_reports
+from simulator.projection.result import Projection
+
+MEASURED = re.compile(r"((?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d*)?(?:e[+-]?\d+)?)\s*(k? ?)([a-zA-Z/% ]+)")
+TERA, KILO = 1e12, 1e3
+MOST = 1e18
+"""No measurement is as large."""
+
+EXPECTED = "expected a number and s, ms, tok/s, tok/s/GPU, samples/s, TFLOP/s (per GPU) or % MFU, as in 9.8k tok/s/GPU"
+
+
+def seconds_in(file: Path) -> float:
+    """Return the seconds of a step in a report of `execute` or in a profile; an InputError where it has none."""
+    if not format_of(file.read_bytes()).startswith("report/"):
+        return read_profile(file).seconds
+    seconds = read_reports(file)[-1].seconds_per_step
+    if seconds is None:
+        raise InputError(f"{file}: expected a report with seconds of a step, found none")
+    return seconds
+
+
+def seconds_of(measured: str, step: Projection, tokens: int | None, *, tps_of_device: bool = False) -> float:
+    """Return the seconds of a step that a measurement says; an InputError for one that says none, or beats the peak.
+
+    "tps" are tokens of a device where a trainer prints these.
+    """
+    match = MEASURED.fullmatch(measured.strip())
+    if match is None:
+        raise InputError(f"--measured: {EXPECTED}, found {measured!r}")
+    try:
+        value = float(match[1].replace(",", "")) * (KILO if match[2].strip() else 1)
+    except ValueError:
+        value = 0.0
+    unit = re.sub(r"seconds?|sec\b", "s", re.sub(r"tokens?", "tok", match[3].lower().replace(" ", "")))
+    unit = "tok/s/gpu" if unit == "tps" and tps_of_device else unit
+    per_device = unit.endswith(("/gpu", "/device")) or unit.startswith(("tflop", "%"))
+    scale = step.devices if per_device else 1
+    flop = step.model_operations
+    done: dict[str, float] = {
+        "samples/s": step.samples, "tflop/s": flop / TERA, "tflops": flop / TERA, "tflops/s": flop / TERA,
+        "%mfu": 100 * flop / step.peak_flop_per_s, "%": 100 * flop / step.peak_flop_per_s,
+    }  # fmt: skip
+    if tokens is not None:
+        done["tok/s"] = tokens
+    unit = unit.removesuffix("/gpu").removesuffix("/device")
+    if not 0 < value < MOST or unit not in {*done, "s", "ms", "s/step", "s/it"}:
+        raise InputError(f"--measured: {EXPECTED}, found {measured!r}")
+    seconds = done[unit] / (value * scale) if unit in done else value / KILO if unit == "ms" else value
+    if seconds < flop / step.devices / step.peak_flop_per_s:
+        raise InputError(f"--measured: expected at most the peak of {step.devices} devices, found {measured!r}")
+    return seconds
