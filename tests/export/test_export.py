@@ -173,7 +173,8 @@ def test_of_convolutions_only_samples_stay_split():
     assert any(parameter.placements != (R, R) for parameter in export(planned, "jax").parameters.values())
 
 
-def test_the_command_of_all_targets(tmp_path, capsys):
+def test_the_command_of_all_targets(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("planner.export.targets.entry_points", lambda **named: ())
     saved, small = tmp_path / "plan.json", ("--batch", 8, "--sequence", 16, "--vocabulary", 48, "--heads", 4)
     planner.plan(planner.model("mlp-2-16", batch=8), parallel="dp=2,tp=2").save(saved)
     named = ("transformer-1-64", *small, "--parallel", "dp=2,tp=2")
