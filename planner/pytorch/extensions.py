@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 GROUP = "tensor_partitioner.pytorch"
 """The group of entry points that name an Extension."""
 
-MORE = "; for rare operators, and rows that masks of the data select: pip install extras/rare_operators"
-
 Functions = Mapping[Any, Callable[..., Any]]
 
 

@@ -31,7 +31,7 @@ class Model(nn.Module):
     def __init__(self, function):
         super().__init__()
         self.fc, self.function = nn.Linear(WIDTH, WIDTH), function
-        self.table, self.lstm = nn.EmbeddingBag(9, WIDTH), nn.LSTM(WIDTH, WIDTH)
+        self.lstm = nn.LSTM(WIDTH, WIDTH)
 
     def forward(self, x, words, lengths):
         return self.function(self, self.fc(x), words, lengths).sum()
@@ -51,7 +51,6 @@ RARE = {
     "a product": lambda self, x, words, lengths: x.cumprod(1),
     "an activation": lambda self, x, words, lengths: F.celu(x),
     "a transform": lambda self, x, words, lengths: torch.fft.rfft(x).abs(),
-    "bags": lambda self, x, words, lengths: self.table(words) * x,
     "a maximum": lambda self, x, words, lengths: F.adaptive_max_pool1d(x, 2),
     "counts": lambda self, x, words, lengths: x.sum() * torch.bincount(lengths, minlength=5),
     "alike": lambda self, x, words, lengths: F.mse_loss(x[lengths > 1].tanh(), x[lengths > 1].detach()),

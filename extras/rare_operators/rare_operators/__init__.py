@@ -3,7 +3,6 @@
 import torch.nn.functional as F  # noqa: N812
 
 from planner.pytorch.extensions import Extension
-from rare_operators.bags import bags, flat_bags
 from rare_operators.elements import ELEMENTS
 from rare_operators.fourier import TRANSFORMS
 from rare_operators.mapped import mapped_one_by_one
@@ -16,11 +15,10 @@ from rare_operators.sequences_of_labels import called_loss, ctc_loss
 from rare_operators.statistics import STATISTICS
 
 EXTENSION = Extension(
-    compositions={**ELEMENTS, **PLACES, **ROWS, "embedding_bag": flat_bags, "planner::ctc_loss": ctc_loss},
+    compositions={**ELEMENTS, **PLACES, **ROWS, "planner::ctc_loss": ctc_loss},
     functions={
         **STATISTICS,
         F.ctc_loss: called_loss,
-        F.embedding_bag: bags,
         "_pack_padded_sequence": packed,
     },
     of_complex_numbers=TRANSFORMS,

@@ -21,6 +21,7 @@ from planner.pytorch.extensions import extension
 from planner.pytorch.nodes import leaves
 from planner.pytorch.private import content_of, vmap
 from planner.pytorch.state.contents import is_known
+from planner.pytorch.translate.bags import bags
 
 
 @contextmanager
@@ -119,8 +120,9 @@ STANDING_IN: Mapping[Callable[..., Any], Callable[..., Any]] = {
     F.batch_norm: batch_norm,
     torch.batch_norm: plain_batch_norm,
     F.instance_norm: _instance_norm,
+    F.embedding_bag: bags,
 }
-"""By a function that changes running statistics, what is traced instead."""
+"""By a function that changes running statistics, or reads bags of rows, what is traced instead."""
 
 
 GRADIENTS = (

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from planner.pytorch.translate.bags import flat_bags
 from planner.pytorch.translate.call import refuse_if
 from planner.pytorch.translate.gradient_overrides import with_gradient
 from planner.pytorch.translate.part_compositions import WRITTEN_PARTS
@@ -167,6 +168,7 @@ WRITTEN_OUT: Mapping[str, Callable[..., Any]] = {
     "meshgrid": _meshgrid,
     "_weight_norm": _weight_norm,
     "cosine_similarity": _cosine_similarity,
+    "embedding_bag": flat_bags,
     "embedding_renorm": _embedding_renorm,
     "kl_div": _kl_div,
     "linalg_vector_norm": _vector_norm,

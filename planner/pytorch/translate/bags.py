@@ -12,7 +12,6 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from planner.pytorch.translate.call import refuse_if
-from planner.pytorch.translate.compositions import Parts
 
 
 def bags(x: Tensor, weight: Tensor, offsets: Tensor | None = None, *settings: Any, **named: Any) -> Tensor:
@@ -54,7 +53,7 @@ def flat_bags(
     per_sample_weights: Tensor | None = None,
     include_last_offset: bool = False,
     padding_idx: int | None = None,
-) -> Parts:
+) -> tuple[Tensor, ...]:
     """Add up, average or take the greatest of the rows of each bag, which begins at its offset.
 
     Further results are nobody's.
