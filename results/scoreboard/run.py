@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import log
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,9 @@ def published(data: dict[str, Any]) -> tuple[PublishedScore, ...]:
     for scored in data["sets"]:
         scores = scored["scores"].get("test", {}).get("time", {})
         if scores.get("rows"):
-            rows = [row for row in scored["predictions"] if row["part"] == "test" and "error" in row]
+            tested = [row for row in scored["predictions"] if row["part"] == "test"]
+            held = [row["measured_bytes"] / row["predicted_bytes"] for row in tested if row.get("measured_bytes")]
+            rows = [row for row in tested if "error" in row]
             ratios = [row["measured_s"] / row["predicted_s"] for row in rows]
             entries.append(
                 PublishedScore(
@@ -93,13 +96,18 @@ def published(data: dict[str, Any]) -> tuple[PublishedScore, ...]:
                     p90=scores["error_p90"],
                     bias=scores["bias_mean"],
                     experts=scored["experts"],
-                    ratios=tuple(round(percentile(ratios, share / STEPS), 4) for share in range(STEPS + 1)),
+                    ratios=_percentiles(ratios),
+                    memory=_percentiles(held) if held else (),
                     within=_rounded(
                         spread_within((row["group"], log(of)) for row, of in zip(rows, ratios, strict=True))
                     ),
                 )
             )
     return tuple(entries)
+
+
+def _percentiles(ratios: Sequence[float]) -> tuple[float, ...]:
+    return tuple(round(percentile(ratios, share / STEPS), 4) for share in range(STEPS + 1))
 
 
 def _unfitted(scored: dict[str, Any]) -> str:

@@ -94,16 +94,21 @@ def facts(decision: Decision) -> Iterator[tuple[str, str]]:
     yield "train as", one_device(decision.machine, best, decision.one_device_s) + best.family
     yield "", f"--parallel {best.name}" if best.parallel is not None else best.name
     yield "step", _pace(decision)
-    spare = display.quantity(best.margin_bytes, "B")
     needed, capacity = (display.quantity(nbytes, "B") for nbytes in (best.needed_bytes, best.capacity_bytes))
     if decision.anchor is not None:
         yield "anchored", _anchored(decision.anchor)
-    yield "memory", f"{needed} of {capacity} on the fullest device, {spare} to spare"
+    yield "memory", f"{needed} of {capacity} on the fullest device, {spare(decision)}"
     yield "assumed", assumed(decision)
     yield "search", searched(decision)
     shares = sorted(best.shares.items(), key=lambda item: -item[1])
     told = [(cause, seconds / best.seconds_per_step) for cause, seconds in shares]
     yield "time", ", ".join(f"{cause} {share:.0%}" for cause, share in told if share >= TOLD_SHARE)
+
+
+def spare(decision: Decision) -> str:
+    """Say how much memory the best leaves, and for which share of published runs that would have been too little."""
+    left = f"{display.quantity(decision.best.margin_bytes, 'B')} to spare"
+    return f"{left}: too little for {decision.memory_risk:.0%} of published runs" if decision.memory_risk else left
 
 
 def _pace(decision: Decision) -> str:

@@ -40,6 +40,7 @@ from tensor_partitioner.decision.record import (
     RankedCandidate,
     SearchFacts,
     band,
+    memory_risk,
     published_scores,
 )
 from tensor_partitioner.decision.searching import Search
@@ -355,6 +356,7 @@ class _Deciding:
             commands=tuple(commands(self.source, batch, machine, told[0], stack=self.stack, pins=self.pins)),
             one_device_s=alone_s,
             band=None if self._simulates else self._band(),
+            memory_risk=None if self._simulates else memory_risk(published_scores(), told[0]),
             anchor=self.anchor,
         )
 

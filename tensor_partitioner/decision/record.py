@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 
 import msgspec
 
@@ -141,8 +142,9 @@ class Decision(msgspec.Struct, Shown, frozen=True, kw_only=True):
     """What to do, and why: the candidates best first, those that fit before those that do not.
 
     `one_device_s` are the seconds of a step on one device alone, where it is as fast as all. `band` is what 90% of
-    published runs of such models took at least and at most, over their predictions. `anchor` is what a measured step
-    told, after which candidates are predicted.
+    published runs of such models took at least and at most, over their predictions. `memory_risk` is the share of
+    published runs whose memory was above its prediction by more than the best has to spare. `anchor` is what a measured
+    step told, after which candidates are predicted.
     """
 
     format: str = FORMAT
@@ -155,6 +157,7 @@ class Decision(msgspec.Struct, Shown, frozen=True, kw_only=True):
     commands: tuple[str, ...]
     one_device_s: float | None = None
     band: tuple[float, float] | None = None
+    memory_risk: float | None = None
     anchor: Anchor | None = None
 
     @property
@@ -212,7 +215,7 @@ class PublishedScore(msgspec.Struct, frozen=True, kw_only=True):
     `mean` and `p90` are of its size, `bias` is its mean with its sign; `runs` are those that no figure was fitted on.
     `experts`: its models are mixtures of experts. `ratios` are percentiles of measured over predicted seconds, equally
     spaced from the least to the largest; `within` is the standard deviation of their logarithm among runs of one model
-    on one machine, None where there are no two.
+    on one machine, None where there are no two. `memory` are percentiles of measured over predicted bytes of a device.
     """
 
     source: str
@@ -224,6 +227,7 @@ class PublishedScore(msgspec.Struct, frozen=True, kw_only=True):
     experts: bool
     ratios: tuple[float, ...]
     within: float | None = None
+    memory: tuple[float, ...] = ()
 
 
 @cache
@@ -240,3 +244,13 @@ def band(scores: tuple[PublishedScore, ...], *, experts: bool) -> tuple[float, f
     ratios = sorted(ratio for score in scores if score.experts == experts for ratio in score.ratios)
     left_out = round((1 - COVERAGE) / 2 * (len(ratios) - 1))
     return ratios[left_out], ratios[-1 - left_out]
+
+
+def memory_risk(scores: tuple[PublishedScore, ...], candidate: RankedCandidate) -> float | None:
+    """Return the share of published runs whose memory was above its prediction by more than a candidate has to spare.
+
+    Each source weighs as much; None where none publishes memory.
+    """
+    most = candidate.capacity_bytes / candidate.needed_bytes
+    shares = [fmean(ratio > most for ratio in score.memory) for score in scores if score.memory]
+    return fmean(shares) if shares else None

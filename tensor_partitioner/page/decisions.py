@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from simulator.projection.stack import Stack
-from tensor_partitioner.decision.answer import assumed, band_of, rate
+from tensor_partitioner.decision.answer import assumed, band_of, rate, spare
 from tensor_partitioner.decision.record import Decision
 from tensor_partitioner.decision.why import left_open, not_their_best
 from tensor_partitioner.display import percent, quantity, seconds
@@ -34,7 +34,7 @@ def shown(decision: Decision) -> Decision:
 def cards_of(decision: Decision) -> tuple[tuple[str, str, str], ...]:
     """Return the few figures that matter most: name, value, and what it means."""
     best = decision.best
-    margin = f"{quantity(abs(best.margin_bytes), 'B')} {'to spare' if best.fits else 'too much'}"
+    margin = spare(decision) if best.fits else f"{quantity(-best.margin_bytes, 'B')} too much"
     return (
         ("Train as", best.family, best.name),
         ("One step", seconds(best.seconds_per_step), ", ".join(filter(None, (band_of(decision), rate(best))))),

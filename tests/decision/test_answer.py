@@ -1,9 +1,10 @@
 """The answer on a terminal, and the band of published runs that it gives a step."""
 
 import pytest
+from msgspec.structs import replace
 
 from tensor_partitioner.decision import Answer, decide
-from tensor_partitioner.decision.record import band, published_scores
+from tensor_partitioner.decision.record import band, memory_risk, published_scores
 
 WIDTHS = (60, 80, 120)
 MOST_LINES = 40
@@ -63,6 +64,14 @@ def test_a_band_holds_most_runs_of_a_source_that_it_is_not_made_of():
         low, high = band(tuple(other for other in scores if other is not score), experts=False)
         shares[score.source] = sum(low <= ratio <= high for ratio in score.ratios) / len(score.ratios)
     assert sum(share >= 0.8 for share in shares.values()) >= len(shares) - 2
+
+
+@pytest.mark.parametrize(("capacity", "risk"), [(1.0, 1 / 2), (1.15, 3 / 8), (1.25, 1 / 8), (float("inf"), 0)])
+def test_the_risk_of_memory_is_a_share_of_published_runs(decision, capacity, risk):
+    scores = [replace(published_scores()[0], memory=memory) for memory in ((0.9, 0.95), (1.1, 1.2, 1.2, 1.3), ())]
+    best = replace(decision.best, needed_bytes=100, capacity_bytes=100 * capacity)
+    assert memory_risk(tuple(scores), best) == risk
+    assert memory_risk((), best) is None
 
 
 def test_bands_of_mixtures_are_their_own():
