@@ -42,11 +42,9 @@ def extension() -> Extension:
 
 def advice() -> str:
     """Return what to install for an operator that is missing; nothing where it is installed."""
-    return (
-        ""
-        if extension().compositions
-        else "; for rare operators, and rows that masks of the data select: pip install extras/rare_operators"
-    )
+    if any(entry.name == "rare_operators" for entry in _entries()):
+        return ""
+    return "; for rare operators, and rows that masks of the data select: pip install extras/rare_operators"
 
 
 @cache

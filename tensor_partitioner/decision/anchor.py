@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from math import exp, log, sqrt
-from pathlib import Path
 from statistics import mean, pvariance
 from typing import NamedTuple
 
@@ -21,7 +20,7 @@ from planner.parallel import Parallel
 from planner.search.alternatives.axes import experts_of
 from simulator.projection.cluster import Cluster
 from simulator.projection.stack import Stack
-from tensor_partitioner.decision.measured import seconds_in, seconds_of
+from tensor_partitioner.decision.measured import seconds_of
 from tensor_partitioner.decision.record import Anchor, PublishedScore, published_scores
 from tensor_partitioner.projection import inner_of, project_source
 from tensor_partitioner.replicas import Source
@@ -119,8 +118,7 @@ def measured_anchor(measured: str, source: Source, batch: int | None, machine: C
         step = project_source(source, batch, parallel, machine, stack)
         graph = inner_of(source, batch, parallel).replica.graph
         length = sequence_length(graph)
-        file, tokens = Path(pace.strip()), None if length is None else length * batch
-        measured_s = seconds_in(file) if file.is_file() else seconds_of(pace, step, tokens)
+        measured_s = seconds_of(pace, step, None if length is None else length * batch)
     except (PlanError, GraphError) as error:
         raise InputError(f"--measured {measured}: {error}") from error
     of_source, of_model, own = prior(published_scores(), experts=experts_of(graph) > 1)

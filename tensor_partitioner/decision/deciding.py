@@ -302,7 +302,11 @@ class _Deciding:
 
     def _of_goals(self, goals: Sequence[str], batch: int) -> Iterator[Projected]:
         """Yield the plan of each goal, where one is found; both searches coarsen the graph once."""
-        if (graph := self._whole(batch)) is None:
+        try:
+            graph = in_structural_order(self.source.whole(batch))
+        except (PlanError, GraphError):
+            return
+        if batch_size(graph) != batch:
             return
         coarsenings = Coarsenings(graph)
         for goal in goals:
@@ -316,14 +320,6 @@ class _Deciding:
                 continue
             alike = ALL_ALIKE if plan.graph.updates and not plan.total_bytes else ""
             yield f"{SEARCHED[goal]}{alike}", FAMILIES[goal], 0.0, step
-
-    def _whole(self, batch: int) -> Graph | None:
-        """Return the graph of a batch; None where the source cannot make it."""
-        try:
-            graph = self.source.whole(batch)
-        except (PlanError, GraphError):
-            return None
-        return in_structural_order(graph) if batch_size(graph) == batch else None
 
     def _record(self, batch: int, projected: Sequence[Projected], search: Search) -> Decision:
         inner, blocks = self._single

@@ -19,21 +19,34 @@ MOST = 1e18
 EXPECTED = "expected a number and s, ms, tok/s, tok/s/GPU, samples/s, TFLOP/s (per GPU) or % MFU, as in 9.8k tok/s/GPU"
 
 
-def seconds_in(file: Path) -> float:
+def seconds_in(file: Path, step: Projection) -> float:
     """Return the seconds of a step in a report of `execute` or in a profile; an InputError where it has none."""
     if not format_of(file.read_bytes()).startswith("report/"):
         return read_profile(file).seconds
-    seconds = read_reports(file)[-1].seconds_per_step
-    if seconds is None:
-        raise InputError(f"{file}: expected a report with seconds of a step, found none")
-    return seconds
+    report = read_reports(file)[-1]
+    found, expected = (report.source, report.workers, report.batch), ("executor", step.devices, step.samples)
+    if found != expected or report.seconds_per_step is None:
+        raise InputError(
+            f"{file}: expected a run of {step.devices} workers with a batch of {step.samples}, found another"
+        )
+    return report.seconds_per_step
 
 
 def seconds_of(measured: str, step: Projection, tokens: int | None, *, tps_of_device: bool = False) -> float:
     """Return the seconds of a step that a measurement says; an InputError for one that says none, or beats the peak.
 
-    "tps" are tokens of a device where a trainer prints these.
+    "tps" are tokens of a device where a trainer prints these. A file has them in a report or a profile.
     """
+    file = Path(measured.strip())
+    seconds = (
+        seconds_in(file, step) if file.is_file() else _typed_s(measured, step, tokens, tps_of_device=tps_of_device)
+    )
+    if seconds < step.model_operations / step.devices / step.peak_flop_per_s:
+        raise InputError(f"--measured: expected at most the peak of {step.devices} devices, found {measured!r}")
+    return seconds
+
+
+def _typed_s(measured: str, step: Projection, tokens: int | None, *, tps_of_device: bool) -> float:
     match = MEASURED.fullmatch(measured.strip())
     if match is None:
         raise InputError(f"--measured: {EXPECTED}, found {measured!r}")
@@ -52,10 +65,8 @@ def seconds_of(measured: str, step: Projection, tokens: int | None, *, tps_of_de
     }  # fmt: skip
     if tokens is not None:
         done["tok/s"] = tokens
-    unit = unit.removesuffix("/gpu").removesuffix("/device")
-    if not 0 < value < MOST or unit not in {*done, "s", "ms", "s/step", "s/it"}:
+    rate = unit.removesuffix("/gpu").removesuffix("/device")
+    is_time = unit in {"s", "ms", "s/step", "s/it"} and not match[2].strip()
+    if not 0 < value < MOST or not (is_time or rate in done):
         raise InputError(f"--measured: {EXPECTED}, found {measured!r}")
-    seconds = done[unit] / (value * scale) if unit in done else value / KILO if unit == "ms" else value
-    if seconds < flop / step.devices / step.peak_flop_per_s:
-        raise InputError(f"--measured: expected at most the peak of {step.devices} devices, found {measured!r}")
-    return seconds
+    return value / (KILO if unit == "ms" else 1) if is_time else done[rate] / (value * scale)

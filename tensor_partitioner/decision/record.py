@@ -246,11 +246,10 @@ def band(scores: tuple[PublishedScore, ...], *, experts: bool) -> tuple[float, f
     return ratios[left_out], ratios[-1 - left_out]
 
 
-def memory_risk(scores: tuple[PublishedScore, ...], candidate: RankedCandidate) -> float | None:
+def memory_risk(scores: tuple[PublishedScore, ...], candidate: RankedCandidate) -> float:
     """Return the share of published runs whose memory was above its prediction by more than a candidate has to spare.
 
-    Each source weighs as much; None where none publishes memory.
+    Each source that publishes memory weighs as much.
     """
     most = candidate.capacity_bytes / candidate.needed_bytes
-    shares = [fmean(ratio > most for ratio in score.memory) for score in scores if score.memory]
-    return fmean(shares) if shares else None
+    return fmean([fmean(ratio > most for ratio in score.memory) for score in scores if score.memory] or [0.0])

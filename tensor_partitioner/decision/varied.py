@@ -18,7 +18,7 @@ from tensor_partitioner.decision.answer import rate
 from tensor_partitioner.decision.deciding import decide
 from tensor_partitioner.decision.record import Decision
 from topologies import TopologyError
-from topologies.described import LINE
+from topologies.described import LINE, line_of
 
 OF_MACHINE = ("topo", "nodes", "device", "nic")
 """What a machine varies in: itself, its nodes, their type of device, the Gbit/s of each adapter."""
@@ -28,6 +28,7 @@ TRILLION, MILLION, SECONDS_PER_HOUR = 1e12, 1e6, 3600
 NUMBER = re.compile(r"(\d+(?:\.\d+)?)([kKmM]?)")
 SCALES = {"": 1, "k": 1024, "m": 1024**2}
 COLUMNS = ("strategy", "step", "pace", "MFU", "memory")
+WHOLE = {"nodes": r"[1-9]\d*", "nic": r"[1-9]\d*G?"}
 SWITCHES = {"true": True, "false": False}
 
 
@@ -50,12 +51,13 @@ def read_varied(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
     for text in texts:
         name, _, values = text.partition("=")
         name = name.strip().replace("-", "_")
-        if name not in known or not all(value.strip() for value in values.split(",")):
+        chosen = tuple(value.strip() for value in values.split(";" if ";" in values else ","))
+        if name not in known or not all(chosen):
             shown = ", ".join(of.replace("_", "-") for of in known)
             raise InputError(f"--vary: expected NAME=VALUE,VALUE with a NAME of {shown}; found {text!r}")
         if name in varied:
             raise InputError(f"--vary: expected {name} once, found it again")
-        varied[name] = tuple(value.strip() for value in values.split(";" if ";" in values else ","))
+        varied[name] = chosen
     return varied
 
 
@@ -94,7 +96,7 @@ def decide_each(
 
 def machine_of(machine: str, values: Mapping[str, str]) -> str:
     """Return the machine that values make of another: a family's or a line's number, or a line with another part."""
-    machine = values.get("topo", machine)
+    machine = line_of(values.get("topo", machine))
     family = FAMILY.fullmatch(machine)
     if {"device", "nic"} & values.keys():
         match = LINE.fullmatch(machine)
@@ -118,6 +120,8 @@ def _value(name: str, text: str) -> object:
     """Return an option's value: a whole number may end in k or m."""
     option = model_options().get(name)
     match = NUMBER.fullmatch(text)
+    if name in WHOLE and not re.fullmatch(WHOLE[name], text):
+        raise InputError(f"--vary {name}: expected whole numbers above 0, found {text!r}")
     if option is None or option.kind == "str":
         return text
     if option.kind == "bool":

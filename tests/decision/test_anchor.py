@@ -127,7 +127,8 @@ def test_paces_are_those_of_diagnose(pace):
 
 def test_a_pace_may_be_in_a_profile(tmp_path):
     event = {"ph": "X", "name": "aten::mm", "cat": "cpu_op", "ts": 0, "dur": 1e6}
-    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": [event]}))
+    step = {"ph": "X", "name": "ProfilerStep#3", "cat": "user_annotation", "ts": 0, "dur": 1e6}
+    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": [event, step]}))
     source, machine = ZooModel.of("gpt2", WORDS), cluster("hgx-h100")
     seen = measured_anchor(f"dp=8 = {tmp_path / 'trace.json'}", source, 64, machine, stack_named("compile"))
     assert seen.measured_s == pytest.approx(1.0)
@@ -141,6 +142,8 @@ def test_a_pace_may_be_in_a_profile(tmp_path):
         ("dp=8=fast", 64, "expected a number and s, ms"),
         ("dp=8=1ns", 64, "expected a number and s, ms"),
         ("dp=8=1e-9 s", 64, "expected at most the peak"),
+        ("dp=8=4.97 ks", 64, "expected a number and s, ms"),
+        ("dp=8=30 s/GPU", 64, "expected a number and s, ms"),
         ("dp=7=1s", 64, "dp=7=1s: "),
     ],
 )

@@ -71,7 +71,7 @@ def test_the_risk_of_memory_is_a_share_of_published_runs(decision, capacity, ris
     scores = [replace(published_scores()[0], memory=memory) for memory in ((0.9, 0.95), (1.1, 1.2, 1.2, 1.3), ())]
     best = replace(decision.best, needed_bytes=100, capacity_bytes=100 * capacity)
     assert memory_risk(tuple(scores), best) == risk
-    assert memory_risk((), best) is None
+    assert memory_risk((), best) == 0
 
 
 def test_bands_of_mixtures_are_their_own():

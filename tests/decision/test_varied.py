@@ -54,6 +54,8 @@ def test_a_cell_without_a_decision_says_why(tmp_path):
         ("4 x 8 x a100, 200G", {"nic": "400G", "device": "h100"}, "4 x 8 x h100, 400G"),
         ("dgx-a100", {"topo": "hgx-h100"}, "hgx-h100"),
         ("dgx-a100", {}, "dgx-a100"),
+        ("a3-megagpu-8g-nodes-2", {"device": "h200"}, "2 x 8 x h200, 200G"),
+        ("p4de.24xlarge-nodes-4", {"nodes": "8"}, "8 x 8 x a100-sxm4-80gb, 50G"),
     ],
 )
 def test_a_machine_is_made_of_anothers_parts(machine, values, expected):
@@ -69,6 +71,9 @@ def test_a_machine_is_made_of_anothers_parts(machine, values, expected):
         (("--vary", "batch=8", "-o", "p.json"), r"expected no -o"),
         (("--vary", "batch=8", "--price-per-hour", "h100=free"), r"expected dollars, as in h100=2.5"),
         (("--vary", "batch=8,many"), r"--vary batch: expected numbers, found 'many'"),
+        (("--vary", "nic=fast"), r"--vary nic: expected whole numbers above 0, found 'fast'"),
+        (("--vary", "nodes=0"), r"--vary nodes: expected whole numbers above 0, found '0'"),
+        (("--vary", "topo=hgx-h100;;hgx-h200"), r"found 'topo=hgx-h100;;hgx-h200'"),
         (("--vary", "topo=nowhere"), r"nowhere: expected a topology file"),
         (("--vary", "batch=8", "--price-per-hour", "b200=2"), r"--price-per-hour b200: expected a type of h100-sxm5"),
     ],

@@ -9,16 +9,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BUDGETS = {
-    "tensor_partitioner": 5124,
+    "tensor_partitioner": 5142,
     "tdl": 2677,
     "topologies": 1958,
-    "planner": 19271,
+    "planner": 19238,
     "simulator": 3281,
     "executor": 8891,
 }
 """Lines that are neither blank, comment, docstring nor import, by package."""
 
-ALL = 41_202
+ALL = 41_187
 """Of all packages together, which only goes down."""
 
 LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.ENDMARKER}

@@ -65,6 +65,33 @@ def test_operators_of_a_cpu_are_its_kernels_the_outermost_with_a_rule(tmp_path):
     assert (profile.seconds, profile.exposed_s, profile.idle_s) == pytest.approx((100e-6, 10e-6, 55e-6))
 
 
+def test_a_mark_of_a_step_in_which_nothing_is_called_is_none(tmp_path):
+    stub = event("ProfilerStep#6", 200, 3, "user_annotation")
+    profiles = [read_profile(write_trace(tmp_path / "trace.json.gz", events)) for events in (ON_CPU, [*ON_CPU, stub])]
+    assert profiles[0] == profiles[1]
+
+
+def test_kernels_that_are_behind_their_host_belong_to_the_step(tmp_path):
+    mark, called = event("ProfilerStep#1", 0, 10, "user_annotation"), event("aten::mm", 1, 5, **{"External id": 4})
+    behind = on_gpu("ampere_sgemm_128x64_nn", 9, 30, 4)
+    profile = read_profile(write_trace(tmp_path / "trace.json.gz", [mark, called, behind]))
+    assert (profile.seconds, profile.kernels["product"]) == pytest.approx((39e-6, 30e-6))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (gzip.compress(b"{}")[:-9] + b"\0" * 9, "Error|CRC|ended"),
+        (json.dumps({"traceEvents": [event("aten::mm", 1, 5)]}).encode(), "expected --steps"),
+        (json.dumps({"traceEvents": [event("ProfilerStep#1", 0, -9, "user_annotation")]}).encode(), "expected kernels"),
+    ],
+)
+def test_what_is_no_profile_of_steps_is_refused(tmp_path, content, message):
+    (tmp_path / "trace.json").write_bytes(content)
+    with pytest.raises(ProfileError, match=rf"^{tmp_path}.*({message})"):
+        read_profile(tmp_path / "trace.json")
+
+
 def on_gpu(name, begin, duration, launched, cat="kernel", **args):
     return event(name, begin, duration, cat, tid="stream 7", device=0, **{"External id": launched}, **args)
 
@@ -81,7 +108,7 @@ def test_kernels_of_a_gpu_have_the_class_of_their_operator_or_of_their_name(tmp_
         on_gpu("something", 60, 1, 97),
         on_gpu("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", 50, 40, 96, **{"Process Group Description": "mesh_tp"}),
     ]
-    profile = read_profile(write_trace(tmp_path / "trace.json.gz", events))
+    profile = read_profile(write_trace(tmp_path / "trace.json.gz", events), 1)
     assert {name: 1e6 * of for name, of in profile.kernels.items()} == pytest.approx(
         {"attention": 10, "element-wise": 5, "product": 20, "movement": 5, "other": 1}
     )
@@ -94,11 +121,11 @@ def test_a_trace_of_a_gpu_by_others_is_read():
     profile = read_profile(TRACE)
     events = json.loads(gzip.decompress(TRACE.read_bytes()))["traceEvents"]
     lasting = [e["dur"] for e in events if e.get("cat") in {"kernel", "gpu_memcpy", "gpu_memset"}]
-    assert sum(profile.kernels.values()) == pytest.approx(1e-6 * sum(lasting) / 2, rel=1e-3)  # of two steps
+    assert sum(profile.kernels.values()) == pytest.approx(1e-6 * sum(lasting), rel=1e-3)  # the second mark is empty
     kernels = [event for event in events if event.get("cat") == "kernel"]
     launching = {kernel["args"]["External id"] for kernel in kernels if kernel["name"].startswith("Cijk_")}
     products = [kernel["dur"] for kernel in kernels if kernel["args"]["External id"] in launching]
-    assert profile.kernels["product"] == pytest.approx(1e-6 * sum(products) / 2, rel=1e-3)
+    assert profile.kernels["product"] == pytest.approx(1e-6 * sum(products), rel=1e-3)
     assert {"optimizer", "element-wise", "movement"} <= profile.kernels.keys()
     assert "other" not in profile.kernels
 

@@ -17,8 +17,55 @@ import torch
 from torch import Tensor
 
 from planner.pytorch.translate.call import refuse_if
-from planner.pytorch.translate.compositions import Parts, reduced, summable
+from planner.pytorch.translate.compositions import reduced
 from planner.pytorch.translate.gradient_overrides import with_gradient
+
+Parts = tuple[Tensor, ...]
+"""Tensors of one shape that are combined together."""
+
+
+def _prod(x: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
+    """Multiply neighbours until one is left."""
+    x = summable(x, dtype)
+    if dim is None or not x.ndim:
+        x, dim, keepdim = x.reshape(-1), 0, False
+        x = torch.where((x == 0).sum() > 1, x.detach(), x)  # of several zeros PyTorch has no gradient, whatever else
+    if not x.shape[dim]:
+        return x.sum(dim, keepdim) + 1
+    while (extent := x.shape[dim]) > 1:
+        half = extent // 2
+        pairs = x.narrow(dim, 0, half) * x.narrow(dim, half, half)
+        x = torch.cat([pairs, x.narrow(dim, 2 * half, 1)], dim) if extent % 2 else pairs
+    return x if keepdim else x.squeeze(dim)
+
+
+def summable(x: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """Return a tensor in the dtype that products of it have."""
+    is_number = x.is_floating_point() or x.is_complex()
+    return x.to(dtype or (x.dtype if is_number else torch.int64))
+
+
+def _std_mean(x: Tensor, *arguments: Any, deviation: Callable[..., Tensor], **named: Any) -> Parts:
+    """Return standard deviations, or variances, and means."""
+    dims = arguments[0] if arguments and not isinstance(arguments[0], bool) else None
+    keep = bool(arguments[2] if len(arguments) > 2 else named.get("keepdim", False))
+    return deviation(x, *arguments, **named), x.mean(list(range(x.ndim)) if dims is None else dims, keepdim=keep)
+
+
+def _diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """Read a diagonal of matrices, which is every so many elements of their rows behind each other."""
+    laid = x.movedim((dim1, dim2), (-2, -1))
+    *_, rows, columns = laid.shape
+    first = offset if offset >= 0 else -offset * columns
+    count = max(0, min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns))
+    return laid.flatten(-2)[..., first : first + count * (columns + 1) : columns + 1][..., :count]
+
+
+def _embedding_renorm(weight: Tensor, indices: Tensor, max_norm: float, norm_type: float) -> Tensor:
+    """Bound the norms of the rows that are looked up."""
+    numbers, norms = indices.reshape(-1), torch.linalg.vector_norm(weight, norm_type, 1, keepdim=True)
+    counts = weight.new_zeros(len(weight), 1).index_add(0, numbers, weight.new_ones(len(numbers), 1))
+    return torch.where((counts > 0) & (norms > max_norm), weight * (max_norm / (norms + 1e-7)), weight)
 
 
 def _scanned(combine: Callable[[Parts, Parts], Parts], parts: Parts, dim: int) -> Parts:
@@ -151,6 +198,11 @@ def _diagonal_scatter(x: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, di
 
 
 ROWS: Mapping[str, Callable[..., Any]] = {
+    "var_mean": partial(_std_mean, deviation=torch.var),
+    "std_mean": partial(_std_mean, deviation=torch.std),
+    "embedding_renorm": _embedding_renorm,
+    "prod": _prod,
+    "diagonal": _diagonal,
     "addbmm": lambda x, a, b, *, beta=1, alpha=1: (beta * x if beta else 0) + alpha * (a @ b).sum(0),
     "aminmax": lambda x, *, dim=None, keepdim=False: tuple(
         function(x, list(range(x.ndim)) if dim is None else dim, keepdim) for function in (torch.amin, torch.amax)

@@ -1,9 +1,8 @@
-"""Operators that PyTorch decomposes not at all, or to other gradients, written in others: products and the like."""
+"""Operators that PyTorch decomposes not at all, or to other gradients, written in others: norms and the like."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from math import inf
 from typing import Any
 
@@ -17,43 +16,12 @@ from planner.pytorch.translate.part_compositions import WRITTEN_PARTS
 
 aten = torch.ops.aten
 
-Parts = tuple[Tensor, ...]
-"""Tensors of one shape that are combined together."""
-
-
-def _prod(x: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
-    """Multiply neighbours until one is left."""
-    x = summable(x, dtype)
-    if dim is None or not x.ndim:
-        x, dim, keepdim = x.reshape(-1), 0, False
-        x = torch.where((x == 0).sum() > 1, x.detach(), x)  # of several zeros PyTorch has no gradient, whatever else
-    if not x.shape[dim]:
-        return x.sum(dim, keepdim) + 1
-    while (extent := x.shape[dim]) > 1:
-        half = extent // 2
-        pairs = x.narrow(dim, 0, half) * x.narrow(dim, half, half)
-        x = torch.cat([pairs, x.narrow(dim, 2 * half, 1)], dim) if extent % 2 else pairs
-    return x if keepdim else x.squeeze(dim)
-
-
-def summable(x: Tensor, dtype: torch.dtype | None) -> Tensor:
-    """Return a tensor in the dtype that products of it have."""
-    is_number = x.is_floating_point() or x.is_complex()
-    return x.to(dtype or (x.dtype if is_number else torch.int64))
-
 
 def _masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     """Put elements of a source, in their order, where a mask is true."""
     mask = mask.expand(torch.broadcast_shapes(x.shape, mask.shape))  # type: ignore[no-untyped-call]
     numbers = (mask.reshape(-1).long().cumsum(0) - 1).clamp(min=0)
     return torch.where(mask, source.reshape(-1)[numbers].view(mask.shape), x)
-
-
-def _std_mean(x: Tensor, *arguments: Any, deviation: Callable[..., Tensor], **named: Any) -> Parts:
-    """Return standard deviations, or variances, and means."""
-    dims = arguments[0] if arguments and not isinstance(arguments[0], bool) else None
-    keep = bool(arguments[2] if len(arguments) > 2 else named.get("keepdim", False))
-    return deviation(x, *arguments, **named), x.mean(list(range(x.ndim)) if dims is None else dims, keepdim=keep)
 
 
 def _vector_norm(
@@ -152,13 +120,6 @@ def _meshgrid(tensors: Sequence[Tensor], *, indexing: str = "ij") -> list[Tensor
     return torch.broadcast_tensors(*rows)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def _embedding_renorm(weight: Tensor, indices: Tensor, max_norm: float, norm_type: float) -> Tensor:
-    """Bound the norms of the rows that are looked up."""
-    numbers, norms = indices.reshape(-1), torch.linalg.vector_norm(weight, norm_type, 1, keepdim=True)
-    counts = weight.new_zeros(len(weight), 1).index_add(0, numbers, weight.new_ones(len(numbers), 1))
-    return torch.where((counts > 0) & (norms > max_norm), weight * (max_norm / (norms + 1e-7)), weight)
-
-
 WRITTEN_OUT: Mapping[str, Callable[..., Any]] = {
     **WRITTEN_PARTS,
     "_safe_softmax": _safe_softmax,
@@ -169,16 +130,12 @@ WRITTEN_OUT: Mapping[str, Callable[..., Any]] = {
     "_weight_norm": _weight_norm,
     "cosine_similarity": _cosine_similarity,
     "embedding_bag": flat_bags,
-    "embedding_renorm": _embedding_renorm,
     "kl_div": _kl_div,
     "linalg_vector_norm": _vector_norm,
     "logsumexp": _logsumexp,
     "masked_scatter": _masked_scatter,
-    "prod": _prod,
     "randint": _randint,
     "randint_like": lambda x, *bounds, **named: _randint(*bounds, x.shape, dtype=named.get("dtype") or x.dtype),
     "selu": lambda x: aten.elu(x, 1.6732632423543772, 1.0507009873554805),
-    "std_mean": partial(_std_mean, deviation=torch.std),
-    "var_mean": partial(_std_mean, deviation=torch.var),
 }
 """By the operator's name."""

@@ -34,10 +34,11 @@ PARTLY_CONVERTED = (
 """Operators that are written out where their converters refuse them, once: some by themselves."""
 
 OTHER_GRADIENTS = (
-    "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d", "alpha_dropout", "aminmax", "cdist", "celu",
-    "conv_transpose3d", "cumprod", "diagonal_scatter", "embedding", "embedding_bag", "exp2", "fmax", "fmin", "logit",
-    "max_unpool2d", "max_unpool3d", "multi_margin_loss", "pdist", "_pdist_forward", "rrelu",
-    "scatter_reduce", "sinc", "softshrink", "special_entr", "special_log_ndtr", "special_xlog1py", "xlogy",
+    "_pdist_forward", "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d", "alpha_dropout", "aminmax",
+    "avg_pool3d", "cdist", "celu", "conv_transpose3d", "cumprod", "diagonal", "diagonal_scatter", "embedding",
+    "embedding_renorm", "exp2", "fmax", "fmin", "logit", "max_pool2d_with_indices", "max_pool3d", "max_unpool2d",
+    "max_unpool3d", "multi_margin_loss", "pdist", "prod", "rrelu", "scatter_reduce", "sinc", "softshrink",
+    "special_entr", "special_log_ndtr", "special_xlog1py", "std_mean", "var_mean", "xlogy",
 )  # fmt: skip
 """Operators whose gradients are not those of what PyTorch makes of them."""
 

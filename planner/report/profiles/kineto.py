@@ -6,6 +6,7 @@ CPU operators are the kernels. The outermost operator with a rule decides, so th
 
 from __future__ import annotations
 
+from bisect import bisect, bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -49,29 +50,40 @@ class KinetoTrace(msgspec.Struct, frozen=True):
 
 
 def kineto_profile(text: bytes, steps: int | None = None) -> Profile:
-    """Return the profile of a trace; of so many steps where it has no marks of them."""
+    """Return the profile of a trace, of so many steps or as many as it marks.
+
+    Steps in which nothing runs, as PyTorch marks one after the last, do not count.
+    """
     events = [event for event in msgspec.json.decode(text, type=KinetoTrace).traceEvents if event.ph == "X"]
-    marks = [event for event in events if event.cat == "user_annotation" and event.name.startswith(STEP)]
     spans = _spans_of_gpu(events) if any(event.cat in ON_GPU for event in events) else _spans_of_host(events)
     if not any(spans.values()):
         raise ProfileError("expected kernels or operators, found none")
     every = [span for of in spans.values() for span in of]
-    begin_s = min(MICRO * mark.ts for mark in marks) if marks else min(span.begin_s for span in every)
-    ends = [MICRO * (mark.ts + mark.dur) for mark in marks]
-    end_s = max(ends) if marks else max(span.end_s for span in every)
-    return profile_of(list(spans.values()), begin_s, end_s, steps or len({mark.name for mark in marks}) or 1)
+    marks = _marks(events)
+    begin_s = min(mark.begin_s for mark in marks or every)
+    end_s = max(span.end_s for span in (*marks, *every))  # a device may be behind its host
+    return profile_of(list(spans.values()), begin_s, end_s, steps or len({mark.what for mark in marks}))
+
+
+def _marks(events: Sequence[KinetoEvent]) -> list[Timespan]:
+    """Return the marks of the steps in which an operator is called."""
+    called = sorted(MICRO * event.ts for event in events if event.cat == "cpu_op")
+    marks = (_span(e, e.name) for e in events if e.cat == "user_annotation" and e.name.startswith(STEP))
+    return [mark for mark in marks if bisect(called, mark.end_s) > bisect_left(called, mark.begin_s)]
 
 
 def _spans_of_gpu(events: Sequence[KinetoEvent]) -> Mapping[object, list[Timespan]]:
     """Return the spans of each GPU."""
     launching = {
-        called.event.args.get("External id"): called.kind for called in _called(events) if called.kind is not None
+        str(called.event.args["External id"]): called.kind
+        for called in _called(events)
+        if called.kind is not None and "External id" in called.event.args
     }
     spans: defaultdict[object, list[Timespan]] = defaultdict(list)
     for event in events:
         if event.cat in ON_GPU:
             group = event.args.get("Process Group Description") or event.args.get("Process Group Name") or ""
-            what = collective_of(event.name, str(group)) or launching.get(event.args.get("External id"))
+            what = collective_of(event.name, str(group)) or launching.get(str(event.args.get("External id")))
             what = what or class_by(KERNELS, event.name) or "other"
             spans[event.args.get("device", event.pid)].append(_span(event, what))
     return spans

@@ -14,13 +14,14 @@ NANO = 1e-9
 KERNEL_TABLE = "CUPTI_ACTIVITY_KIND_KERNEL"
 KERNELS_WITH_NAMES = (
     "SELECT kernel.start, kernel.end, kernel.deviceId, name.value FROM CUPTI_ACTIVITY_KIND_KERNEL AS kernel "
-    "JOIN StringIds AS name ON name.id = kernel.demangledName"
+    "JOIN StringIds AS name ON name.id = kernel.demangledName "
+    "WHERE kernel.start NOT NULL AND kernel.end NOT NULL AND name.value NOT NULL"
 )
 COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"
 
 
 def nsight_profile(path: Path, steps: int | None = None) -> Profile:
-    """Return the profile of an export, from its first kernel to its last, of so many steps (default: one)."""
+    """Return the profile of an export, from its first kernel to its last, of so many steps."""
     spans: defaultdict[int, list[Timespan]] = defaultdict(list)
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
@@ -31,7 +32,9 @@ def nsight_profile(path: Path, steps: int | None = None) -> Profile:
                 what = collective_of(name) or class_by(KERNELS, name) or "other"
                 spans[device].append(Timespan(NANO * begin, NANO * end, what))
             for table in tables.intersection(COPIES):
-                for begin, end, device in database.execute(f"SELECT start, end, deviceId FROM {table}"):
+                for begin, end, device in database.execute(
+                    f"SELECT start, end, deviceId FROM {table} WHERE end NOT NULL"
+                ):
                     spans[device].append(Timespan(NANO * begin, NANO * end, "movement"))
     except sqlite3.Error as error:
         raise ProfileError(f"expected an export of Nsight Systems, found another database: {error}") from error
@@ -39,5 +42,5 @@ def nsight_profile(path: Path, steps: int | None = None) -> Profile:
     if not every:
         raise ProfileError("expected kernels, found none")
     return profile_of(
-        list(spans.values()), min(span.begin_s for span in every), max(span.end_s for span in every), steps or 1
+        list(spans.values()), min(span.begin_s for span in every), max(span.end_s for span in every), steps
     )

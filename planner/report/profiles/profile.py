@@ -41,13 +41,19 @@ class Profile:
     idle_s: float
 
 
-def profile_of(devices: Iterable[Sequence[Timespan]], begin_s: float, end_s: float, steps: int) -> Profile:
+def profile_of(devices: Iterable[Sequence[Timespan]], begin_s: float, end_s: float, steps: int | None) -> Profile:
     """Return the profile of devices' spans between two moments, among which there are so many steps.
+
+    Raises a ProfileError where their number is not known, or no time passes.
 
     >>> spans = [Timespan(0.0, 2.0, "product"), Timespan(1.0, 4.0, COLLECTIVE + "all-reduce")]
     >>> profile_of([spans], 0.0, 5.0, 1)
     Profile(seconds=5.0, kernels={'product': 2.0}, collectives={'all-reduce': 3.0}, exposed_s=2.0, idle_s=1.0)
     """
+    if not steps:
+        raise ProfileError("expected --steps, since the profile has no marks of steps (ProfilerStep#N)")
+    if end_s <= begin_s:
+        raise ProfileError("expected a step that takes time, found none")
     alone = [_of_device([_within(span, begin_s, end_s) for span in spans], end_s - begin_s, steps) for spans in devices]
     return mean_of(alone)
 

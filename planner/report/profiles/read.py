@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import zlib
 from pathlib import Path
 
 import msgspec
@@ -25,5 +26,5 @@ def read_profile(path: Path, steps: int | None = None) -> Profile:
                 return nsight_profile(path, steps)
         text = path.read_bytes()
         return kineto_profile(gzip.decompress(text) if text.startswith(GZIP) else text, steps)
-    except (msgspec.DecodeError, UnicodeDecodeError, EOFError, gzip.BadGzipFile, ProfileError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, EOFError, zlib.error, gzip.BadGzipFile, ProfileError) as error:
         raise ProfileError(f"{path}: {error}") from error
