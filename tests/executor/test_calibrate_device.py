@@ -41,7 +41,7 @@ def plan_of(tmp_path):
 
 
 @pytest.mark.mpi
-@pytest.mark.filterwarnings("ignore::topologies.TopologyWarning")  # the double is slow and small
+@pytest.mark.filterwarnings("ignore::topologies.errors.TopologyWarning")  # the double is slow and small
 @pytest.mark.parametrize("how", ["1 cupy p2p", "1 torch p2p", "2 auto p2p", "2 cupy ipc", "2 cupy nccl"])
 def test_a_calibrated_gpu_simulates_what_it_saw(ranks, tmp_path, plan_of, how):
     workers, backend, transport = int(how[0]), *how.split()[1:]
@@ -212,7 +212,7 @@ def test_a_probe_that_does_not_fit_is_not_begun(ranks, tmp_path, plan_of):
 
 
 @pytest.mark.mpi
-@pytest.mark.filterwarnings("ignore::topologies.TopologyWarning")
+@pytest.mark.filterwarnings("ignore::topologies.errors.TopologyWarning")
 def test_no_probe_is_begun_when_time_is_over(ranks, tmp_path, plan_of):
     plan, output = plan_of(1), tmp_path / "here.yaml"
     size = {"CUPY_DOUBLE_MEMORY": str(MEMORY_BYTES[1])}
