@@ -24,8 +24,8 @@ def seconds_in(file: Path, step: Projection) -> float:
     if not format_of(file.read_bytes()).startswith("report/"):
         return read_profile(file).seconds
     report = read_reports(file)[-1]
-    found, expected = (report.source, report.workers, report.batch), ("executor", step.devices, step.samples)
-    if found != expected or report.seconds_per_step is None:
+    written, expected = (report.source, report.workers, report.batch), ("executor", step.devices, step.samples)
+    if written != expected or report.seconds_per_step is None:
         raise InputError(
             f"{file}: expected a run of {step.devices} workers with a batch of {step.samples}, found another"
         )
