@@ -10,7 +10,7 @@ s = d log t / d x where nothing is measured. As t is no power of exp(x), that ga
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from math import exp, log, sqrt
+from math import exp, log
 from statistics import mean, pvariance
 from typing import NamedTuple
 
@@ -79,7 +79,6 @@ def anchor(price: Callable[[Stack], float], stack: Stack, measured_s: float, com
 
     gained = _root(left_s, log(measured_s / predicted_s) / (known + own))
     kernels, exchanges, host = (common * slope * gained for slope in slopes)
-    left = known * own / (known + own)
     return Anchor(
         measured_s=measured_s,
         predicted_s=predicted_s,
@@ -87,7 +86,6 @@ def anchor(price: Callable[[Stack], float], stack: Stack, measured_s: float, com
         kernels=exp(kernels),
         exchanges=exp(exchanges),
         host=exp(host),
-        narrower=sqrt((left + own) / (known + own)),
     )
 
 

@@ -125,7 +125,7 @@ def _anchored(anchor: Anchor) -> str:
     measured, predicted, anchored = map(display.seconds, (anchor.measured_s, anchor.predicted_s, anchor.anchored_s))
     return (
         f"the measured step took {measured}, predicted {predicted}, now {anchored}: kernels x{anchor.kernels:.2f}, "
-        f"exchanges x{anchor.exchanges:.2f}, host x{anchor.host:.2f}; the range is {anchor.narrower:.2f} times as wide"
+        f"exchanges x{anchor.exchanges:.2f}, host x{anchor.host:.2f}"
     )
 
 

@@ -351,16 +351,10 @@ class _Deciding:
             candidates=told,
             commands=tuple(commands(self.source, batch, machine, told[0], stack=self.stack, pins=self.pins)),
             one_device_s=alone_s,
-            band=None if self._simulates else self._band(),
+            band=None if self._simulates else band(published_scores(), experts=self._experts > 1),
             memory_risk=None if self._simulates else memory_risk(published_scores(), told[0]),
             anchor=self.anchor,
         )
-
-    def _band(self) -> tuple[float, float]:
-        """Return what 90% of published runs took over their predictions, narrower after a measured step."""
-        low, high = band(published_scores(), experts=self._experts > 1)
-        narrower = 1.0 if self.anchor is None else self.anchor.narrower
-        return low**narrower, high**narrower
 
     def _alone_s(self, batch: int, best: RankedCandidate, operations: float) -> float | None:
         """Return the seconds of a step on one device alone; None where they are more than the best's, or do not fit."""

@@ -121,8 +121,7 @@ class SearchFacts(msgspec.Struct, frozen=True, kw_only=True):
 class Anchor(msgspec.Struct, frozen=True, kw_only=True):
     """A measured step beside the prediction, and how many times as long as predicted parts of others take after it.
 
-    `anchored_s` are the seconds that the measured step is then predicted to take. `narrower` is how many times as wide
-    the range of runs about their predictions is.
+    `anchored_s` are the seconds that the measured step is then predicted to take.
     """
 
     measured_s: float
@@ -131,7 +130,6 @@ class Anchor(msgspec.Struct, frozen=True, kw_only=True):
     kernels: float
     exchanges: float
     host: float
-    narrower: float
 
     def of(self, stack: Stack) -> Stack:
         """Return a stack as the measurement shows it."""

@@ -42,7 +42,7 @@ CASES = 200
 
 
 def anchored(kernels, exchanges, host):
-    seconds = {"measured_s": 1.0, "predicted_s": 1.0, "anchored_s": 1.0, "narrower": 1.0}
+    seconds = {"measured_s": 1.0, "predicted_s": 1.0, "anchored_s": 1.0}
     return Anchor(kernels=kernels, exchanges=exchanges, host=host, **seconds)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BUDGETS = {
-    "tensor_partitioner": 5142,
+    "tensor_partitioner": 5135,
     "tdl": 2677,
     "topologies": 1958,
     "planner": 19238,
@@ -18,7 +18,7 @@ BUDGETS = {
 }
 """Lines that are neither blank, comment, docstring nor import, by package."""
 
-ALL = 41_187
+ALL = 41_180
 """Of all packages together, which only goes down."""
 
 LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.ENDMARKER}

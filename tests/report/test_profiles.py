@@ -82,7 +82,7 @@ def test_kernels_that_are_behind_their_host_belong_to_the_step(tmp_path):
     ("content", "message"),
     [
         (gzip.compress(b"{}")[:-9] + b"\0" * 9, "Error|CRC|ended"),
-        (json.dumps({"traceEvents": [event("aten::mm", 1, 5)]}).encode(), "expected --steps"),
+        (json.dumps({"traceEvents": [event("aten::mm", 1, 5)]}).encode(), "expected marks of steps"),
         (json.dumps({"traceEvents": [event("ProfilerStep#1", 0, -9, "user_annotation")]}).encode(), "expected kernels"),
     ],
 )

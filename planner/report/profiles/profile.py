@@ -51,7 +51,7 @@ def profile_of(devices: Iterable[Sequence[Timespan]], begin_s: float, end_s: flo
     Profile(seconds=5.0, kernels={'product': 2.0}, collectives={'all-reduce': 3.0}, exposed_s=2.0, idle_s=1.0)
     """
     if not steps:
-        raise ProfileError("expected --steps, since the profile has no marks of steps (ProfilerStep#N)")
+        raise ProfileError("expected marks of steps (ProfilerStep#N), or of `compare` how many there are, --steps")
     if end_s <= begin_s:
         raise ProfileError("expected a step that takes time, found none")
     alone = [_of_device([_within(span, begin_s, end_s) for span in spans], end_s - begin_s, steps) for spans in devices]
