@@ -81,10 +81,11 @@ def test_kernels_that_are_behind_their_host_belong_to_the_step(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (gzip.compress(b"{}")[:-9] + b"\0" * 9, "Error|CRC|ended"),
+        (gzip.compress(b"{}", mtime=0)[:-9] + b"\0" * 9, "Error|CRC|ended"),
         (json.dumps({"traceEvents": [event("aten::mm", 1, 5)]}).encode(), "expected marks of steps"),
         (json.dumps({"traceEvents": [event("ProfilerStep#1", 0, -9, "user_annotation")]}).encode(), "expected kernels"),
     ],
+    ids=["damaged", "without marks", "without kernels"],
 )
 def test_what_is_no_profile_of_steps_is_refused(tmp_path, content, message):
     (tmp_path / "trace.json").write_bytes(content)
