@@ -284,7 +284,7 @@ def test_a_plan_has_several_workers():
     [{"searcher": "joint"}, {"ways": (4,)}, {"shares": (1, 2)}, {"objective": "time", "machine": "p2.8xlarge"}],
 )
 def test_what_does_not_go_with_it(others):
-    with pytest.raises(PlanError, match="parallel tp=2: expected no"):
+    with pytest.raises(PlanError, match="parallel tp=2: cannot be combined with"):
         planner.plan(model("mlp-4-24"), parallel="tp=2", **others)
 
 
@@ -292,10 +292,10 @@ def test_what_does_not_go_with_it(others):
     ("name", "spec", "message"),
     [
         ("mlp-2-7", "tp=4", "an axis that tp=4 divides"),
-        ("mlp-2-12", "dp=16", "at least 16 samples for dp, found fewer"),
+        ("mlp-2-12", "dp=16", "dp needs at least 16 samples, found fewer"),
         ("mlp-2-12", "cp=2", "tokens or vectors"),
         ("cnn-5-8", "tp=2,sp", "tokens or vectors"),
-        ("mlp-2-12", "dp=2,ep=2", "experts whose number ep=2 divides, found none"),
+        ("mlp-2-12", "dp=2,ep=2", "no layer has a number of experts that ep=2 divides"),
     ],
 )
 def test_what_divides_nothing(name, spec, message):
@@ -359,7 +359,7 @@ def test_what_is_no_expert(name, modules):
     """A residual that ties what a matrix reads to what it makes, and filters that have a channel each."""
     graph = planner.model(modules + name)
     assert planner.plan(graph, parallel="dp=2").total_bytes
-    with pytest.raises(PlanError, match="expected experts whose number ep=2 divides, found none"):
+    with pytest.raises(PlanError, match="no layer has a number of experts that ep=2 divides"):
         planner.plan(graph, parallel="dp=2,ep=2")
 
 
