@@ -1,4 +1,4 @@
-"""How PyTorch's operators are written in the catalog's: each module enters its own in the table of converters."""
+"""Import all families of operators, which register their converters."""
 
 from planner.pytorch.translate import (  # noqa: F401  # for what they enter
     attention,
