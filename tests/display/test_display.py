@@ -20,11 +20,11 @@ PLAN = planner.plan(GRAPH, workers=4)
 SHOWN = {
     "graph": (GRAPH, "graph of mlp-2-16"),
     "plan": (PLAN, f"{PLAN.total_bytes:,}"),
-    "explanation": (planner.explain(PLAN), "costliest operators"),
+    "explanation": (planner.explain(PLAN), "most expensive operators"),
     "difference": (planner.diff(PLAN, planner.plan(GRAPH, workers=4, placements="S")), "two plans of one graph"),
     "report": (simulator.simulate(PLAN, "uniform-8"), "seconds per step"),
     "search": (PLAN.search, "recursive, placements S,R"),
-    "search of a plan made by hand": (SearchRecord(), "made by hand"),
+    "search of a plan made by hand": (SearchRecord(), "written by hand"),
     "program": (planner.lower(PLAN), "arena bytes"),
     "optimizer": (planner.Optimizer("adam"), "beta1"),
     "machine": (load_topology("p2.8xlarge"), "machine p2.8xlarge"),

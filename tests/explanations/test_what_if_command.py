@@ -25,7 +25,7 @@ def test_a_summary_is_shown_and_written(capsys, tmp_path):
     written = json.loads((tmp_path / "table.json").read_text())
     assert sum(cause["nbytes"] for cause in written["summary"]["causes"]) == written["bytes"]
     assert {"pattern", "split", "dtensor", "megatron", "held_bytes"} <= written["summary"]["parameters"][0].keys()
-    assert "costliest operators" not in out
+    assert "most expensive operators" not in out
 
 
 def test_pins_are_kept_and_recorded(capsys, tmp_path):
@@ -79,7 +79,7 @@ def test_a_frontier_is_shown_and_written(capsys, tmp_path):
         (["--pins", "nowhere.yaml"], "nowhere.yaml: expected a readable file"),
         (["--why-not", "nothing=R"], "pin 'nothing=R': no tensor matches"),
         (["--why-not", "embedding.w=R", "--explain"], "--why-not plans otherwise: expected no --explain"),
-        (["--frontier", "--memory", "1GiB"], "frontier: expected no memory, stages or parallel, found some"),
+        (["--frontier", "--memory", "1GiB"], "frontier: cannot be combined with memory, stages or parallel"),
         (["--placements", "S", "--pin", "embedding.w=R"], "pin 'embedding.w=R' leaves no option: at step 1"),
     ],
 )

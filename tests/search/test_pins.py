@@ -136,7 +136,7 @@ def test_pins_in_named_parallelism_and_of_degrees():
     assert set(map(str, plan.layouts["l1.mlp.up.w"])) == {"R", "S1"}
     with pytest.raises(PlanError, match=r"pin 'tp=4': differs from --parallel, which has 2"):
         planner.plan(graph, parallel="tp=2,dp=2", pins=["tp=4"])
-    with pytest.raises(PlanError, match="named parallelism alone"):
+    with pytest.raises(PlanError, match="a degree needs named parallelism"):
         planner.plan(graph, workers=4, pins=["tp=4"])
 
 
@@ -199,7 +199,7 @@ def test_every_searcher_keeps_pins_that_it_can():
         (["wte=i"], r"pin 'wte=i': no node matches; nearest are (?!.*(grad|update)).*l\*\."),
         (["l0.mlp.up=S9"], r"leaves no option: at step 1, tensor l0.mlp.up may have S0"),
         (["l0.mlp.up=nothing"], r"leaves no option: at step 1, node l0.mlp.up may have"),
-        (["l0.mlp.up.w=S0", "l*.mlp.up.w=S1"], r"pin 'l0.mlp.up.w=S0' and pin 'l\*.mlp.up.w=S1' collide"),
+        (["l0.mlp.up.w=S0", "l*.mlp.up.w=S1"], r"pin 'l0.mlp.up.w=S0' and pin 'l\*.mlp.up.w=S1' conflict"),
         (["l0.mlp.up.w=S0,S0,S0"], r"expected one placement, or one for each of 2 steps, found 3"),
         (["l0.mlp.up.w"], r"pins: expected GLOB=PLACEMENT, as in 'l\*.mlp.up.w=S0', found 'l0.mlp.up.w'"),
         (["l0.mlp.up.w=S0|i"], r"found both placements \(of tensors\) and choices \(of nodes\)"),
@@ -213,7 +213,7 @@ def test_what_makes_no_sense_is_one_line(pins, message):
 
 
 def test_a_collision_with_what_is_forbidden_names_both():
-    with pytest.raises(PlanError, match=r"pin 'l0.mlp.up.w=S0' and forbid 'l0.mlp.\*.w=S0' collide"):
+    with pytest.raises(PlanError, match=r"pin 'l0.mlp.up.w=S0' and forbid 'l0.mlp.\*.w=S0' conflict"):
         planner.plan(LAYERS, ways=(2, 2), pins=["l0.mlp.up.w=S0"], forbids=["l0.mlp.*.w=S0"])
 
 

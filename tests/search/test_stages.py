@@ -137,8 +137,8 @@ def test_stages_that_fit():
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"workers": 6, "stages": 4}, "stages: expected a number that divides 6 workers, found 4"),
-        ({"workers": 4, "stages": 0}, "stages: expected a whole number from 1, found 0"),
+        ({"workers": 6, "stages": 4}, "stages: must divide 6 workers, found 4"),
+        ({"workers": 4, "stages": 0}, "stages: expected a positive integer, found 0"),
         ({"ways": (2, 2), "workers": 4, "stages": 2}, "ways 2,2 in 2 stages makes 8 workers, not 4"),
         ({"shares": (1, 2), "stages": 2, "workers": 4}, "expected one for each of 2 workers|equal shares"),
     ],
