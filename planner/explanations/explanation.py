@@ -122,7 +122,7 @@ def _choices(plan: Plan, unit: Unit, signature: Signature, step: int) -> tuple[s
 
 COSTLIEST = 10
 REJECTED_SHOWN = 2
-NAME_WIDTH = 42  # fits a terminal of 120 columns, beside the figures
+NAME_WIDTH = 42  # fits a terminal of 120 columns, next to the figures
 STEPS_SHOWN = 4
 LAYOUTS_SHOWN = 24
 STEPS = "; one choice stands for all steps"

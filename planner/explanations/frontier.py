@@ -140,7 +140,7 @@ def _point(
 
 
 def _compared(points: Sequence[Point]) -> Iterator[Point]:
-    """Yield the points, each with the cheapest point that dominates it; of equal points the first one stands."""
+    """Yield the points, each with the cheapest point that dominates it; of equal points the first is kept."""
     for number, point in enumerate(points):
         better = [
             other

@@ -24,7 +24,7 @@ class ParameterGroup:
     `layer` is their part of the network, such as `h.*` or `embedding`. `pattern` is a glob that matches `names`;
     `layers` is the number of layers with a parameter of this name. `dtensor` has an entry per step and describes the
     parameter in the dimensions of its module. `megatron` and `fsdp` are empty if these engines have no term.
-    `held_bytes` and `state_held_bytes` are what the worker with most holds of all of them.
+    `held_bytes` and `state_held_bytes` are the parameters and their state on the worker that holds most of both.
     """
 
     pattern: str

@@ -115,7 +115,7 @@ def export(plan: Plan, name: str) -> Exported:
     if not plan.ways:
         raise PlanError("expected a plan for at least 2 workers; there is nothing to place for one")
     if shares := plan.ways.shares:
-        raise PlanError(f"{target.title} needs workers of equal shares, found {', '.join(map(str, shares))}")
+        raise PlanError(f"{target.title} needs workers with equal shares, found {', '.join(map(str, shares))}")
     if STAGES in plan.ways.axes:
         raise PlanError(f"{target.title} cannot run a plan with pipeline stages; it only splits tensors")
     _refuse_shared_state(plan, target)

@@ -42,7 +42,7 @@ class Mesh:
 
 
 def mesh_of(plan: Plan, tensors: Iterable[str]) -> Mesh:
-    """Return the mesh on which these tensors of a plan lie."""
+    """Return the mesh of these tensors of a plan."""
     layouts = {plan.layouts[name] for name in tensors}
     steps: list[tuple[int, ...]] = [(0,)] if plan.ways else []
     for before, step in pairwise(range(len(plan.ways))):

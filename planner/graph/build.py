@@ -105,7 +105,7 @@ class GraphBuilder:
         return self.input(name, shape, Init("data", below=below), "int32")
 
     def weight(self, name: str, shape: Sequence[int], init: Init, *, frozen: bool = False) -> str:
-        """Add a parameter, trained unless frozen; return the name by which nodes read it."""
+        """Add a parameter, trained unless frozen; return the name that nodes read."""
         self.declare(Tensor(name, tuple(shape), self.weight_dtype, "weight", init))
         if frozen:
             self.frozen.add(name)
@@ -198,7 +198,7 @@ class GraphBuilder:
         self.written.append(replace(written, nodes=tuple(nodes)))
 
     def take_back(self, nodes: int, tensors: int, wanted: Iterable[str]) -> None:
-        """Drop what was added since there were `nodes` nodes and `tensors` tensors, except what `wanted` depends on."""
+        """Drop the nodes and tensors after the first `nodes` and `tensors`, except those that `wanted` depends on."""
         needed, kept = set(wanted), list[Node]()
         while len(self.nodes) > nodes:
             node = self.nodes.pop()

@@ -81,7 +81,7 @@ def is_recomputed(graph: Graph, node: Node) -> bool:
 
 
 def nodes_of_replicas(graph: Graph) -> frozenset[str]:
-    """Return the nodes that all replicas run alike: they depend on no sample, or only move elements of inputs.
+    """Return the nodes that all replicas run identically: they depend on no sample, or only move elements of inputs.
 
     Inputs are the data and the seed of the backward pass.
     """

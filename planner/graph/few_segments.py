@@ -16,8 +16,8 @@ FEW = 3
 def few_segments(graph: Graph) -> tuple[Graph, tuple[int, ...]]:
     """Return the graph with three segments per run, and the original lengths; () if the graph is unchanged.
 
-    The segments between first and last must be alike, including their backward pass, and must read only from
-    neighbours; nothing outside may read from them.
+    The segments between first and last must be equivalent, including their backward pass, and must read only from
+    neighbours. Nothing outside may read from them.
     """
     repeats = repeats_of(graph)
     segments = _Segments(graph, repeats)
@@ -42,7 +42,7 @@ class _Segments:
             self._members.setdefault(repeats.segment_of(node.name), []).append(node)
 
     def repeat(self, run: range) -> bool:
-        """Return True if a run has more than three segments, and all between the first and last are alike."""
+        """Return True if a run has more than three segments, and all between the first and last are equivalent."""
         first, last, between = run[0], run[-1], run[1:-1]
         if len(run) <= FEW or any(self._described(other) != self._described(between[0]) for other in between[1:]):
             return False

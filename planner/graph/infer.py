@@ -23,7 +23,7 @@ INTEGER_OPERANDS = {
 """Allowed dtypes of integer and boolean operands, by the operand's name."""
 
 LEAST = {"stride": 1, "kernel": 1, "dilation": 1, "padding": 0}
-"""Smallest values of window attributes. Descriptions allow smaller ones, but nobody means them."""
+"""Smallest values of window attributes. Descriptions allow smaller ones, but those are never intended."""
 
 
 def describe(node: Node, tensors: Mapping[str, Tensor]) -> tdl.Description:
@@ -127,7 +127,7 @@ def check_dtypes(description: tdl.Description, dtypes: Sequence[str]) -> None:
 
 
 def _check_closed(name: str, dtype: str, kinds: Sequence[str]) -> None:
-    """Raise GraphError if integers would give fractions, or truth values would give numbers."""
+    """Raise GraphError if integers would give fractions, or booleans would give numbers."""
     if "float" in kinds:
         raise GraphError(f"operand {name} must be a floating-point tensor, found {dtype}; cast it first")
     if dtype == "bool" and "int" in kinds:

@@ -1,4 +1,4 @@
-"""Kernel classes, by which profiles and predictions are compared."""
+"""Kernel classes, for comparing profiles with predictions."""
 
 from __future__ import annotations
 

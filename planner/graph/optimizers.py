@@ -153,8 +153,8 @@ def update_weights(
 
     A weight w, or its value after the forward pass, is updated to "w.next"; its states, named after the operator's
     operands ("w.velocity"; "w.m" and "w.v"), and the step count "step" likewise. Weights may have individual
-    optimizers, by name, but these must clip alike, since the norm is that of all gradients together. Raises GraphError
-    for an unknown optimizer and for inconsistent options.
+    optimizers, by name, but their clipping options must be equal, because the norm is that of all gradients together.
+    Raises GraphError for an unknown optimizer and for inconsistent options.
     """
     optimizers = dict.fromkeys(gradients, optimizer) if isinstance(optimizer, Optimizer) else optimizer
     operators = {weight: op for weight in gradients if (op := operator_of(optimizers[weight].name)) is not None}

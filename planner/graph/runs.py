@@ -39,7 +39,7 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """The links of a forward pass, with the properties that decide which are alike.
+    """The links of a forward pass, with the properties that decide which are equivalent.
 
     - `colors` are equal for links that differ at most in the tensors they read from other links and in leaves, which no
       link produces: [link].

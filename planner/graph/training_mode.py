@@ -20,7 +20,7 @@ from planner.graph.infer import describe
 from planner.graph.ir import Graph, Init, Node, Tensor
 
 ITERATION = Tensor("iteration", (), "int32", "state", Init("integers", below=1 << 30))
-"""The state that counts iterations. Its initial value leaves room for as many again in 32 bits."""
+"""The state that counts iterations. Its initial value is below 2^30, so it can count as many again in 32 bits."""
 
 
 def dropout(builder: GraphBuilder, x: str, p: float, seed: int, name: str) -> str:

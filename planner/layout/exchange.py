@@ -1,8 +1,8 @@
 """Exchanges: which worker sends which elements to which, counted and cut into pieces.
 
-An exchange takes every worker from what all workers hold (sources) to what it shall hold (targets). A worker reads from
-the workers that share its digits at the `fixed` steps; together these hold everything it wants. With a reducer, several
-of them hold partial results of the same elements, and all are read.
+An exchange gives every worker the elements that it shall hold (targets) from those that all workers hold (sources). A
+worker reads from the workers that share its digits at the `fixed` steps; together these hold everything it wants. With
+a reducer, several of them hold partial results of the same elements, and all are read.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def uneven(shape: Sequence[int], layout: Layout, ways: Ways) -> str | None:
     for dim in sorted({placement.dim for placement in layout if isinstance(placement, Shard)}):
         steps = [step for step, placement in enumerate(layout) if placement == Shard(dim)]
         if shares := ways.shares:
-            return f"dimension {dim}: expected workers of equal shares, found {', '.join(map(str, shares))}"
+            return f"dimension {dim}: expected workers with equal shares, found {', '.join(map(str, shares))}"
         parts = math.prod(ways.factors[: steps[-1] + 1])  # the steps from the first on: those before cut chunks
         if shape[dim] % parts:
             return f"dimension {dim}: expected an extent that {parts} parts divide, found {shape[dim]}"

@@ -113,7 +113,7 @@ Placed = tuple[tuple[Buffer, ...], int]
 
 @dataclass(slots=True)
 class BufferSpecs:
-    """All buffers, numbered alike on every worker."""
+    """All buffers, with the same numbers on every worker."""
 
     items: list[BufferSpec] = field(default_factory=list)
     _shapes: dict[int, tuple[Sequence[Region], Shapes]] = field(default_factory=dict)  # by the identity of the regions

@@ -16,7 +16,10 @@ from planner.plans.phases import WEIGHTS, read_schedule
 
 
 class Step(NamedTuple):
-    """A phase of a stage's chunk for one micro-batch; beside `weights`, `backward` computes input gradients alone."""
+    """A phase of a stage's chunk for one micro-batch.
+
+    With a phase `weights`, `backward` computes only input gradients.
+    """
 
     phase: str
     micro_batch: int

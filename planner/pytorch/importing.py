@@ -73,7 +73,7 @@ MOST_PASSES = 5
 """Largest number of translations, each with the cuts that the previous one requested; two or three suffice."""
 
 
-def from_torch(  # noqa: PLR0913 -- what a user's function makes, and how to take it
+def from_torch(  # noqa: PLR0913 -- a user's model and how to import it
     module: nn.Module,
     inputs: Inputs,
     *,

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import (
     TorchDispatchMode,  # sees what makes a tensor from nothing
     _disable_current_modes,  # within, tensors have content
 )
-from torch.utils.checkpoint import _checkpoint_hook as CheckpointHook  # noqa: N812 -- around what runs again
+from torch.utils.checkpoint import _checkpoint_hook as CheckpointHook  # noqa: N812 -- for functions that run again
 
 __all__ = [
     "DECOMPOSITIONS",
@@ -52,7 +52,7 @@ HOOKS_OF_STEPS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 """Attributes of optimizers that hold hooks of their steps."""
 
 LOGGERS = ("torch._subclasses", "torch.fx.experimental.symbolic_shapes", "torch._dynamo", "torch._export")
-"""Names of the loggers that repeat at length, when an export fails, what the error says."""
+"""Names of the loggers that repeat an error at length when an export fails."""
 
 
 DECOMPOSITIONS: Mapping[OpOverload, Callable[..., Any]] = decomposition_table  # type: ignore[assignment]
@@ -70,7 +70,7 @@ def fake_mode_of(examples: Sequence[object]) -> AbstractContextManager[object]:
 
 
 REGION = _enter_autocast, _exit_autocast
-"""What an export records where a region of autocast begins, and where it ends."""
+"""The records of an export that mark where a region of autocast begins and where it ends."""
 
 
 def forget_conversions(mode: FakeTensorMode) -> None:

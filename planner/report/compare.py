@@ -302,7 +302,7 @@ def _of_the_same_work(report: Report, reports: Sequence[Report]) -> list[Report]
 
 
 def _told(report: Report, reports: Sequence[Report]) -> str:
-    """Return how a report was obtained, with its settings if another report of the plan was obtained alike."""
+    """Return how a report was obtained, with its settings if another report of the plan was obtained the same way."""
     same = [other for other in _alike(report, reports) if other.plan == report.plan]
     if len(same) == 1:
         return column_title(report)

@@ -98,7 +98,7 @@ class Spending(_ReportRecord, frozen=True, kw_only=True):
 
 
 class Bottleneck(_ReportRecord, frozen=True, kw_only=True):
-    """The bottleneck of a phase: what the worker that ends it last spends most of it on, `seconds` of it.
+    """The bottleneck of a phase: the longest activity, of `seconds`, of the worker that ends the phase last.
 
     `kind` is a field of `Spending` without its unit, `name` the device or link concerned, if any.
     """

@@ -84,7 +84,7 @@ class Pin:
 
     @property
     def kind(self) -> str:
-        """Kind of what it names: "tensor" or "node"."""
+        """The kind of object that it names: "tensor" or "node"."""
         return "tensor" if _is_placement(min(self.options)) else "node"
 
     def allows(self, option: str, step: int) -> bool:
@@ -118,7 +118,7 @@ class Degree:
     degree: int | str
 
     def __post_init__(self) -> None:
-        """Raise PlanError for what named parallelism refuses."""
+        """Raise PlanError if named parallelism rejects the value."""
         groups = {"dp": self.degree or 1} if self.axis == "ep" else {}
         Parallel(**EVERY_AXIS | groups | {self.axis: self.degree})  # type: ignore[arg-type]
 

@@ -39,7 +39,10 @@ class Searcher(Struct, frozen=True):
     may_cost_less: Callable[[Space, Limits, int], bool] = lambda space, limits, cost: True
 
     def placements_for(self, wanted: PlacementSet) -> PlacementSet:
-        """Return the placements it searches for those requested; raise PlanError if none of its sets contains them."""
+        """Return the placements that it searches if these are requested.
+
+        Raises PlanError if none of its sets contains them.
+        """
         for placements in self.placements:
             if wanted.letters <= placements.letters:
                 return placements

@@ -90,7 +90,7 @@ def topk(x: Operand, *, k: int, dim: int, largest: bool = True, nan_first: bool 
     return tensor(element, rank=x.rank - 1)
 
 
-def _ordered(  # noqa: PLR0917 -- what elements, in what order
+def _ordered(  # noqa: PLR0917 -- the elements and their order
     x: Operand, i: tuple[Expr, ...], dim: int, descending: bool, k: int | None, nan_first: bool = False
 ) -> tuple[Expr, Expr]:
     """Return the value and position of element i[dim] of a dimension in order.

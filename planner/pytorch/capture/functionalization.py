@@ -21,7 +21,7 @@ COUNTER = "num_batches_tracked"
 
 
 FOLLOWING = {"batch_norm": "training", "native_batch_norm": "training", "instance_norm": "use_input_stats"}
-"""Operators that may change their running statistics without saying so in the trace, with the controlling flag."""
+"""Operators that may change their running statistics without showing it in the trace, with the controlling flag."""
 
 
 OWNER = "owner"

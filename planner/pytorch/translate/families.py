@@ -1,6 +1,6 @@
 """Import all families of operators, which register their converters."""
 
-from planner.pytorch.translate import (  # noqa: F401  # for what they enter
+from planner.pytorch.translate import (  # noqa: F401  # they register converters
     attention,
     comparing,
     convolutions,

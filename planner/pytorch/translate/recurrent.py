@@ -120,7 +120,7 @@ def _layers(call: TracedCall) -> list[_Layer]:
     return [_Layer(inputs, hidden, tuple(biases)) for inputs, hidden, *biases in groups]
 
 
-def _run(  # noqa: PLR0913 -- a cell, and what it runs along
+def _run(  # noqa: PLR0913 -- a cell and its operands
     t: Translation,
     cell: Callable[[Value, State], State],
     steps: Sequence[Value],

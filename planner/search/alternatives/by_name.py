@@ -90,7 +90,7 @@ class _Styles:
             raise PlanError(f"parallel {named}: no weight has an axis that tp={named.tp} divides")
 
     def data(self, variable: Variable) -> Wanted:
-        """Split the batch; variables without a batch are treated alike by all data-parallel workers."""
+        """Split the batch. Variables without a batch are replicated or sharded (see `_without_samples`)."""
         return _labelled(self._batch, variable) or self._without_samples(variable)
 
     def _without_samples(self, variable: Variable) -> Wanted:

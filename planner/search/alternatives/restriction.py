@@ -38,7 +38,10 @@ def best_plan_keeping_to_patterns(space: Space, rule: Rule, limits: Limits) -> O
 
 
 def _states_keeping_to_patterns(space: Space, v: int, patterns: Patterns) -> list[State]:
-    """Return the states that keep to one of the patterns, considering the patterns that can be kept at most steps."""
+    """Return the states that satisfy one of the patterns.
+
+    Only patterns satisfiable at the most steps are considered.
+    """
     steps: list[Sequence[object]] = [*space.options_at_every_step(v)]
     possible: list[list[Sequence[object]]] = [
         [[option for option in options if option in at] for options, at in zip(steps, wanted, strict=True)]

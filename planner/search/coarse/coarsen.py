@@ -75,7 +75,7 @@ class TensorVariable(Struct, frozen=True):
 class NodeVariable(Struct, frozen=True):
     """Equivalent nodes that share one strategy.
 
-    `is_of_replicas`: replicas run all of these nodes alike, so every worker may run them.
+    `is_of_replicas`: all replicas run these nodes identically, so every worker may run them.
     """
 
     members: tuple[str, ...]
@@ -328,7 +328,7 @@ def _operands_at_same_coordinates(signature: Signature) -> tuple[int, ...]:
 def _ties_of_unrolled_cells(
     graph: Graph, signature_of: Mapping[str, Signature], terms: frozenset[str]
 ) -> Iterator[list[Name]]:
-    """Yield the ties between timesteps of one cell: equivalent nodes, and their corresponding tensors, terms apart."""
+    """Yield the ties between timesteps of one cell: equivalent nodes, and their corresponding tensors except terms."""
     cell_of = cells_of_nodes(graph, signature_of)
     forward = {node.name: node for node in graph.nodes if node.forward is None}
     alike: dict[object, list[Node]] = {}

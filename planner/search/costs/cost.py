@@ -84,7 +84,7 @@ class FetchCost(Struct, frozen=True):
     def level_traffic(self, strategies: Sequence[Strategies], layouts: Layouts) -> LevelTraffic:
         """Return the elements that cross each level, fetch by fetch.
 
-        Only the last node's fetches count: what the term says about the earlier ones cancels out.
+        Only the last node's fetches count: the contributions of the earlier nodes cancel out.
         """
         carried = self._steps_carrying_tensor_by_node(strategies, layouts)
         across, last = FetchTraffic(self.nodes, strategies, layouts, carried), len(self.nodes) - 1

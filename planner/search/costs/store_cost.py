@@ -161,7 +161,7 @@ def _share_volumes_by_worker(reach: Need, masks: Table, cuts: Table, layouts: La
 def _share_counts(axis: Sequence[Demand], cut: Table, sharded: Table, ways: Ways) -> tuple[Counts, Counts]:
     """Return the indices of one dimension in workers' shares, and how many of them they hold: [class, layout, worker].
 
-    With nested splits, a worker holds of its share what is split at the steps of both.
+    With nested splits, a worker holds the part of its share that is split at the steps of both.
     """
     if ways.is_nested:
         (numbers,), counts = counts_by_class_of_each_axis((tuple(axis),), ways)
@@ -174,7 +174,7 @@ def _share_counts(axis: Sequence[Demand], cut: Table, sharded: Table, ways: Ways
 
 
 def _dimensions_to_share(reach: Need, masks: Table, layouts: Layouts) -> tuple[Table, Table]:
-    """Return the steps at which a class's result is shared out along each dimension, and those at which it may be.
+    """Return the steps at which a class's result is cut into shares along each dimension, and those at which it may be.
 
     Both are [dimension, class]; the first has a last row for steps with no dimension to share.
     """

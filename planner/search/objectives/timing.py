@@ -33,7 +33,7 @@ COPIES = 2
 """Copies per byte sent: into a message at the sender and out of it at the receiver."""
 
 MOST_TICKS = 1 << 48
-"""Upper limit of a plan's cost: penalties for infeasible choices lie above it, and sums of them fit in 64 bits."""
+"""Upper limit of a plan's cost. Penalties for infeasible choices are larger, and sums of them fit in 64 bits."""
 
 
 class Time(Struct, frozen=True, eq=False):

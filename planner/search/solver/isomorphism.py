@@ -19,7 +19,7 @@ from planner.search.solver.limits import Tuning
 from planner.search.solver.problem import surroundings_of_variable, terms_by_variable
 
 SPREADS = (0.25, 0.5, 0.75, 1.0)
-"""Standard deviations of the random factor's logarithm, in turn, for the scores of every order but the first."""
+"""Standard deviations of the logarithm of the random factor on scores, in turn, for every order but the first."""
 
 Kind = tuple[Shape, tuple[int, ...]]
 """A variable's surroundings: terms as positions among it and its neighbours, and the sizes of all of these."""
@@ -28,8 +28,8 @@ Kind = tuple[Shape, tuple[int, ...]]
 def colours_of_variables(kinds: Sequence[Hashable], terms: Sequence[Term], rounds: int) -> list[int]:
     """Return a colour per variable: equal for equal kinds with equal terms within `rounds` terms.
 
-    Colour refinement (Weisfeiler and Leman 1968), stopped early: layers in the middle of a deep network then look
-    alike, although each has a different distance from its ends.
+    This is colour refinement (Weisfeiler and Leman 1968), stopped early: layers in the middle of a deep network then
+    get the same colours, although each has a different distance from its ends.
     """
     terms_of = terms_by_variable(terms, len(kinds))
     colours = _numbers_of_equal_values(kinds)

@@ -23,7 +23,7 @@ from planner.search.solver.problem import (
 from planner.search.solver.relaxation import pairwise_relaxation
 
 ALIKE_ROUNDS = 2
-"""Two variables have one colour if they look alike within this many terms."""
+"""Two variables have one colour if they are indistinguishable within this many terms."""
 
 OpenStates = Sequence[tuple[int, ...]]
 """The open states of every variable: those still to choose from."""
@@ -61,7 +61,7 @@ class Model:
 
     @cached_property
     def colours_of_variables(self) -> list[int]:
-        """A colour per variable; variables of one colour look alike."""
+        """A colour per variable; variables of one colour are indistinguishable."""
         return colours_of_variables(self.sizes, self.problem.terms, ALIKE_ROUNDS)
 
     @cached_property

@@ -21,7 +21,7 @@ Representatives = Sequence[NDArray[np.intp]]
 class Quotient:
     """A problem over groups of states, in the order of their representatives.
 
-    In `least` every term costs the minimum over members, in `standing` what it costs for the representatives; both use
+    In `least` a term costs the minimum over the members, in `standing` its cost for the representatives; both use
     `tables`. `open_states` are the grouped states of the variables, by their numbers in the model.
     """
 

@@ -33,7 +33,7 @@ from planner.search.stages.placing import Placing
 ArenasOf = Callable[[Plan], Sequence[int]]
 
 
-def with_stages(  # noqa: PLR0913 -- what a user may choose, by name
+def with_stages(  # noqa: PLR0913 -- the options of a user, by name
     plan: Plan,
     stages: int,
     machine: topologies.Machine | None = None,
@@ -44,13 +44,13 @@ def with_stages(  # noqa: PLR0913 -- what a user may choose, by name
 ) -> Plan:
     """Return a plan for `stages` times the workers; each group has a stage and divides it as `plan` does.
 
-    With an interleaved schedule a stage has several chunks, which lie as many stages apart in the network as there are
-    stages. The forward pass is cut so that the slowest stage is as fast as possible, in predicted seconds on a machine
-    or else in operations; among such cuts, the one with the fewest bytes crossing is taken. No arena exceeds the limit.
+    With an interleaved schedule each stage has several chunks: chunk c of stage s is run number c * stages + s of the
+    network. The forward pass is cut so that the slowest stage is as fast as possible, in predicted seconds on a machine
+    or else in operations. Among such cuts, the one with the fewest bytes crossing is taken. No arena exceeds the limit.
     Raises PlanError if there is no such cut.
     """
     if plan.ways.shares:
-        raise PlanError("stages: expected workers of equal shares")
+        raise PlanError("stages: expected workers with equal shares")
     check_workers(stages * plan.workers)
     check_schedule(schedule, stages, plan.graph.micro_batches)
     chain, cut_of = chain_of(plan.graph), _Cuts(plan, stages * _chunks(plan.graph, schedule), machine)
