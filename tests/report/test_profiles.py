@@ -264,7 +264,9 @@ def test_the_largest_difference_comes_first(predicted, tmp_path):
 def test_what_has_no_tasks_says_what_to_do(predicted, tmp_path):
     stripped = json.loads(predicted.read_text()) | {"tasks": []}
     (tmp_path / "stripped.json").write_text(json.dumps(stripped))
-    with pytest.raises(ReportError, match="the file has no prediction with tasks; create one with simulate --tasks --json"):
+    with pytest.raises(
+        ReportError, match="the file has no prediction with tasks; create one with simulate --tasks --json"
+    ):
         predicted_parts(tmp_path / "stripped.json")
 
 
