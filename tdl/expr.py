@@ -62,7 +62,7 @@ class Expr:
         )
 
     def __float__(self) -> NoReturn:
-        raise TDLError(f"{self} is symbolic and has no numeric value; use those of tdl (tdl.exp, tdl.sqrt, ...)")
+        raise TDLError(f"{self} is symbolic, not a number; use the functions of tdl (tdl.exp, tdl.sqrt, ...)")
 
     def __iter__(self) -> NoReturn:
         raise TDLError(f"{self} is a single element and cannot be iterated over")

@@ -144,7 +144,7 @@ def _bound(plan: Plan, search: SearchRecord) -> Claims:
     if (bound is None) != (not bound_by):
         yield (
             "search.bound_by",
-            "a lower bound and whose it is",
+            "a lower bound and its searcher",
             f"{'none' if bound is None else bound} by {bound_by!r}",
         )
     if bound is None:

@@ -56,7 +56,7 @@ WRONG = (
     (lambda x: lambda i, j: at((i,), x[i]), (1,), ["no output has a dimension of j"]),
     (lambda x: lambda i, j: (x[i, j], at((i,), x[i, j])), (2,), ["index 'j' in x[i, j] is used outside the lambda"]),
     (lambda x: lambda i: Sum(lambda k: at((k,), x[k])), (1,), ["expected a scalar expression, found Placed"]),
-    (lambda x: lambda i: x[pad(i, 1, 1) + 1], (1,), ["pad(i, ...) must be the whole index"]),
+    (lambda x: lambda i: x[pad(i, 1, 1) + 1], (1,), ["pad(i, ...) must be the entire index"]),
     (lambda x: lambda i: sum(x), (1,), ["'x' is a tensor and cannot be iterated over"]),
     (lambda x: lambda i: sum(x[i]), (1,), ["x[i] is a single element and cannot be iterated over"]),
     (lambda x: lambda i: np.float64(2) * float(x[i]), (1,), ["x[i] is symbolic", "tdl.exp"]),
