@@ -225,8 +225,8 @@ SAID = {
     "weighted": r"refused_models\.py:\d+: .*comparison of whole tensors.*write it with element-wise operators",
     "an_array": r"refused_models\.py:\d+: .*numpy\(\) converts a tensor to an array.*keep it a tensor",
     "lengths": r"refused_models\.py:\d+: .*tolist\(\) or item\(\) converts a tensor to .*keep it a tensor",
-    "penalty": r"refused_models\.py:\d+: torch\.autograd\.grad, .* in forward: .*leave the penalty out",
-    "tangent": r"refused_models\.py:\d+: torch\.autograd\.grad, .* in forward: .*write the derivative as operators",
+    "penalty": r"refused_models\.py:\d+: torch\.autograd\.grad .* in forward: .*remove the penalty",
+    "tangent": r"refused_models\.py:\d+: torch\.autograd\.grad .* in forward: .*write the derivative as operators",
     "wrong_width": r"wrong_width\(\): PyTorch cannot export the module: RuntimeError",
 }
 """By the function above."""
