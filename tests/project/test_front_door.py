@@ -20,11 +20,11 @@ def graph():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"workers": 0}, "whole number of workers"),
-        ({"workers": -3}, "whole number of workers"),
-        ({"workers": "8"}, "whole number of workers"),
-        ({"workers": 8.0}, "whole number of workers"),
-        ({"workers": True}, "whole number of workers"),
+        ({"workers": 0}, "positive number of workers"),
+        ({"workers": -3}, "positive number of workers"),
+        ({"workers": "8"}, "positive number of workers"),
+        ({"workers": 8.0}, "positive number of workers"),
+        ({"workers": True}, "positive number of workers"),
         ({}, "found neither"),
         ({"workers": 4, "search": "joint"}, "unknown option search; expected one of .*searcher"),
         ({"workers": 4, "ties": "some"}, "all, none or rules among elementwise"),

@@ -323,7 +323,7 @@ def test_an_optimizer_that_has_stepped_is_refused(kind):
     imported(UserModel(module, (torch.randn(4, 6),), None, (), optimizer))
     module(torch.randn(4, 6)).backward()
     optimizer.step()
-    with pytest.raises(GraphError, match=re.escape(f"{kind.__name__} has taken steps already")):
+    with pytest.raises(GraphError, match=re.escape(f"{kind.__name__} has already taken steps")):
         imported(UserModel(module, (torch.randn(4, 6),), None, (), optimizer))
 
 

@@ -166,7 +166,7 @@ def test_exports_of_nsight_systems_are_read_in_the_mean_over_devices(tmp_path):
         (b"{", "truncated"),
         (b'{"traceEvents": []}', "expected kernels or operators, found none"),
         (b"\x1f\x8b\x08", "Compressed file ended"),
-        (b"SQLite format 3\0", "expected an export of Nsight Systems"),
+        (b"SQLite format 3\0", "not an export of Nsight Systems"),
     ],
 )
 def test_what_is_no_profile_is_refused_by_name(tmp_path, content, message):
