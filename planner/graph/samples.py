@@ -13,8 +13,9 @@ CONSTANT = ("zeros", "ones")
 def depending_on_samples(tensors: Mapping[str, Tensor], nodes: Iterable[Node], sums: Collection[str] = ()) -> set[str]:
     """Return inputs that are not constant, and everything that nodes, in executable order, compute from them.
 
-    Tensors that depend on samples only through the `sums` over all of them are excluded, and so are the sums. What a
-    node draws at random for the gradient of a sample's element depends on the sample, whatever gradient arrives.
+    Tensors that depend on samples only through the `sums` over all of them are excluded, and so are the sums. A node
+    that draws random numbers for the gradient of a sample's element depends on the sample, regardless of the arriving
+    gradient.
     """
     names = {name for name, tensor in tensors.items() if holds_samples(tensor)}
     drawing: set[str] = set()

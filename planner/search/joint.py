@@ -21,7 +21,7 @@ TABLES_PART = 8
 """The tables of pairs may take 1 / TABLES_PART of the memory limit."""
 
 MOST_ENTRIES = 5e8
-"""Largest number of entries that one pass of messages over all pairs may visit: seconds, of a minute or two."""
+"""Largest number of entries that one pass of messages over all pairs may visit: seconds of a search of minutes."""
 
 
 def joint(space: Space, limits: Limits) -> Outcome:

@@ -51,8 +51,8 @@ class OverriddenFunctions(TorchFunctionMode):
     """Within this mode, functions of PyTorch that an export drops or does not support are refused or replaced.
 
     A hook of a tensor raises GraphError with the user's line; `data` of a tensor is what `detach` returns. A parameter
-    that a container of the `module` holds as well is replaced by the module's, which is another object in a trace.
-    Tensors that an export really changes, such as tensors that are not buffers, get back their content afterwards.
+    that a container of the `module` also holds is replaced by the module's, which is another object in a trace. An
+    export writes into some real tensors, such as those that are not buffers; their content is restored afterwards.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -136,6 +136,6 @@ REFUSED: Mapping[Any, str] = {
     "_make_dual": GRADIENTS,
     **dict.fromkeys((torch.Tensor.backward, torch.autograd.backward), BACKWARD),
 }
-"""Reasons why functions are refused, by the function, or by the name of one that is not public."""
+"""Reasons why functions are refused, by the function, or by name for functions that are not public."""
 
 GET_DATA, SET_DATA = torch.Tensor.data.__get__, torch.Tensor.data.__set__  # type: ignore[attr-defined]

@@ -100,12 +100,12 @@ class Content:
 
     @cached_property
     def init(self) -> Init:
-        """Initial values for a graph; raises GraphError if they take too much."""
+        """Initial values for a graph; raises GraphError if they take too much space."""
         return values(self.array)
 
     @cached_property
     def whole_init(self) -> Init:
-        """Initial values for a state that may change; raises GraphError if they take too much."""
+        """Initial values for a state that may change; raises GraphError if they take too much space."""
         if self.number in (0, 1) and not self.distinct.signbit():
             return ONES if self.number else ZEROS
         return values(self.array_of(self.tensor))

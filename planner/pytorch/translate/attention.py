@@ -177,7 +177,8 @@ def _stored(t: Translation, call: TracedCall, heads: tuple[Value, Value, Value])
 def _hidden(t: Translation, scores: Value, shown: Value) -> tuple[Value, Value]:
     """Return scores without those hidden by a mask, and the queries for which it hides all keys.
 
-    Such queries keep their scores; their probabilities are set to zero later, which no softmax yields.
+    Such queries keep their scores. Their probabilities are set to zero later, because a softmax cannot yield only
+    zeros.
     """
     blind = unary(t, "eq_scalar", reduce(t, "amax", as_dtype(t, shown, "int32"), (shown.rank - 1,), keep=True), value=0)
     hidden = negated(t, of_truth_values(t, "logical_or", shown, blind, shown.shape))
