@@ -223,7 +223,7 @@ class _Placing:
             places[name] = self._place(segment, (what, position, operand))
 
     def _place_others(self) -> None:
-        """Place backward nodes by their forward nodes and others by their operands; then what only these read."""
+        """Place backward nodes by their forward nodes, others by their operands, and tensors that only these read."""
         forward = {node.name: node for node in self._graph.nodes}
         for node in self._graph.nodes:
             if node.forward is not None:
