@@ -169,7 +169,7 @@ DAMAGES = {
     ),
     "two updates by one tensor": (
         lambda g: replace(g, updates={"fc1.w": "fc1.w.next", "fc2.w": "fc1.w.next"}),
-        "update of 'fc2.w' by 'fc1.w.next': 'fc1.w.next' updates 'fc1.w' already",
+        "update of 'fc2.w' by 'fc1.w.next': 'fc1.w.next' already updates 'fc1.w'",
     ),
     "metric of nothing": (
         lambda g: replace(g, metrics={"logits": "fc9"}),
